@@ -1,0 +1,1 @@
+"""The conversation: sessions, turns, history and playout."""

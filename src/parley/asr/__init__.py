@@ -1,0 +1,1 @@
+"""Speech recognition: front end, transducer decoding, transcripts."""

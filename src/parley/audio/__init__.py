@@ -1,0 +1,1 @@
+"""PCM: conversion, resampling and bounded buffers."""

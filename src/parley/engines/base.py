@@ -1,0 +1,61 @@
+"""What the agent expects of a recogniser, a chat model and a synthesizer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import AsrOptions, AsrReply
+from parley.llm.messages import GenerateRequest, LlmEvent
+from parley.tts.messages import SpeakRequest, SpeechChunk
+
+
+class Recognizer(Protocol):
+    """One stream of audio; its calls must not overlap."""
+
+    async def start(self, options: AsrOptions) -> None:
+        """Open the stream."""
+        ...
+
+    async def push(self, audio: NDArray[np.int16]) -> AsrReply:
+        """Hear the next piece: 16 kHz mono, any length."""
+        ...
+
+    async def flush(self) -> AsrReply:
+        """End the current utterance now and return its final transcript."""
+        ...
+
+    async def close(self) -> None:
+        """End the stream; safe to call twice and after a failure."""
+        ...
+
+
+class ChatModel(Protocol):
+    """Writes the assistant's next message."""
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        """Stream the answer; ends after ``Completed`` or raises a ``ParleyError``."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop ``generate`` of this id within one step of the engine."""
+        ...
+
+
+class Synthesizer(Protocol):
+    """Speaks segments of text."""
+
+    voices: Sequence[str]
+    """Names that ``SpeakRequest.voice`` may have; the first is the default."""
+    languages: Sequence[str]
+
+    def speak(self, request: SpeakRequest) -> AsyncGenerator[tuple[SpeechChunk, NDArray[np.int16]], None]:
+        """Stream the segment's audio (mono); raises a ``ParleyError`` on failure."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop ``speak`` of this id at once."""
+        ...

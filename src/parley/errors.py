@@ -1,0 +1,209 @@
+"""What can go wrong, each with a stable code.
+
+::
+
+    ParleyError
+    ├── InvalidInputError (ValueError)
+    │   ├── InvalidMessageError          invalid_message
+    │   ├── InvalidAudioError            invalid_audio
+    │   ├── UnsupportedSampleRateError   unsupported_sample_rate
+    │   ├── UnsupportedLanguageError     unsupported_language
+    │   ├── UnsupportedVoiceError        unsupported_voice
+    │   └── UnknownToolCallError         unknown_tool_call
+    ├── SessionError
+    │   ├── SessionExistsError           session_exists
+    │   ├── SessionNotFoundError         session_not_found
+    │   ├── TooManySessionsError         too_many_sessions    retryable
+    │   ├── SessionIdleError             session_idle         retryable
+    │   └── ShuttingDownError            shutting_down        retryable
+    ├── InferenceError                   inference_failed     retryable
+    │   ├── ModelUnavailableError        model_unavailable    retryable
+    │   ├── DeadlineExceededError        deadline_exceeded    retryable
+    │   ├── OverloadedError              overloaded           retryable
+    │   └── ContextTooLongError          context_too_long
+    ├── ToolTimeoutError                 tool_timeout         retryable
+    ├── AudioDroppedError                audio_dropped        retryable
+    └── ModelLoadingError                model_loading_failed
+        └── WeightsNotFoundError (FileNotFoundError)  weights_not_found
+
+*Retryable* means that the same request may succeed later without being changed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ParleyError(Exception):
+    """Base class: ``code`` is part of the protocol and never changes its meaning."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def to_wire(self) -> str:
+        """One line for a Triton error message; :func:`from_wire` reads it back."""
+        return f"{self.code}: {self}"
+
+
+class InvalidInputError(ParleyError, ValueError):
+    """The caller sent something that can never be accepted."""
+
+    code = "invalid_input"
+
+
+class InvalidMessageError(InvalidInputError):
+    """A message is not JSON, has an unknown type, or a field of the wrong kind."""
+
+    code = "invalid_message"
+
+
+class InvalidAudioError(InvalidInputError):
+    """An audio chunk has an odd number of bytes or is longer than allowed."""
+
+    code = "invalid_audio"
+
+
+class UnsupportedSampleRateError(InvalidInputError):
+    """A sample rate that the session cannot use."""
+
+    code = "unsupported_sample_rate"
+
+
+class UnsupportedLanguageError(InvalidInputError):
+    """A language that the configured models do not speak."""
+
+    code = "unsupported_language"
+
+
+class UnsupportedVoiceError(InvalidInputError):
+    """A voice that the configured synthesizer does not have."""
+
+    code = "unsupported_voice"
+
+
+class UnknownToolCallError(InvalidInputError):
+    """A tool response for a call that is not waiting for one."""
+
+    code = "unknown_tool_call"
+
+
+class SessionError(ParleyError):
+    """The session is not in a state that allows the request."""
+
+    code = "session_error"
+
+
+class SessionExistsError(SessionError):
+    """START for a session that is already open."""
+
+    code = "session_exists"
+
+
+class SessionNotFoundError(SessionError):
+    """A chunk for a session that was never started or has ended."""
+
+    code = "session_not_found"
+
+
+class TooManySessionsError(SessionError):
+    """The server holds as many sessions as it may."""
+
+    code = "too_many_sessions"
+    retryable = True
+
+
+class SessionIdleError(SessionError):
+    """Nothing arrived for longer than the idle limit."""
+
+    code = "session_idle"
+    retryable = True
+
+
+class ShuttingDownError(SessionError):
+    """The server is stopping and takes no new work."""
+
+    code = "shutting_down"
+    retryable = True
+
+
+class InferenceError(ParleyError):
+    """A model answered with an error."""
+
+    code = "inference_failed"
+    retryable = True
+
+
+class ModelUnavailableError(InferenceError):
+    """The model is not loaded, or its process has died."""
+
+    code = "model_unavailable"
+    retryable = True
+
+
+class DeadlineExceededError(InferenceError):
+    """The model did not answer in time."""
+
+    code = "deadline_exceeded"
+    retryable = True
+
+
+class OverloadedError(InferenceError):
+    """A bounded queue of the model is full."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class ContextTooLongError(InferenceError):
+    """The prompt does not fit into the model's context window."""
+
+    code = "context_too_long"
+    retryable = False
+
+
+class ToolTimeoutError(ParleyError):
+    """A tool did not answer in time."""
+
+    code = "tool_timeout"
+    retryable = True
+
+
+class AudioDroppedError(ParleyError):
+    """Audio arrived faster than it could be used and the oldest was dropped."""
+
+    code = "audio_dropped"
+    retryable = True
+
+
+class ModelLoadingError(ParleyError):
+    """A model cannot start."""
+
+    code = "model_loading_failed"
+
+
+class WeightsNotFoundError(ModelLoadingError, FileNotFoundError):
+    """A weights folder or file is missing."""
+
+    code = "weights_not_found"
+
+
+def _all_errors(base: type[ParleyError]) -> dict[str, type[ParleyError]]:
+    found = {base.code: base}
+    for sub in base.__subclasses__():
+        found |= _all_errors(sub)
+    return found
+
+
+_BY_CODE = _all_errors(ParleyError)
+
+
+def from_wire(text: str) -> ParleyError:
+    """The error behind a Triton error message.
+
+    Text that carries no known code becomes an :class:`InferenceError`.
+    """
+    head, _, rest = text.partition(": ")
+    # Triton puts its own words before a model's message: look for the code at their end.
+    code = head.rsplit(" ", 1)[-1]
+    kind = _BY_CODE.get(code)
+    return kind(rest) if kind else InferenceError(text)

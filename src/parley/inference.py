@@ -1,0 +1,96 @@
+"""The one door through which the agent reaches other models.
+
+Triton's in-process calls (BLS) have upstream crashes that a model cannot work around, so the
+logic knows only this port. :mod:`parley.serving.bls` implements it in-process,
+:mod:`parley.serving.loopback` over gRPC on the same machine, and the tests with a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InferenceError
+
+Tensor: TypeAlias = NDArray[Any]
+StructT = TypeVar("StructT")
+
+
+@dataclass(frozen=True)
+class SequenceFlags:
+    """Marks a request as part of a Triton sequence."""
+
+    correlation_id: str
+    start: bool = False
+    end: bool = False
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One request to a model of the repository."""
+
+    model: str
+    inputs: Mapping[str, Tensor]
+    """Tensors by name, with the batch dimension where the model has one."""
+    outputs: tuple[str, ...]
+    """Names of the wanted output tensors."""
+    request_id: str = ""
+    sequence: SequenceFlags | None = None
+    timeout_s: float = 30.0
+    """Seconds until the first response (``infer``) or the next one (``stream``) is overdue."""
+
+
+ModelResponse: TypeAlias = Mapping[str, Tensor]
+
+
+class InferencePort(Protocol):
+    """Calls models. Every failure is raised as a :class:`parley.errors.ParleyError`."""
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model, in order, without the empty final one.
+
+        Closing the generator early stops listening; the model goes on until it is told to
+        stop by a request of its own (see each engine's ``abort``), because Triton 24.10
+        cannot cancel such a call.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what the port holds; calls still under way are cancelled."""
+        ...
+
+
+def text_tensor(text: str | bytes, *, batched: bool = False) -> Tensor:
+    """A TYPE_STRING tensor of one element: shape [1], or [1, 1] when ``batched``."""
+    raw = text.encode() if isinstance(text, str) else text
+    return np.array([[raw]] if batched else [raw], dtype=np.object_)
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The only element of a TYPE_STRING tensor."""
+    if tensor.size != 1:
+        raise InferenceError(f"expected one string, got {tensor.size}")
+    element = tensor.reshape(-1)[0]
+    return element.encode() if isinstance(element, str) else bytes(element)
+
+
+def struct_tensor(value: Any, *, batched: bool = False) -> Tensor:
+    """A message as a TYPE_STRING tensor holding JSON."""
+    return text_tensor(msgspec.json.encode(value), batched=batched)
+
+
+def tensor_struct(tensor: Tensor, kind: type[StructT]) -> StructT:
+    """Read a message of type ``kind`` back from a TYPE_STRING tensor."""
+    try:
+        return msgspec.json.decode(tensor_bytes(tensor), type=kind)
+    except msgspec.MsgspecError as error:
+        raise InferenceError(f"a model sent a message that cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""The language model: engines, chat format, tool calls."""

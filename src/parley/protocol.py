@@ -1,0 +1,300 @@
+"""The protocol of ``voice_agent``: everything that a client and the agent say to each other.
+
+One Triton sequence is one conversation. Every request carries at most one client message
+(JSON, tensor ``MESSAGE``) and at most one piece of audio (raw bytes of mono PCM16 little
+endian, tensor ``AUDIO``); the request with the START flag carries :class:`Start`, the one with
+the END flag ends the call. Every response carries one server event (JSON, tensor ``EVENT``) and,
+for :class:`Audio`, its samples (tensor ``AUDIO``, INT16).
+
+All events travel on the response stream of the START request; every other request is answered
+at once with an empty final response. Times are integers in milliseconds. ``*_at_ms`` counts the
+audio that the client has sent since START, so that a client can place events on its own
+recording.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from parley.errors import InvalidMessageError, ParleyError
+
+PROTOCOL_VERSION = 1
+INPUT_SAMPLE_RATE = 16_000
+OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
+MAX_CHUNK_MS = 1_000
+MAX_MESSAGE_BYTES = 256 * 1024
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of everything the client sends: unknown fields are errors, not silence."""
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type"):
+    """Base of everything the server sends: clients ignore fields they do not know."""
+
+
+# --- client to server -------------------------------------------------------------------
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the agent may ask the client to run."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """JSON schema of the arguments object."""
+
+
+class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When sound counts as the user speaking."""
+
+    threshold: float = 0.5
+    """Speech probability at which speech begins, 0-1."""
+    min_speech_ms: int = 96
+    """Speech shorter than this is ignored (milliseconds)."""
+    silence_ms: int = 300
+    """Silence after which the user has finished (milliseconds)."""
+
+
+class Start(_Message, tag="start", kw_only=True):
+    """Opens the session; sent with the sequence's START flag."""
+
+    system_prompt: str | None = None
+    """None: the server's default prompt."""
+    tools: list[Tool] = []
+    voice: str | None = None
+    """None: the synthesizer's default voice."""
+    language: str = "en"
+    input_sample_rate: int = INPUT_SAMPLE_RATE
+    """Hertz. Only 16000 is accepted; resample on the client."""
+    output_sample_rate: int = 22_050
+    """Hertz: one of 8000, 16000, 22050, 24000, 48000."""
+    vad: VadOptions = VadOptions()
+
+
+class ToolResponse(_Message, tag="tool_response", kw_only=True):
+    """What a tool returned, in answer to a :class:`ToolRequest`."""
+
+    call_id: str
+    output: Any = None
+    """Any JSON value; the language model reads it as JSON."""
+    is_error: bool = False
+
+
+class Control(_Message, tag="control", kw_only=True):
+    """Mute (incoming audio is ignored), unmute, or end the call."""
+
+    action: Literal["mute", "unmute", "hangup"]
+
+
+class Playback(_Message, tag="playback", kw_only=True):
+    """How much of a response the client has really played.
+
+    Without these marks the agent assumes that audio is played at its own pace from the moment
+    it was sent.
+    """
+
+    response_id: str
+    played_ms: int
+    """Milliseconds of that response's audio that have left the loudspeaker."""
+
+
+ClientMessage: TypeAlias = Start | ToolResponse | Control | Playback
+
+
+# --- server to client -------------------------------------------------------------------
+
+
+class Connected(_Event, tag="connected", kw_only=True):
+    """The session is open: audio may be sent."""
+
+    session_id: str
+    protocol_version: int = PROTOCOL_VERSION
+    input_sample_rate: int = INPUT_SAMPLE_RATE
+    output_sample_rate: int
+    max_chunk_ms: int = MAX_CHUNK_MS
+
+
+class SpeechStarted(_Event, tag="speech_started", kw_only=True):
+    """The user has begun to speak."""
+
+    at_ms: int
+
+
+class SpeechStopped(_Event, tag="speech_stopped", kw_only=True):
+    """The user has finished speaking."""
+
+    at_ms: int
+    """Where the speech ended."""
+    detected_at_ms: int
+    """Where the silence had lasted long enough to be sure."""
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A recognised word."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    confidence: float
+    """0-1."""
+
+
+class Transcript(_Event, tag="transcript", kw_only=True):
+    """What the user said; partial texts of an utterance replace each other."""
+
+    utterance: int
+    """Counts the user's utterances from 1."""
+    text: str
+    is_final: bool
+    confidence: float
+    words: list[Word] = []
+
+
+class AgentState(_Event, tag="agent_state", kw_only=True):
+    """What the agent is doing now."""
+
+    state: Literal["listening", "processing", "speaking"]
+
+
+class ResponseText(_Event, tag="response", kw_only=True):
+    """A piece of the answer's text, as the language model writes it."""
+
+    turn: int
+    response_id: str
+    text: str
+    """To be appended to what came before."""
+
+
+class ToolRequest(_Event, tag="tool_request", kw_only=True):
+    """The client is to run a tool and answer with :class:`ToolResponse`."""
+
+    turn: int
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Audio(_Event, tag="audio", kw_only=True):
+    """A piece of the agent's speech; its samples are in the ``AUDIO`` tensor."""
+
+    turn: int
+    response_id: str
+    offset_ms: int
+    """Where this piece begins in the response's audio."""
+    sample_rate: int
+    samples: int
+    text: str = ""
+    """The words that begin in this piece."""
+
+
+class Interrupted(_Event, tag="interrupted", kw_only=True):
+    """The user spoke over the agent: drop all audio of this response that is not yet played."""
+
+    turn: int
+    response_id: str
+    played_ms: int
+    spoken_text: str
+    """The part of the answer that was heard; all that the agent remembers of it."""
+
+
+class ResponseDone(_Event, tag="response_done", kw_only=True):
+    """A response is complete: no more audio of it follows."""
+
+    turn: int
+    response_id: str
+    audio_ms: int
+
+
+class TurnMetrics(_Event, tag="metrics", kw_only=True):
+    """Where the time of one turn went. None: that stage did not run."""
+
+    turn: int
+    asr_final_ms: float | None = None
+    """Detection of silence to the final transcript."""
+    llm_first_token_ms: float | None = None
+    """Final transcript to the language model's first token."""
+    llm_total_ms: float | None = None
+    tool_ms: float | None = None
+    """Time spent waiting for tools."""
+    tts_first_audio_ms: float | None = None
+    """First speakable segment to its first audio."""
+    first_audio_ms: float | None = None
+    """Detection of silence to the first audio sent."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    interrupted: bool = False
+
+
+class ErrorEvent(_Event, tag="error", kw_only=True):
+    """Something went wrong; the session goes on unless :class:`Closed` follows."""
+
+    code: str
+    message: str
+    retryable: bool
+
+    @classmethod
+    def of(cls, error: ParleyError) -> ErrorEvent:
+        """The event that reports ``error``."""
+        return cls(code=error.code, message=str(error), retryable=error.retryable)
+
+
+class Closed(_Event, tag="closed", kw_only=True):
+    """The last event of a session."""
+
+    reason: Literal["ended", "hangup", "disconnected", "idle", "shutdown", "failed"]
+
+
+ServerEvent: TypeAlias = (
+    Connected
+    | SpeechStarted
+    | SpeechStopped
+    | Transcript
+    | AgentState
+    | ResponseText
+    | ToolRequest
+    | Audio
+    | Interrupted
+    | ResponseDone
+    | TurnMetrics
+    | ErrorEvent
+    | Closed
+)
+
+_encoder = msgspec.json.Encoder()
+_messages: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
+_events: msgspec.json.Decoder[ServerEvent] = msgspec.json.Decoder(ServerEvent)
+
+
+def encode(message: ClientMessage | ServerEvent) -> bytes:
+    """Write a message or event as JSON."""
+    return _encoder.encode(message)
+
+
+def decode_message(raw: bytes) -> ClientMessage:
+    """Read a client message.
+
+    Raises:
+        InvalidMessageError: not JSON, too large, an unknown type or field, or a wrong value.
+    """
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise InvalidMessageError(f"message of {len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
+    try:
+        return _messages.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMessageError(f"message cannot be read: {error}") from error
+
+
+def decode_event(raw: bytes) -> ServerEvent:
+    """Read a server event.
+
+    Raises:
+        InvalidMessageError: not an event of this protocol version.
+    """
+    try:
+        return _events.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidMessageError(f"event cannot be read: {error}") from error

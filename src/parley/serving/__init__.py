@@ -1,0 +1,1 @@
+"""What every ``model.py`` shares: parameters, weights, tensors and calls to other models."""

@@ -1,0 +1,1 @@
+"""Speech synthesis: speakable segments and voices."""

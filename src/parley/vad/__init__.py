@@ -1,0 +1,1 @@
+"""Voice activity: from speech probabilities to the start and end of what a user says."""
