@@ -1,0 +1,29 @@
+"""Errors on their way into Triton's messages and back."""
+
+from __future__ import annotations
+
+import re
+
+from parley.errors import InferenceError, ModelUnavailableError, ParleyError, from_wire
+
+# What Triton itself says about a model that is missing, unloaded or still loading.
+_UNAVAILABLE = re.compile(
+    r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|"
+    r"stub process .* is not healthy|connect",
+    re.IGNORECASE,
+)
+
+
+def wire_text(error: BaseException) -> str:
+    """The text of a Triton error: code and message; unexpected errors become ``internal_error``."""
+    if isinstance(error, ParleyError):
+        return error.to_wire()
+    return f"{ParleyError.code}: {type(error).__name__}: {error}"
+
+
+def read_failure(text: str) -> ParleyError:
+    """The error behind the text of a Triton error."""
+    error = from_wire(text)
+    if type(error) is InferenceError and _UNAVAILABLE.search(text):
+        return ModelUnavailableError(text)
+    return error

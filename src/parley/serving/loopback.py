@@ -1,0 +1,180 @@
+"""Calls to other models over gRPC on the same machine.
+
+Slower than in-process calls by a trip through the network stack, but free of their faults, and
+closing a stream early also cancels it in the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley.inference import ModelRequest, ModelResponse, Tensor
+from parley.serving.failures import read_failure
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Connections to one's own machine need no proxy.
+    ("grpc.enable_http_proxy", 0),
+]
+_FINAL = "triton_final_response"
+
+
+class LoopbackPort:
+    """:class:`parley.inference.InferencePort` over one gRPC channel.
+
+    Every stream is an RPC of its own on that channel, so that deadlines and cancellations of
+    one call never touch another.
+
+    Args:
+        url: host and port of the server's gRPC endpoint.
+        max_calls: calls to ordinary models that may be under way at once.
+        max_streams: calls to decoupled models that may be under way at once.
+    """
+
+    def __init__(self, url: str, *, max_calls: int = 64, max_streams: int = 64) -> None:
+        self._url = url
+        self._calls = max_calls
+        self._streams = max_streams
+        self._client: Any = None
+        self._open: set[Any] = set()
+        self._closed = False
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        client = self._connect(request)
+        if self._calls == 0:
+            raise OverloadedError(f"too many calls under way to call {request.model}")
+        self._calls -= 1
+        try:
+            result = await client.infer(**_arguments(request), client_timeout=request.timeout_s)
+        except InferenceServerException as error:
+            raise _read_status(request, error.status(), error.message()) from error
+        finally:
+            self._calls += 1
+        return _read_result(result)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model, in order, without the empty final one."""
+        client = self._connect(request)
+        if self._streams == 0:
+            raise OverloadedError(f"too many streams under way to call {request.model}")
+        self._streams -= 1
+        responses = client.stream_infer(_once(request))
+        self._open.add(responses)
+        try:
+            while True:
+                result, failure = await _next(request, responses)
+                if failure is not None:
+                    raise read_failure(failure.message())
+                if result is None:
+                    return
+                message = result.get_response()
+                if outputs := _read_result(result):
+                    yield outputs
+                if message.parameters[_FINAL].bool_param:
+                    return
+        finally:
+            responses.cancel()
+            self._open.discard(responses)
+            self._streams += 1
+
+    async def close(self) -> None:
+        """Cancel what is under way and close the channel."""
+        self._closed = True
+        for responses in tuple(self._open):
+            responses.cancel()
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _connect(self, request: ModelRequest) -> Any:
+        if self._closed:
+            raise ShuttingDownError(f"no more calls to {request.model}: the server is stopping")
+        if self._client is None:  # made here because a channel belongs to the running event loop
+            self._client = triton.InferenceServerClient(self._url, channel_args=_CHANNEL_OPTIONS)
+        return self._client
+
+
+async def _once(request: ModelRequest) -> AsyncIterator[dict[str, Any]]:
+    yield {**_arguments(request), "parameters": {"triton_enable_empty_final_response": True}}
+
+
+async def _next(request: ModelRequest, responses: Any) -> tuple[Any, InferenceServerException | None]:
+    """The next result or error; (None, None) at the end."""
+    try:
+        async with asyncio.timeout(request.timeout_s):
+            pair: tuple[Any, InferenceServerException | None] = await anext(responses)
+            return pair
+    except TimeoutError as error:
+        raise _overdue(request) from error
+    except StopAsyncIteration:
+        return None, None
+    except grpc.aio.AioRpcError as error:
+        raise _read_status(request, str(error.code()), error.details() or "") from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():  # close() cancelled the call, not the caller
+            raise ShuttingDownError(f"call to {request.model} was cut off: the server is stopping") from None
+        raise
+
+
+def _read_status(request: ModelRequest, status: str, text: str) -> ParleyError:
+    if status.endswith("DEADLINE_EXCEEDED"):
+        return _overdue(request)
+    if status.endswith("UNAVAILABLE"):
+        return ModelUnavailableError(f"{request.model}: {text}")
+    if status.endswith("CANCELLED"):
+        return ShuttingDownError(f"call to {request.model} was cut off: {text}")
+    return read_failure(text)
+
+
+def _overdue(request: ModelRequest) -> DeadlineExceededError:
+    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
+
+
+def _arguments(request: ModelRequest) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "model_name": request.model,
+        "inputs": [_input(name, value) for name, value in request.inputs.items()],
+        "outputs": [triton.InferRequestedOutput(name) for name in request.outputs],
+        "request_id": request.request_id,
+    }
+    if request.sequence is not None:
+        arguments |= {
+            "sequence_id": request.sequence.correlation_id,
+            "sequence_start": request.sequence.start,
+            "sequence_end": request.sequence.end,
+        }
+    return arguments
+
+
+def _input(name: str, value: Tensor) -> Any:
+    tensor = triton.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
+    tensor.set_data_from_numpy(np.ascontiguousarray(value))
+    return tensor
+
+
+def _read_result(result: Any) -> dict[str, Tensor]:
+    outputs: dict[str, Tensor] = {}
+    for output in result.get_response().outputs:
+        value = result.as_numpy(output.name)
+        if value is None:
+            raise InferenceError(f"output {output.name} has a type that numpy does not know")
+        outputs[output.name] = value
+    return outputs

@@ -1,0 +1,135 @@
+"""Settings of a model: the ``parameters`` of its Triton configuration, and the environment.
+
+A configuration file holds what a profile needs; an operator overrides one value without a new
+file by setting ``PARLEY_<MODEL>_<NAME>``, for example ``PARLEY_QWEN3_MAX_QUEUE=32``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from parley.errors import ModelLoadingError
+
+T = TypeVar("T")
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class Parameters:
+    """The settings of one model.
+
+    Attributes:
+        model: name of the model.
+        model_dir: its folder in the model repository.
+        version: its version as Triton counts it, for example ``"1"``.
+        environment: where overrides are looked up.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        values: Mapping[str, str],
+        *,
+        model_dir: Path = Path(),
+        version: str = "1",
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.model = model
+        self.model_dir = model_dir
+        self.version = version
+        self.environment = environment
+        self._values = dict(values)
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, str], *, environment: Mapping[str, str] = os.environ) -> Parameters:
+        """Read what Triton gives to a Python model's ``initialize``."""
+        config = json.loads(args["model_config"])
+        values = {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()}
+        return cls(
+            args["model_name"],
+            values,
+            model_dir=Path(args["model_repository"]),
+            version=args["model_version"],
+            environment=environment,
+        )
+
+    @property
+    def version_dir(self) -> Path:
+        """The folder that holds this version's files."""
+        return self.model_dir / self.version
+
+    @property
+    def repository(self) -> Path:
+        """The model repository that the model was loaded from."""
+        return self.model_dir.parent
+
+    def variable(self, name: str) -> str:
+        """The environment variable that overrides ``name``."""
+        return f"PARLEY_{self.model}_{name}".upper().replace("-", "_")
+
+    def _raw(self, name: str) -> tuple[str, str] | None:
+        """The text of a setting and where it comes from; None when it is not set."""
+        variable = self.variable(name)
+        if self.environment.get(variable):
+            return self.environment[variable], f"environment variable {variable}"
+        if self._values.get(name):
+            return self._values[name], f"parameter {name!r} of model {self.model}"
+        return None
+
+    def text(self, name: str, default: str) -> str:
+        """A setting as text. Unset and empty are the same."""
+        raw = self._raw(name)
+        return raw[0] if raw else default
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        """A setting that must be one of ``allowed``."""
+        raw = self._raw(name)
+        if raw is None:
+            return default
+        value, source = raw
+        if value not in allowed:
+            raise ModelLoadingError(f"{source} is {value!r}; it must be one of {', '.join(allowed)}")
+        return value
+
+    def integer(self, name: str, default: int, *, minimum: int = 0) -> int:
+        """A whole number, at least ``minimum``."""
+        raw = self._raw(name)
+        if raw is None:
+            return default
+        try:
+            value = int(raw[0])
+        except ValueError as error:
+            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a whole number") from error
+        return _at_least(value, minimum, raw[1])
+
+    def number(self, name: str, default: float, *, minimum: float = 0.0) -> float:
+        """A number, at least ``minimum``."""
+        raw = self._raw(name)
+        if raw is None:
+            return default
+        try:
+            value = float(raw[0])
+        except ValueError as error:
+            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a number") from error
+        return _at_least(value, minimum, raw[1])
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Yes or no."""
+        raw = self._raw(name)
+        if raw is None:
+            return default
+        value = raw[0].lower()
+        if value not in _TRUE | _FALSE:
+            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be true or false")
+        return value in _TRUE
+
+
+def _at_least(value: T, minimum: T, source: str) -> T:
+    # NaN compares false with everything, so ask for what is wanted rather than for what is not.
+    if not value >= minimum:  # type: ignore[operator]
+        raise ModelLoadingError(f"{source} is {value}; it must be at least {minimum}")
+    return value

@@ -1,0 +1,58 @@
+"""Where a model finds its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from parley.errors import WeightsNotFoundError
+from parley.serving.parameters import Parameters
+
+MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
+
+# How to get each set of weights that the project itself makes.
+_MADE_BY: Mapping[str, str] = {
+    "tiny-qwen3": "make it with `python build/train_tiny_llm.py`, or restore it with "
+    "`git checkout -- models/tiny-qwen3`",
+    "tiny-parakeet-tdt": "make it with `python build/train_tiny_asr.py`, or restore it with "
+    "`git checkout -- models/tiny-parakeet-tdt`",
+}
+
+
+def weights_variable(model: str) -> str:
+    """The environment variable that says where ``model`` finds its weights."""
+    return f"PARLEY_WEIGHTS_{model}".upper().replace("-", "_")
+
+
+def models_dir(parameters: Parameters) -> Path:
+    """The folder that holds all weights: ``PARLEY_MODELS_DIR``, else beside the repository."""
+    named = parameters.environment.get(MODELS_DIR_VARIABLE)
+    # The absolute path first: a repository given as "model_repository" has "." as its parent.
+    return Path(named) if named else Path(os.path.abspath(parameters.repository)).parent / "models"  # noqa: PTH100 - keeps links, as the operator wrote them
+
+
+def resolve_weights(parameters: Parameters, default: str, required: Sequence[str] = ()) -> Path:
+    """The folder with a model's weights.
+
+    The first of these that is set counts: the environment variable ``PARLEY_WEIGHTS_<MODEL>``
+    (an operator's choice for this one server), the model's parameter ``weights`` (a profile's
+    choice), ``default``. A relative name is a folder in :func:`models_dir`.
+
+    Args:
+        parameters: the model's settings.
+        default: name of the weights when nothing else is said.
+        required: files that the folder must contain.
+
+    Raises:
+        WeightsNotFoundError: the folder or one of its files is missing; says how to get it.
+    """
+    variable = weights_variable(parameters.model)
+    name = parameters.environment.get(variable) or parameters.text("weights", default)
+    folder = models_dir(parameters) / name
+    missing = [file for file in required if not (folder / file).is_file()]
+    if folder.is_dir() and not missing:
+        return folder
+    found = f"is without {', '.join(missing)}" if folder.is_dir() else "does not exist"
+    remedy = _MADE_BY.get(Path(name).name, f"put the weights there, or set {variable} to their folder")
+    raise WeightsNotFoundError(f"weights of model {parameters.model}: {folder} {found}; {remedy}")
