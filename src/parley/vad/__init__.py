@@ -1,1 +1,1 @@
-"""Voice activity: from speech probabilities to the start and end of what a user says."""
+"""Who is speaking when: speech probabilities, and what they mean."""

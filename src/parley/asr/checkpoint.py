@@ -1,0 +1,107 @@
+"""A Parakeet export on disk: its sizes and its vocabulary.
+
+The layout is that of published exports: ``encoder-model.onnx``, ``decoder_joint-model.onnx``,
+``vocab.txt`` (one ``token id`` per line) and ``config.json``, whose missing fields have the values
+that all of NVIDIA's Parakeet models share.
+See https://huggingface.co/istupakov/parakeet-tdt-0.6b-v2-onnx.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from parley.errors import ModelLoadingError, WeightsNotFoundError
+
+ENCODER_FILE = "encoder-model.onnx"
+DECODER_FILE = "decoder_joint-model.onnx"
+BLANK = "<blk>"
+
+
+class ParakeetConfig(msgspec.Struct, frozen=True):
+    """What ``config.json`` says about the model."""
+
+    features_size: int = 80
+    """Mel bands."""
+    subsampling_factor: int = 8
+    """Feature frames per encoder frame."""
+    max_tokens_per_step: int = 10
+    """Tokens that may be emitted at one encoder frame."""
+    sample_rate: Literal[16_000] = 16_000
+    """Hertz."""
+    n_fft: int = 512
+    win_length: int = 400
+    """Samples under the analysis window."""
+    hop_length: int = 160
+    """Samples between two feature frames."""
+    preemphasis: float = 0.97
+    normalize: Literal["per_feature"] = "per_feature"
+    durations: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Encoder frames that each duration class advances by."""
+
+    @property
+    def frame_ms(self) -> int:
+        """Milliseconds of audio per encoder frame."""
+        return self.feature_ms * self.subsampling_factor
+
+    @property
+    def feature_ms(self) -> int:
+        """Milliseconds of audio per feature frame."""
+        return self.hop_length * 1000 // self.sample_rate
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An export's folder, read but without its networks."""
+
+    folder: Path
+    config: ParakeetConfig
+    vocabulary: tuple[str, ...]
+    """Tokens by id; SentencePiece's ``▁`` begins a word."""
+    blank: int
+    """Id of the blank, which is the start symbol too."""
+
+    @property
+    def encoder(self) -> Path:
+        """The encoder's ONNX file."""
+        return self.folder / ENCODER_FILE
+
+    @property
+    def decoder(self) -> Path:
+        """The prediction and joint networks' ONNX file."""
+        return self.folder / DECODER_FILE
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read ``config.json`` and ``vocab.txt`` of an export.
+
+    Raises:
+        WeightsNotFoundError: a file of the export is missing.
+        ModelLoadingError: a file cannot be understood, or describes another kind of model.
+    """
+    for name in (ENCODER_FILE, DECODER_FILE, "vocab.txt", "config.json"):
+        if not (folder / name).is_file():
+            raise WeightsNotFoundError(f"{folder} has no {name}: it is not a Parakeet export")
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=ParakeetConfig)
+    except msgspec.MsgspecError as error:
+        raise ModelLoadingError(f"{folder / 'config.json'} cannot be used: {error}") from error
+    vocabulary = _read_vocabulary(folder / "vocab.txt")
+    if BLANK not in vocabulary:
+        raise ModelLoadingError(f"{folder / 'vocab.txt'} has no {BLANK}")
+    return Checkpoint(folder, config, vocabulary, vocabulary.index(BLANK))
+
+
+def _read_vocabulary(path: Path) -> tuple[str, ...]:
+    tokens: dict[int, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        token, _, number = line.rpartition(" ")
+        if not number.isdecimal():
+            raise ModelLoadingError(f"{path}: {line!r} is not a token and its id")
+        tokens[int(number)] = token
+    if sorted(tokens) != list(range(len(tokens))):
+        raise ModelLoadingError(f"{path}: the ids are not 0 to {len(tokens) - 1}")
+    return tuple(tokens[number] for number in range(len(tokens)))

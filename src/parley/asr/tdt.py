@@ -1,0 +1,195 @@
+"""Greedy decoding of a token-and-duration transducer (TDT), many rows in lockstep.
+
+At an encoder frame the joint network scores the next token and how many frames to advance by.
+A blank advances by at least one frame; only a token changes the prediction network's state; a
+duration may point past the end of a piece, and the rest is carried into the next one. Decoding a
+recording in pieces gives exactly what decoding it at once gives.
+
+See https://arxiv.org/abs/2304.06795 and, for the confidence, https://arxiv.org/abs/2212.08703.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InferenceError
+
+CONFIDENCE_ALPHA = 0.33
+"""Order of the Tsallis entropy, as in NeMo's recommended confidence settings."""
+
+
+class JointNetwork(Protocol):
+    """The prediction and joint networks, run for one symbol per row."""
+
+    layers: int
+    """Layers of the prediction network's LSTM."""
+    width: int
+    """Units of each layer."""
+
+    def step(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Score what follows the last token at one encoder frame of each row.
+
+        Args:
+            frames: f32 ``[B, D]``.
+            targets: i32 ``[B]``, each row's last token.
+            hidden: f32 ``[layers, B, width]``.
+            cell: f32 ``[layers, B, width]``.
+
+        Returns:
+            Logits f32 ``[B, tokens + 1 + durations]``, and the states after the target.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TdtState:
+    """Where decoding stands between two pieces, for ``B`` rows."""
+
+    targets: NDArray[np.int32]
+    """``[B]``: the last token, at first the blank."""
+    hidden: NDArray[np.float32]
+    """``[layers, B, width]``."""
+    cell: NDArray[np.float32]
+    """``[layers, B, width]``."""
+    skip: NDArray[np.int32]
+    """``[B]``: frames of the next piece that are already passed over."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one row emitted, all arrays ``[n]``."""
+
+    ids: NDArray[np.int32]
+    frames: NDArray[np.int32]
+    """Encoder frame within the piece at which each token was emitted."""
+    durations: NDArray[np.int32]
+    """Frames that each token said it lasts."""
+    confidences: NDArray[np.float32]
+    """0-1."""
+
+
+def tsallis_confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How sure a distribution is, from its Tsallis entropy: 0 uniform, 1 one sure class.
+
+    Args:
+        logits: f32 ``[B, n]``, the scores of the tokens and the blank.
+
+    Returns:
+        f32 ``[B]``.
+    """
+    scores = logits.astype(np.float64)
+    scores -= scores.max(axis=1, keepdims=True)
+    log_probabilities = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    rest = 1.0 - CONFIDENCE_ALPHA
+    powers = np.exp(log_probabilities * CONFIDENCE_ALPHA).sum(axis=1)
+    uniform = np.exp((1.0 - logits.shape[1] ** rest) / rest)
+    confidence = (np.exp((1.0 - powers) / rest) - uniform) / (1.0 - uniform)
+    return np.asarray(np.clip(confidence, 0.0, 1.0), np.float32)
+
+
+class TdtDecoder:
+    """Greedy decoding with one run of the network per symbol for all rows that are not done."""
+
+    def __init__(
+        self, network: JointNetwork, *, blank: int, durations: tuple[int, ...], max_symbols: int
+    ) -> None:
+        """Bind a network to its token set.
+
+        Args:
+            network: scores symbols.
+            blank: id of the blank; the tokens are ``0 .. blank - 1``.
+            durations: frames that each duration class stands for.
+            max_symbols: tokens allowed at one frame, so that no input can loop for ever.
+        """
+        self._network = network
+        self._blank = blank
+        self._durations = np.array(durations, np.int32)
+        self._max_symbols = max_symbols
+
+    def initial_state(self, rows: int) -> TdtState:
+        """The state before the first piece."""
+        shape = (self._network.layers, rows, self._network.width)
+        return TdtState(
+            targets=np.full(rows, self._blank, np.int32),
+            hidden=np.zeros(shape, np.float32),
+            cell=np.zeros(shape, np.float32),
+            skip=np.zeros(rows, np.int32),
+        )
+
+    def decode(
+        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: TdtState
+    ) -> tuple[list[Tokens], TdtState]:
+        """Decode the next piece of every row.
+
+        Args:
+            encoded: f32 ``[B, D, T]``, the encoder's output.
+            lengths: i64 ``[B]``, how many of the ``T`` frames are real.
+            state: what the previous piece left.
+
+        Returns:
+            Each row's new tokens, and the state for the next piece.
+
+        Raises:
+            InferenceError: the network's scores are not finite.
+        """
+        rows = len(lengths)
+        by_frame = np.ascontiguousarray(encoded.transpose(0, 2, 1))
+        targets, hidden, cell = state.targets.copy(), state.hidden.copy(), state.cell.copy()
+        at = state.skip.astype(np.int64)
+        symbols = np.zeros(rows, np.int64)
+        emitted: list[tuple[NDArray[np.int64], ...]] = []
+        confidences: list[NDArray[np.float32]] = []
+        active = np.flatnonzero(at < lengths)
+        while len(active):
+            logits, next_hidden, next_cell = self._network.step(
+                by_frame[active, at[active]], targets[active], hidden[:, active], cell[:, active]
+            )
+            if not np.isfinite(logits).all():
+                raise InferenceError("the joint network's scores are not finite")
+            token_scores = logits[:, : self._blank + 1]
+            ids = token_scores.argmax(axis=1)
+            durations = self._durations[logits[:, self._blank + 1 :].argmax(axis=1)].astype(np.int64)
+            speaks = ids != self._blank
+            rows_out = active[speaks]
+            if len(rows_out):
+                emitted.append((rows_out, ids[speaks], at[rows_out], durations[speaks]))
+                confidences.append(tsallis_confidence(token_scores[speaks]))
+                targets[rows_out] = ids[speaks]
+                hidden[:, rows_out] = next_hidden[:, speaks]
+                cell[:, rows_out] = next_cell[:, speaks]
+                symbols[rows_out] += 1
+            stuck = (durations == 0) & (~speaks | (symbols[active] >= self._max_symbols))
+            advance = np.where(stuck, 1, durations)
+            symbols[active[advance > 0]] = 0
+            at[active] += advance
+            active = active[at[active] < lengths[active]]
+        after = TdtState(targets, hidden, cell, (at - lengths).astype(np.int32))
+        return _by_row(rows, emitted, confidences), after
+
+
+def _by_row(
+    rows: int, emitted: list[tuple[NDArray[np.int64], ...]], confidences: list[NDArray[np.float32]]
+) -> list[Tokens]:
+    """Sort what the steps emitted (row, id, frame, duration) into rows, keeping its order."""
+    columns = [np.concatenate(column) for column in zip(*emitted, strict=True)]
+    owner, ids, frames, durations = columns or [np.zeros(0, np.int64)] * 4
+    certainty = np.concatenate(confidences) if confidences else np.zeros(0, np.float32)
+    return [
+        Tokens(
+            ids[mine].astype(np.int32),
+            frames[mine].astype(np.int32),
+            durations[mine].astype(np.int32),
+            certainty[mine],
+        )
+        for mine in (owner == row for row in range(rows))
+    ]

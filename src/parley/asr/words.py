@@ -1,0 +1,77 @@
+"""Tokens into words with times and confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.tdt import Tokens
+from parley.protocol import Word
+
+_WORD_MARK = "▁"
+
+
+def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> list[Word]:
+    """Join SentencePiece tokens into words.
+
+    A token emitted at frame ``t`` with duration ``d`` spans frames ``[t, t + d]``; a word spans its
+    tokens and has the mean of their confidences. Control tokens such as ``<unk>`` are left out.
+    Punctuation takes no time: it ends where the token before it ends.
+
+    Args:
+        tokens: one row's tokens.
+        checkpoint: whose vocabulary and frame length apply.
+        offset_ms: time of the encoder frame 0 (milliseconds).
+    """
+    frame_ms = checkpoint.config.frame_ms
+    words: list[Word] = []
+    spelling: list[str] = []
+    certainty: list[float] = []
+    start_ms = end_ms = offset_ms
+
+    def close() -> None:
+        text = "".join(spelling)
+        if text:
+            words.append(
+                Word(
+                    text=text,
+                    start_ms=start_ms,
+                    end_ms=end_ms,
+                    confidence=round(sum(certainty) / len(certainty), 4),
+                )
+            )
+        spelling.clear()
+        certainty.clear()
+
+    for token, frame, duration, confidence in zip(
+        tokens.ids.tolist(),
+        tokens.frames.tolist(),
+        tokens.durations.tolist(),
+        tokens.confidences.tolist(),
+        strict=True,
+    ):
+        piece = checkpoint.vocabulary[token]
+        if piece.startswith("<") and piece.endswith(">"):
+            continue
+        if piece.startswith(_WORD_MARK):
+            close()
+            piece = piece.removeprefix(_WORD_MARK)
+        if not certainty:
+            start_ms = offset_ms + frame * frame_ms
+            end_ms = start_ms
+        spelling.append(piece)
+        certainty.append(confidence)
+        if not piece or any(character.isalnum() for character in piece):
+            end_ms = offset_ms + (frame + duration) * frame_ms
+    close()
+    return words
+
+
+def text_of(words: Sequence[Word]) -> str:
+    """The words with single spaces between them."""
+    return " ".join(word.text for word in words)
+
+
+def confidence_of(words: Sequence[Word]) -> float:
+    """Mean of the words' confidences; 0 where there are none."""
+    return round(sum(word.confidence for word in words) / len(words), 4) if words else 0.0

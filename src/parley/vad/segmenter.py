@@ -1,0 +1,158 @@
+"""From speech probabilities to the beginning and end of what a user says.
+
+::
+
+    idle ──p ≥ threshold──▶ pending ──lasts min_speech_ms──▶ speaking
+     ▲                         │                                │
+     └──────p < release────────┘◀──silence_ms below threshold───┘
+
+The release threshold lies below the threshold, so that a probability that hovers does not cut
+speech into pieces: only a window below it begins a silence, and only one at the threshold ends it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+from parley.errors import InvalidMessageError
+from parley.protocol import VadOptions
+from parley.vad.silero import SAMPLE_RATE, WINDOW
+
+RELEASE_MARGIN = 0.15
+"""How far the release threshold lies below the threshold, as Silero's own iterator has it."""
+_MIN_RELEASE = 0.01
+MAX_MIN_SPEECH_MS = 2_000
+MIN_SILENCE_MS = 32
+MAX_SILENCE_MS = 5_000
+
+_PER_MS = SAMPLE_RATE // 1000
+
+
+@dataclass(frozen=True)
+class SpeechBegan:
+    """Speech has lasted long enough to be believed. Positions are samples of the stream."""
+
+    onset: int
+    """Where it began."""
+    detected: int
+
+
+@dataclass(frozen=True)
+class SpeechEnded:
+    """Silence has lasted long enough, or the utterance was ended early."""
+
+    end: int
+    """Where the speech ended; equal to ``detected`` if it had not ended by itself."""
+    detected: int
+
+
+def check_options(options: VadOptions) -> None:
+    """Refuse options that no stream can work with.
+
+    Raises:
+        InvalidMessageError: a value is out of its range.
+    """
+    if not (math.isfinite(options.threshold) and 0.0 < options.threshold < 1.0):
+        raise InvalidMessageError(f"vad.threshold is {options.threshold}; it must lie between 0 and 1")
+    if not 0 <= options.min_speech_ms <= MAX_MIN_SPEECH_MS:
+        raise InvalidMessageError(
+            f"vad.min_speech_ms is {options.min_speech_ms}; it must be 0 to {MAX_MIN_SPEECH_MS}"
+        )
+    if not MIN_SILENCE_MS <= options.silence_ms <= MAX_SILENCE_MS:
+        raise InvalidMessageError(
+            f"vad.silence_ms is {options.silence_ms}; it must be {MIN_SILENCE_MS} to {MAX_SILENCE_MS}"
+        )
+
+
+class Segmenter:
+    """The state machine above, fed one window at a time."""
+
+    def __init__(self, options: VadOptions, *, max_utterance_ms: int) -> None:
+        """Start idle.
+
+        Args:
+            options: thresholds and times.
+            max_utterance_ms: speech longer than this is ended, and begins anew if it goes on.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        check_options(options)
+        self._threshold = options.threshold
+        self._release = min(options.threshold, max(options.threshold - RELEASE_MARGIN, _MIN_RELEASE))
+        self._min_speech = options.min_speech_ms * _PER_MS
+        self._silence = options.silence_ms * _PER_MS
+        self._max_utterance = max_utterance_ms * _PER_MS
+        self._position = 0
+        self._onset: int | None = None
+        self._speaking = False
+        self._quiet_since: int | None = None
+
+    def fork(self) -> Segmenter:
+        """Return an independent copy."""
+        return copy.copy(self)
+
+    @property
+    def position(self) -> int:
+        """Samples seen so far."""
+        return self._position
+
+    @property
+    def speaking(self) -> bool:
+        """Whether an utterance is going on."""
+        return self._speaking
+
+    @property
+    def onset(self) -> int | None:
+        """Where the speech that is going on, or may be beginning, began."""
+        return self._onset
+
+    def push(self, probability: float, samples: int = WINDOW) -> SpeechBegan | SpeechEnded | None:
+        """Take the next window's probability.
+
+        Args:
+            probability: 0-1.
+            samples: how much audio the window stands for; less than a whole one only where the
+                audio was cut off by a flush.
+        """
+        start = self._position
+        self._position += samples
+        if self._speaking:
+            return self._listen(probability, start)
+        return self._wait(probability, start)
+
+    def flush(self) -> SpeechEnded | None:
+        """End what is going on, as if enough silence had been heard."""
+        if self._speaking:
+            return self._end(self._position if self._quiet_since is None else self._quiet_since)
+        self._onset = None
+        return None
+
+    def _wait(self, probability: float, start: int) -> SpeechBegan | None:
+        if self._onset is None and probability >= self._threshold:
+            self._onset = start
+        elif probability < self._release:
+            self._onset = None
+        if self._onset is None or self._position - self._onset < self._min_speech:
+            return None
+        self._speaking = True
+        return SpeechBegan(self._onset, self._position)
+
+    def _listen(self, probability: float, start: int) -> SpeechEnded | None:
+        if probability >= self._threshold:
+            self._quiet_since = None
+        elif probability < self._release and self._quiet_since is None:
+            self._quiet_since = start
+        if self._quiet_since is not None and self._position - self._quiet_since >= self._silence:
+            return self._end(self._quiet_since)
+        if self._onset is not None and self._position - self._onset >= self._max_utterance:
+            return self._end(self._position)
+        return None
+
+    def _end(self, at: int) -> SpeechEnded:
+        self._speaking = False
+        self._onset = None
+        self._quiet_since = None
+        return SpeechEnded(at, self._position)
