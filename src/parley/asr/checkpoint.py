@@ -18,6 +18,11 @@ from parley.errors import ModelLoadingError, WeightsNotFoundError
 
 ENCODER_FILE = "encoder-model.onnx"
 DECODER_FILE = "decoder_joint-model.onnx"
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILE = "config.json"
+FILES = (ENCODER_FILE, DECODER_FILE, VOCABULARY_FILE, CONFIG_FILE)
+DEFAULT = "tiny-parakeet-tdt"
+"""Folder of the export that the project ships."""
 BLANK = "<blk>"
 
 
@@ -82,16 +87,16 @@ def load(folder: Path) -> Checkpoint:
         WeightsNotFoundError: a file of the export is missing.
         ModelLoadingError: a file cannot be understood, or describes another kind of model.
     """
-    for name in (ENCODER_FILE, DECODER_FILE, "vocab.txt", "config.json"):
+    for name in FILES:
         if not (folder / name).is_file():
             raise WeightsNotFoundError(f"{folder} has no {name}: it is not a Parakeet export")
     try:
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=ParakeetConfig)
+        config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=ParakeetConfig)
     except msgspec.MsgspecError as error:
-        raise ModelLoadingError(f"{folder / 'config.json'} cannot be used: {error}") from error
-    vocabulary = _read_vocabulary(folder / "vocab.txt")
+        raise ModelLoadingError(f"{folder / CONFIG_FILE} cannot be used: {error}") from error
+    vocabulary = _read_vocabulary(folder / VOCABULARY_FILE)
     if BLANK not in vocabulary:
-        raise ModelLoadingError(f"{folder / 'vocab.txt'} has no {BLANK}")
+        raise ModelLoadingError(f"{folder / VOCABULARY_FILE} has no {BLANK}")
     return Checkpoint(folder, config, vocabulary, vocabulary.index(BLANK))
 
 

@@ -10,12 +10,14 @@ See https://arxiv.org/abs/2304.06795 and, for the confidence, https://arxiv.org/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.checkpoint import Checkpoint
 from parley.errors import InferenceError
 
 CONFIDENCE_ALPHA = 0.33
@@ -101,7 +103,7 @@ class TdtDecoder:
     """Greedy decoding with one run of the network per symbol for all rows that are not done."""
 
     def __init__(
-        self, network: JointNetwork, *, blank: int, durations: tuple[int, ...], max_symbols: int
+        self, network: JointNetwork, *, blank: int, durations: Sequence[int], max_symbols: int
     ) -> None:
         """Bind a network to its token set.
 
@@ -111,16 +113,27 @@ class TdtDecoder:
             durations: frames that each duration class stands for.
             max_symbols: tokens allowed at one frame, so that no input can loop for ever.
         """
-        self._network = network
-        self._blank = blank
+        self.network = network
+        self.blank = blank
         self._durations = np.array(durations, np.int32)
         self._max_symbols = max_symbols
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, network: JointNetwork) -> TdtDecoder:
+        """The decoder of an export."""
+        config = checkpoint.config
+        return cls(
+            network,
+            blank=checkpoint.blank,
+            durations=config.durations,
+            max_symbols=config.max_tokens_per_step,
+        )
+
     def initial_state(self, rows: int) -> TdtState:
         """The state before the first piece."""
-        shape = (self._network.layers, rows, self._network.width)
+        shape = (self.network.layers, rows, self.network.width)
         return TdtState(
-            targets=np.full(rows, self._blank, np.int32),
+            targets=np.full(rows, self.blank, np.int32),
             hidden=np.zeros(shape, np.float32),
             cell=np.zeros(shape, np.float32),
             skip=np.zeros(rows, np.int32),
@@ -151,15 +164,15 @@ class TdtDecoder:
         confidences: list[NDArray[np.float32]] = []
         active = np.flatnonzero(at < lengths)
         while len(active):
-            logits, next_hidden, next_cell = self._network.step(
+            logits, next_hidden, next_cell = self.network.step(
                 by_frame[active, at[active]], targets[active], hidden[:, active], cell[:, active]
             )
             if not np.isfinite(logits).all():
                 raise InferenceError("the joint network's scores are not finite")
-            token_scores = logits[:, : self._blank + 1]
+            token_scores = logits[:, : self.blank + 1]
             ids = token_scores.argmax(axis=1)
-            durations = self._durations[logits[:, self._blank + 1 :].argmax(axis=1)].astype(np.int64)
-            speaks = ids != self._blank
+            durations = self._durations[logits[:, self.blank + 1 :].argmax(axis=1)].astype(np.int64)
+            speaks = ids != self.blank
             rows_out = active[speaks]
             if len(rows_out):
                 emitted.append((rows_out, ids[speaks], at[rows_out], durations[speaks]))

@@ -44,6 +44,18 @@ class MixedPort:
             await self._calls.close()
 
 
+def port_kind(parameters: Parameters) -> str:
+    """Which way the configuration asks for: ``mixed``, ``inprocess`` or ``grpc``.
+
+    Raises:
+        ModelLoadingError: the setting has another value.
+    """
+    kind = parameters.environment.get(BLS_VARIABLE) or parameters.choice("bls", _KINDS[0], _KINDS)
+    if kind not in _KINDS:
+        raise ModelLoadingError(f"{BLS_VARIABLE} is {kind!r}; it must be one of {', '.join(_KINDS)}")
+    return kind
+
+
 def make_port(pb_utils: Any, parameters: Parameters) -> InferencePort:
     """The port that the configuration asks for.
 
@@ -54,10 +66,7 @@ def make_port(pb_utils: Any, parameters: Parameters) -> InferencePort:
     Raises:
         ModelLoadingError: a setting has a value that it cannot have.
     """
-    environment = parameters.environment
-    kind = environment.get(BLS_VARIABLE) or parameters.choice("bls", _KINDS[0], _KINDS)
-    if kind not in _KINDS:
-        raise ModelLoadingError(f"{BLS_VARIABLE} is {kind!r}; it must be one of {', '.join(_KINDS)}")
+    kind = port_kind(parameters)
     limits = {
         "max_calls": parameters.integer("bls_max_calls", 64, minimum=1),
         "max_streams": parameters.integer("bls_max_streams", 64, minimum=1),
@@ -67,6 +76,6 @@ def make_port(pb_utils: Any, parameters: Parameters) -> InferencePort:
     # gRPC is imported only where it is used: it is not needed by models that make no such calls.
     from parley.serving.loopback import LoopbackPort  # noqa: PLC0415
 
-    url = environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
+    url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
     loopback = LoopbackPort(url, **limits)
     return loopback if kind == "grpc" else MixedPort(InProcessPort(pb_utils, **limits), loopback)

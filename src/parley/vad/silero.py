@@ -6,12 +6,14 @@ last samples of the one before it, and carries a recurrent state from window to 
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError
+from parley.errors import InferenceError, WeightsNotFoundError
 
 SAMPLE_RATE = 16_000
 WINDOW = 512
@@ -20,6 +22,21 @@ CONTEXT = 64
 """Samples of the previous window that the network sees again."""
 STATE = (2, 128)
 """Shape of the recurrent state of one stream."""
+FILE = "silero_vad.onnx"
+
+
+def bundled_folder() -> Path:
+    """Where the package ``silero-vad`` keeps its network.
+
+    The package itself is not imported: it needs torch.
+
+    Raises:
+        WeightsNotFoundError: the package is not installed.
+    """
+    package = importlib.util.find_spec("silero_vad")
+    if package is None or not package.submodule_search_locations:
+        raise WeightsNotFoundError("the voice activity network comes with the package silero-vad: install it")
+    return Path(package.submodule_search_locations[0]) / "data"
 
 
 class SileroVad:

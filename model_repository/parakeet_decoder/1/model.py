@@ -1,0 +1,33 @@
+"""Parakeet's decoder as a Triton model; see :class:`parley.asr.network_services.DecoderService`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.asr import checkpoint
+from parley.asr.network_services import DecoderService
+from parley.asr.networks import OnnxJoint
+from parley.asr.tdt import TdtDecoder
+from parley.serving.execution import serve_tensors
+from parley.serving.logs import log_to_triton
+from parley.serving.onnx import open_configured
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
+
+
+class TritonPythonModel:
+    """Turns encoded speech into tokens."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the network."""
+        log_to_triton(pb_utils, args["model_name"])
+        parameters = Parameters.from_args(args)
+        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+        session = open_configured(export.decoder, parameters, device_id=int(args["model_instance_device_id"]))
+        self._service = DecoderService(TdtDecoder.of(export, OnnxJoint(session)))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests with one decoding loop."""
+        return serve_tensors(pb_utils, requests, self._service.serve)

@@ -1,0 +1,30 @@
+"""Silero VAD as a Triton model; see :class:`parley.asr.network_services.VadService`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.asr.network_services import VadService
+from parley.serving.execution import serve_tensors
+from parley.serving.logs import log_to_triton
+from parley.serving.onnx import open_configured
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
+from parley.vad.silero import FILE, SileroVad, bundled_folder
+
+
+class TritonPythonModel:
+    """Scores windows of many streams, which bring their own state."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the network."""
+        log_to_triton(pb_utils, args["model_name"])
+        parameters = Parameters.from_args(args)
+        folder = resolve_weights(parameters, str(bundled_folder()), [FILE])
+        self._service = VadService(SileroVad(open_configured(folder / FILE, parameters)))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests with one run per window step."""
+        return serve_tensors(pb_utils, requests, self._service.serve)

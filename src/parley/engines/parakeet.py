@@ -1,0 +1,97 @@
+"""``parakeet_tdt`` as a :class:`parley.engines.base.Recognizer`."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
+from parley.errors import ParleyError, SessionNotFoundError
+from parley.inference import InferencePort, ModelRequest, SequenceFlags, struct_tensor, tensor_struct
+
+MODEL = "parakeet_tdt"
+_NOTHING = np.zeros(0, np.int16)
+_log = logging.getLogger(__name__)
+
+
+class ParakeetRecognizer:
+    """One stream of audio: one Triton sequence of ``parakeet_tdt``.
+
+    A :meth:`push` that the model refuses leaves the stream as it was, so that the same piece can be
+    pushed again; after a deadline nobody knows whether the piece was heard.
+    """
+
+    def __init__(
+        self, port: InferencePort, correlation_id: str, *, model: str = MODEL, timeout_s: float = 5.0
+    ) -> None:
+        """Prepare a stream; nothing is sent before :meth:`start`.
+
+        Args:
+            port: the way to the model.
+            correlation_id: of the sequence; no other open stream of the model may have it.
+            model: name of the model.
+            timeout_s: seconds to wait for each answer.
+        """
+        self._port = port
+        self._id = correlation_id
+        self._model = model
+        self._timeout_s = timeout_s
+        self._open = False
+
+    async def start(self, options: AsrOptions) -> None:
+        """Open the stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+            UnsupportedLanguageError: the model does not understand the language.
+            TooManySessionsError: the model holds as many streams as it may.
+            InferenceError: the model failed or did not answer in time.
+        """
+        # Open from here on: after a failure the server may know of the sequence or not, and an END
+        # that it does not expect does no harm.
+        self._open = True
+        await self._call(_NOTHING, AsrRequest(options=options), start=True)
+
+    async def push(self, audio: NDArray[np.int16]) -> AsrReply:
+        """Hear the next piece: i16 ``[n]``, 16 kHz mono.
+
+        Raises:
+            InvalidAudioError: the piece is longer than the model takes.
+            SessionNotFoundError: the stream is not open, or was idle for too long.
+            InferenceError: the model failed or did not answer in time.
+        """
+        return await self._call(audio, AsrRequest())
+
+    async def flush(self) -> AsrReply:
+        """End the current utterance now and return its final transcript; raises as :meth:`push`."""
+        return await self._call(_NOTHING, AsrRequest(flush=True))
+
+    async def close(self) -> None:
+        """End the stream; safe to call twice and after a failure."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            await self._send(_NOTHING, AsrRequest(), SequenceFlags(self._id, end=True))
+        except ParleyError as error:
+            # The model drops the stream by itself once it is idle for long enough.
+            _log.info("audio stream %s was not ended: %s", self._id, error)
+
+    async def _call(self, audio: NDArray[np.int16], request: AsrRequest, *, start: bool = False) -> AsrReply:
+        if not self._open:
+            raise SessionNotFoundError(f"audio stream {self._id} is not open")
+        return await self._send(audio, request, SequenceFlags(self._id, start=start))
+
+    async def _send(self, audio: NDArray[np.int16], request: AsrRequest, flags: SequenceFlags) -> AsrReply:
+        response = await self._port.infer(
+            ModelRequest(
+                self._model,
+                {"AUDIO": audio.reshape(1, -1), "REQUEST": struct_tensor(request, batched=True)},
+                ("REPLY",),
+                sequence=flags,
+                timeout_s=self._timeout_s,
+            )
+        )
+        return tensor_struct(response["REPLY"], AsrReply)
