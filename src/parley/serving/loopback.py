@@ -32,7 +32,6 @@ _CHANNEL_OPTIONS = [
     # Connections to one's own machine need no proxy.
     ("grpc.enable_http_proxy", 0),
 ]
-_FINAL = "triton_final_response"
 
 
 class LoopbackPort:
@@ -84,11 +83,8 @@ class LoopbackPort:
                     raise read_failure(failure.message())
                 if result is None:
                     return
-                message = result.get_response()
                 if outputs := _read_result(result):
                     yield outputs
-                if message.parameters[_FINAL].bool_param:
-                    return
         finally:
             responses.cancel()
             self._open.discard(responses)
@@ -112,7 +108,9 @@ class LoopbackPort:
 
 
 async def _once(request: ModelRequest) -> AsyncIterator[dict[str, Any]]:
-    yield {**_arguments(request), "parameters": {"triton_enable_empty_final_response": True}}
+    # With the end of this iterator we say that no more requests follow: the server ends the RPC
+    # after the model's final response.
+    yield _arguments(request)
 
 
 async def _next(request: ModelRequest, responses: Any) -> tuple[Any, InferenceServerException | None]:

@@ -1,0 +1,39 @@
+"""A chat model on vLLM: messages and tools in, a stream of typed events out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.llm.handler import ChatHandler
+from parley.llm.loading import START_TIMEOUT_S, load_chat_service
+from parley.serving.logs import log_to_triton
+from parley.serving.parameters import Parameters
+from parley.serving.request_loop import RequestLoop
+
+
+class TritonPythonModel:
+    """Triton's entry point; see :mod:`parley.llm` for what it runs."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the weights and start the engine."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._loop = RequestLoop(pb_utils, self._answer)
+        self._loop.run(self._load(Parameters.from_args(args)), START_TIMEOUT_S)
+
+    async def _load(self, parameters: Parameters) -> None:
+        # On the event loop that will use it: vLLM's asynchronous engine belongs to one.
+        service, self._engine = load_chat_service(parameters, "Qwen3-4B-AWQ")
+        self._handle = ChatHandler(service)
+
+    async def _answer(self, responder: Any, inputs: Any) -> None:
+        await self._handle(responder, inputs)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; they are answered by the event loop."""
+        self._loop.submit(requests)
+
+    def finalize(self) -> None:
+        """End what is running and stop the engine."""
+        self._loop.close(self._engine.shutdown)

@@ -1,0 +1,79 @@
+"""vLLM's asynchronous engine, whose core runs in a process of its own: the way on a GPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from parley.errors import DeadlineExceededError, InferenceError, ModelUnavailableError, ParleyError
+from parley.llm.engine import EngineRequest, Progress
+from parley.llm.vllm_types import read_output, sampling_params
+
+
+class AsyncEngine:
+    """:class:`parley.llm.engine.Engine` over ``AsyncLLM``.
+
+    Args:
+        engine_args: vLLM's ``AsyncEngineArgs``.
+        stall_timeout_s: seconds without progress after which a request fails.
+    """
+
+    def __init__(self, engine_args: Any, *, stall_timeout_s: float = 120.0) -> None:
+        self._engine = AsyncLLM.from_engine_args(engine_args)
+        self._stall_timeout_s = stall_timeout_s
+        self._running: set[str] = set()
+        # Aborts that the engine may not have known the request for yet.
+        self._aborted: set[str] = set()
+        self.max_model_len: int = self._engine.model_config.max_model_len
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+        """Report progress until it has a finish reason."""
+        request_id = request.request_id
+        self._running.add(request_id)
+        try:
+            async with aclosing(self._outputs(request)) as reports:
+                async for progress in reports:
+                    if request_id in self._aborted:
+                        yield Progress(finish_reason="abort", cached_tokens=progress.cached_tokens)
+                        return
+                    yield progress
+        finally:
+            self._running.discard(request_id)
+            self._aborted.discard(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request within one step; unknown ids are not an error."""
+        if request_id in self._running:
+            self._aborted.add(request_id)
+            await self._engine.abort(request_id)
+
+    async def shutdown(self) -> None:
+        """Fail what is running and free the engine."""
+        await asyncio.to_thread(self._engine.shutdown, 10.0)
+
+    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+        prompt = {"prompt_token_ids": list(request.prompt)}
+        outputs = self._engine.generate(prompt, sampling_params(request), request.request_id)
+        async with aclosing(outputs):  # closing it early also aborts the request
+            while True:
+                try:
+                    async with asyncio.timeout(self._stall_timeout_s):
+                        progress = read_output(await anext(outputs))
+                except StopAsyncIteration:
+                    return
+                except TimeoutError as error:
+                    raise DeadlineExceededError(
+                        f"the engine made no progress for {self._stall_timeout_s:g} s"
+                    ) from error
+                except EngineDeadError as error:
+                    raise ModelUnavailableError(f"the engine has died: {error}") from error
+                except ParleyError:
+                    raise
+                except Exception as error:
+                    raise InferenceError(f"the engine failed: {error}") from error
+                yield progress

@@ -1,0 +1,89 @@
+"""Prompts out of messages, through the tokenizer's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parley.errors import ContextTooLongError, InvalidMessageError
+from parley.llm.messages import ChatMessage
+from parley.protocol import Tool
+
+
+class ChatTokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is needed here."""
+
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any:
+        """Render a conversation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered conversation."""
+
+    ids: list[int]
+    max_tokens: int
+    """What was asked for, or as much as still fits."""
+
+
+class PromptBuilder:
+    """Renders conversations for one model.
+
+    Args:
+        tokenizer: with a chat template.
+        max_length: size of the model's context window in tokens.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, max_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+
+    def build(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int) -> Prompt:
+        """Render the conversation up to the point where the assistant answers.
+
+        Raises:
+            InvalidMessageError: the template cannot render these messages.
+            ContextTooLongError: no room is left for an answer.
+        """
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                [_message(message) for message in messages],
+                tools=[_tool(tool) for tool in tools] or None,
+                add_generation_prompt=True,
+                enable_thinking=False,
+                tokenize=True,
+                return_dict=False,
+            )
+        except Exception as error:  # templates raise errors of their own (jinja2)
+            raise InvalidMessageError(f"the chat template does not accept these messages: {error}") from error
+        room = self._max_length - len(ids)
+        if room < 1:
+            raise ContextTooLongError(
+                f"the conversation has {len(ids)} tokens; the model takes {self._max_length} with its answer"
+            )
+        return Prompt(list(ids), min(max_tokens, room))
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    rendered: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        rendered["tool_call_id"] = message.tool_call_id
+    return rendered
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }

@@ -1,0 +1,61 @@
+"""What the chat service expects of an inference engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """One prompt to be continued."""
+
+    request_id: str
+    prompt: Sequence[int]
+    """Token ids."""
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an engine has written since the last report."""
+
+    text: str = ""
+    """Whole characters only: bytes of an unfinished character wait for the rest."""
+    tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens served from the prefix cache; the same in every report of a request."""
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+    """Set in the last report."""
+
+    def __add__(self, later: Progress) -> Progress:
+        """One report that says the same as two."""
+        return Progress(
+            self.text + later.text,
+            self.tokens + later.tokens,
+            max(self.cached_tokens, later.cached_tokens),
+            later.finish_reason,
+        )
+
+
+class Engine(Protocol):
+    """Continues prompts, many at a time. Used from one event loop."""
+
+    def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+        """Report progress until it has a finish reason; raises a ``ParleyError`` on failure.
+
+        Closing the generator early frees what the request holds in the engine.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request within one step; unknown ids are not an error."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Fail what is running and free the engine."""
+        ...

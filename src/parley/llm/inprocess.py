@@ -1,0 +1,260 @@
+"""vLLM's engine in this process, driven by one thread.
+
+vLLM's own asynchronous engine always starts a child process for the engine core, and more of
+them on a CPU. For a small model on a few cores that costs more than the model itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias
+
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelUnavailableError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley.llm.engine import EngineRequest, Progress
+
+_log = logging.getLogger(__name__)
+
+
+Report: TypeAlias = Progress | ParleyError
+
+
+class SteppedEngine(Protocol):
+    """The part of vLLM's ``LLMEngine`` that is used, in the project's types."""
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request; raises ``ValueError`` if it cannot be run."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request, known or not."""
+        ...
+
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        ...
+
+    def step(self) -> list[tuple[str, Report]]:
+        """Advance all running requests by one step; an error ends its request."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine."""
+        ...
+
+
+class _Mailbox:
+    """Where the engine thread leaves a request's reports for the event loop.
+
+    Reports that wait are joined, so it never holds more than one report and one error.
+    """
+
+    def __init__(self) -> None:
+        self._report: Report | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, report: Report) -> None:
+        waiting = self._report
+        if isinstance(waiting, Progress) and isinstance(report, Progress):
+            report = waiting + report
+        if not isinstance(waiting, ParleyError):
+            self._report = report
+        self._filled.set()
+
+    async def take(self) -> Progress:
+        await self._filled.wait()
+        self._filled.clear()
+        report, self._report = self._report, None
+        if isinstance(report, ParleyError):
+            raise report
+        assert report is not None
+        return report
+
+
+_Command: TypeAlias = Callable[[SteppedEngine], None]
+
+
+class InProcessEngine:
+    """:class:`parley.llm.engine.Engine` over an engine that is stepped by hand.
+
+    Args:
+        create: makes the engine; runs in the engine's thread.
+        start_timeout_s: seconds that ``create`` may take.
+        stall_timeout_s: seconds without progress after which a request fails.
+
+    Raises:
+        DeadlineExceededError: ``create`` took too long. Its own errors are passed on.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[], SteppedEngine],
+        *,
+        start_timeout_s: float = 600.0,
+        stall_timeout_s: float = 120.0,
+    ) -> None:
+        self._stall_timeout_s = stall_timeout_s
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        # Of the engine's thread alone.
+        self._mailboxes: dict[str, tuple[asyncio.AbstractEventLoop, _Mailbox]] = {}
+        self._lock = threading.Lock()
+        self._ended: ParleyError | None = None  # guarded by the lock, with the queue's last entry
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(create, started), name="llm-engine", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result(start_timeout_s)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"the engine did not start within {start_timeout_s:g} s") from error
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+        """Report progress until it has a finish reason."""
+        loop = asyncio.get_running_loop()
+        mailbox = _Mailbox()
+
+        def add(engine: SteppedEngine) -> None:
+            self._mailboxes[request.request_id] = loop, mailbox
+            try:
+                engine.add(request)
+            except ValueError as error:
+                self._report([(request.request_id, InferenceError(f"the engine refused: {error}"))])
+
+        self._submit(add)
+        finished = False
+        try:
+            while not finished:
+                try:
+                    async with asyncio.timeout(self._stall_timeout_s):
+                        progress = await mailbox.take()
+                except TimeoutError as error:
+                    raise DeadlineExceededError(
+                        f"the engine made no progress for {self._stall_timeout_s:g} s"
+                    ) from error
+                except ParleyError:
+                    finished = True
+                    raise
+                finished = progress.finish_reason is not None
+                yield progress
+        finally:
+            if not finished:
+                await self.abort(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request within one step; unknown ids are not an error."""
+
+        def abort(engine: SteppedEngine) -> None:
+            if request_id in self._mailboxes:
+                engine.abort(request_id)
+                self._report([(request_id, Progress(finish_reason="abort"))])
+
+        try:
+            self._submit(abort)
+        except ParleyError:
+            return  # an engine that has ended runs nothing
+
+    async def shutdown(self) -> None:
+        """Fail what is running and free the engine."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join, 10.0)
+        if self._thread.is_alive():
+            _log.error("the engine did not stop within 10 s")
+
+    def _submit(self, command: _Command) -> None:
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            self._commands.put(command)
+
+    def _run(self, create: Callable[[], SteppedEngine], started: Future[None]) -> None:
+        try:
+            engine = create()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the start
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        end: ParleyError = ShuttingDownError("the model is being unloaded")
+        try:
+            while self._obey(engine):
+                self._report(engine.step())
+        except Exception as error:  # noqa: BLE001 - becomes the answer to every request
+            _log.exception("the engine has died; every request fails until the model is loaded again")
+            end = ModelUnavailableError(f"the engine has died: {error}")
+        self._end(engine, end)
+
+    def _obey(self, engine: SteppedEngine) -> bool:
+        """Run the commands that wait, or wait for one if there is nothing to do; False: stop."""
+        while True:
+            try:
+                command = self._commands.get(block=not engine.busy())
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command(engine)
+
+    def _report(self, reports: list[tuple[str, Report]]) -> None:
+        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[_Mailbox, Report]]] = {}
+        for request_id, report in reports:
+            entry = self._mailboxes.get(request_id)
+            if entry is None:
+                continue
+            if isinstance(report, ParleyError) or report.finish_reason is not None:
+                del self._mailboxes[request_id]
+            loop, mailbox = entry
+            deliveries.setdefault(loop, []).append((mailbox, report))
+        # One wake-up per step, not one per request.
+        for loop, delivery in deliveries.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, delivery)
+            except RuntimeError:
+                _log.warning("%d reports came after their event loop was closed", len(delivery))
+
+    def _end(self, engine: SteppedEngine, end: ParleyError) -> None:
+        with self._lock:
+            self._ended = end
+        # Requests that were submitted but not added: give them a mailbox, so that they fail too.
+        while not self._commands.empty():
+            command = self._commands.get()
+            if command is not None:
+                command(_Ended())
+        self._report([(request_id, end) for request_id in tuple(self._mailboxes)])
+        try:
+            engine.close()
+        except Exception:  # noqa: BLE001 - the process is about to end
+            _log.exception("the engine could not be freed")
+
+
+class _Ended:
+    """Stands in for an engine that is gone."""
+
+    def add(self, request: EngineRequest) -> None:
+        """Take a request that will be failed at once."""
+
+    def abort(self, request_id: str) -> None:
+        """Nothing runs."""
+
+    def busy(self) -> bool:
+        return False
+
+    def step(self) -> list[tuple[str, Report]]:
+        return []
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _deliver(delivery: list[tuple[_Mailbox, Report]]) -> None:
+    for mailbox, report in delivery:
+        mailbox.put(report)

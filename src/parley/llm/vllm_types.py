@@ -1,0 +1,63 @@
+"""Between the project's types and vLLM's. Imports vLLM: call ``prepare_environment`` first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from parley.errors import InferenceError, ModelLoadingError
+from parley.llm.engine import EngineRequest, Progress
+
+_REASONS = ("stop", "length", "abort")
+
+
+def read_engine_args(path: Path, weights: Path, *, asynchronous: bool) -> Any:
+    """Engine arguments: a flat JSON object of vLLM's own names, and the weights' folder.
+
+    Raises:
+        ModelLoadingError: the file is missing, is not JSON, or names arguments vLLM has not.
+    """
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelLoadingError(f"engine arguments {path}: {error}") from error
+    kind = AsyncEngineArgs if asynchronous else EngineArgs
+    unknown = values.keys() - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        raise ModelLoadingError(f"{path}: vLLM has no engine argument {', '.join(sorted(unknown))}")
+    values.setdefault("model", str(weights))
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ModelLoadingError(f"{path}: {error}") from error
+
+
+def sampling_params(request: EngineRequest) -> Any:
+    """How vLLM is to draw this request's tokens: reported as pieces, with text."""
+    return SamplingParams(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def read_output(output: RequestOutput) -> Progress:
+    """What one of vLLM's reports says."""
+    piece = output.outputs[0]
+    reason = piece.finish_reason
+    if reason is not None and reason not in _REASONS:
+        raise InferenceError(f"the engine ended the answer with {reason!r}")
+    return Progress(
+        piece.text,
+        len(piece.token_ids),
+        output.num_cached_tokens or 0,
+        cast("Literal['stop', 'length', 'abort'] | None", reason),
+    )
