@@ -1,0 +1,74 @@
+"""Audio files in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from parley.protocol import INPUT_SAMPLE_RATE
+from parley_client.errors import AudioFileError
+
+Pcm = NDArray[np.int16]
+
+# A sample counts as speech above this part of the clip's peak (-40 dB).
+_SPEECH_LEVEL = 0.01
+_MAX_SECONDS = 600
+
+
+def resample(samples: Pcm, rate: int, to: int) -> Pcm:
+    """Mono PCM16 at another rate (Hertz). Shape [n] to [m]."""
+    if rate == to or not len(samples):
+        return samples
+    return np.asarray(soxr.resample(samples, rate, to), np.int16)
+
+
+def read_speech(path: Path) -> Pcm:
+    """A file as 16 kHz mono PCM16, whatever its rate, channels and format are.
+
+    Raises:
+        AudioFileError: missing, not audio, empty, or longer than ten minutes.
+    """
+    try:
+        with soundfile.SoundFile(path) as file:
+            if file.frames > _MAX_SECONDS * file.samplerate:
+                raise AudioFileError(f"{path}: longer than {_MAX_SECONDS // 60} minutes")
+            channels = file.read(dtype="float32", always_2d=True)
+            rate = file.samplerate
+    except (soundfile.LibsndfileError, OSError) as error:
+        why = "no such file" if not path.exists() else "not an audio file that can be read"
+        raise AudioFileError(f"{path}: {why}") from error
+    if not len(channels):
+        raise AudioFileError(f"{path}: no audio in it")
+    mono: NDArray[np.float32] = soxr.resample(channels.mean(axis=1), rate, INPUT_SAMPLE_RATE)
+    return np.asarray(np.clip(mono * 32768, -32768, 32767), np.int16)
+
+
+def speech_span(samples: Pcm) -> tuple[int, int]:
+    """First and one past the last sample that is louder than 1 % of the peak.
+
+    This is the *true* beginning and end of a clip's speech, from which latencies are measured.
+    A clip that is silent throughout spans all of itself.
+    """
+    level = np.abs(samples.astype(np.int32))
+    loud = np.flatnonzero(level > max(1, _SPEECH_LEVEL * level.max(initial=0)))
+    return (int(loud[0]), int(loud[-1]) + 1) if len(loud) else (0, len(samples))
+
+
+def write_stereo(path: Path, left: Pcm, right: Pcm, rate: int) -> None:
+    """Write a stereo WAV; the shorter side is padded with silence.
+
+    Raises:
+        AudioFileError: the file cannot be written.
+    """
+    stereo = np.zeros((max(len(left), len(right)), 2), np.int16)
+    stereo[: len(left), 0] = left
+    stereo[: len(right), 1] = right
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, stereo, rate, subtype="PCM_16", format="WAV")
+    except (soundfile.LibsndfileError, OSError) as error:
+        raise AudioFileError(f"{path}: cannot be written: {error}") from error

@@ -1,0 +1,130 @@
+"""The loudspeaker: when each piece of the agent's audio is heard.
+
+The server sends audio as fast as it is made; a listener hears it in real time, and stops
+hearing it the moment it is interrupted. This is that listener, as a clock without any device:
+every method is told the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parley_client.audio.files import Pcm
+from parley_client.events import AgentAudio
+
+_REMEMBERED_RESPONSES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A stretch of audio that has left the loudspeaker."""
+
+    response_id: str
+    at_s: float
+    """When its first sample was heard (seconds on the caller's clock)."""
+    samples: Pcm
+    sample_rate: int
+
+
+@dataclass(slots=True)
+class _Piece:
+    response_id: str
+    start_s: float
+    samples: Pcm
+    sample_rate: int
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + len(self.samples) / self.sample_rate
+
+    def cut(self, first: int, last: int) -> _Piece:
+        start_s = self.start_s + first / self.sample_rate
+        return _Piece(self.response_id, start_s, self.samples[first:last], self.sample_rate)
+
+
+class PlayoutClock:
+    """Plays pieces one after the other in real time.
+
+    Args:
+        on_heard: Told about every stretch that was really heard, in order.
+        limit_s: Room for audio that is not yet heard (seconds); what does not fit is dropped
+            and counted in ``overflow_s``.
+    """
+
+    def __init__(self, on_heard: Callable[[Heard], None] | None = None, limit_s: float = 300.0) -> None:
+        self._on_heard = on_heard
+        self._limit_s = limit_s
+        self._pieces: deque[_Piece] = deque()
+        self._heard_s: dict[str, float] = {}
+        self._silenced: deque[str] = deque(maxlen=_REMEMBERED_RESPONSES)
+        self.overflow_s = 0.0
+        self.underruns = 0
+        """How often a response's audio came too late to follow without a gap."""
+        self.last_heard_s: float | None = None
+        """When the last sample so far was heard."""
+
+    def push(self, audio: AgentAudio, now: float) -> None:
+        """A piece arrives at ``now`` and is queued behind the others."""
+        self.advance(now)
+        if audio.response_id in self._silenced or not len(audio.samples):
+            return
+        if self.queued_s(now) + len(audio.samples) / audio.sample_rate > self._limit_s:
+            self.overflow_s += len(audio.samples) / audio.sample_rate
+            return
+        if not self._pieces and audio.response_id in self._heard_s:
+            self.underruns += 1
+        start = self._pieces[-1].end_s if self._pieces else now
+        self._pieces.append(_Piece(audio.response_id, start, audio.samples, audio.sample_rate))
+
+    def interrupt(self, response_id: str, now: float) -> float:
+        """Stop a response at ``now`` and take no more of it.
+
+        Returns:
+            How much of it was queued and will not be heard (seconds).
+        """
+        self.advance(now)
+        self._silenced.append(response_id)
+        dropped = sum(p.end_s - p.start_s for p in self._pieces if p.response_id == response_id)
+        kept = [piece for piece in self._pieces if piece.response_id != response_id]
+        self._pieces.clear()
+        for piece in kept:
+            start = self._pieces[-1].end_s if self._pieces else min(now, piece.start_s)
+            self._pieces.append(_Piece(piece.response_id, start, piece.samples, piece.sample_rate))
+        return dropped
+
+    def advance(self, now: float) -> None:
+        """Report everything that was heard up to ``now``."""
+        while self._pieces and self._pieces[0].start_s < now:
+            piece = self._pieces[0]
+            samples = min(len(piece.samples), int((now - piece.start_s) * piece.sample_rate))
+            if not samples:
+                return
+            self._pieces.popleft()
+            if samples < len(piece.samples):
+                self._pieces.appendleft(piece.cut(samples, len(piece.samples)))
+            self._report(piece.cut(0, samples))
+
+    def _report(self, piece: _Piece) -> None:
+        duration = len(piece.samples) / piece.sample_rate
+        heard = self._heard_s.pop(piece.response_id, 0.0)
+        self._heard_s[piece.response_id] = heard + duration
+        while len(self._heard_s) > _REMEMBERED_RESPONSES:
+            del self._heard_s[next(iter(self._heard_s))]
+        self.last_heard_s = piece.end_s
+        if self._on_heard is not None:
+            self._on_heard(Heard(piece.response_id, piece.start_s, piece.samples, piece.sample_rate))
+
+    def queued_s(self, now: float) -> float:
+        """Audio that is still to be heard (seconds)."""
+        return max(0.0, self._pieces[-1].end_s - now) if self._pieces else 0.0
+
+    def playing(self, now: float) -> str | None:
+        """The response that is being heard at ``now``."""
+        self.advance(now)
+        return self._pieces[0].response_id if self._pieces else None
+
+    def played_ms(self, response_id: str) -> float:
+        """How much of a response has been heard, as of the last ``advance`` (milliseconds)."""
+        return 1000 * self._heard_s.get(response_id, 0.0)

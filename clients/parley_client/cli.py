@@ -1,0 +1,72 @@
+"""The command ``parley``.
+
+Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+
+from rich.console import Console
+from rich.markup import escape
+
+from parley.errors import ModelUnavailableError, ParleyError
+from parley_client.commands import demo, probe, say, talk
+from parley_client.errors import ConnectError
+from parley_client.terminal.view import make_console
+
+_COMMANDS: dict[str, ModuleType] = {"demo": demo, "say": say, "talk": talk, "probe": probe}
+_INTERRUPTED = 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    parser = argparse.ArgumentParser(prog="parley", description="Talk to a Parley voice agent.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=module.HELP, description=module.HELP[0].upper() + module.HELP[1:] + "."
+        )
+        module.add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; never shows a traceback for what can be expected to go wrong."""
+    args = build_parser().parse_args(argv)
+    console = make_console()
+    signal.signal(signal.SIGTERM, _interrupt)
+    run = _COMMANDS[args.command].run
+    try:
+        if inspect.iscoroutinefunction(run):
+            return int(asyncio.run(run(args, console)))
+        return int(run(args, console))
+    except ParleyError as error:
+        _explain(error)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return _INTERRUPTED
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """End on SIGTERM as on Ctrl-C: hang up, stop the server, then leave."""
+    raise KeyboardInterrupt
+
+
+def _explain(error: ParleyError) -> None:
+    """One line on what failed, one on what to do about it."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[red]parley: {escape(str(error))}[/] [dim]({error.code})[/]")
+    if isinstance(error, ConnectError | ModelUnavailableError):
+        console.print("Start a server with `make serve`, or name a running one with --server HOST:PORT.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The subcommands of ``parley``: each has ``add_arguments`` and ``run``."""

@@ -1,0 +1,95 @@
+"""``parley demo``: a recorded conversation with an agent of your own, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
+from parley.launcher.options import ROOT
+from parley_client.commands.common import add_pacing, add_session, add_timeout, positive
+from parley_client.commands.play import play
+from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
+from parley_client.errors import ClientError
+from parley_client.script import load_script
+
+HELP = "start a server, play a recorded conversation with it, and show where the time goes"
+_SCRIPT = ROOT / "examples" / "conversation.toml"
+_OUT = Path("out") / "demo-call.wav"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("--server", metavar="HOST:PORT", help="use a running server instead of starting one")
+    parser.add_argument(
+        "--script", type=Path, default=_SCRIPT, help="the conversation (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=_OUT, help="the call as stereo WAV (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--turn-timeout",
+        type=positive,
+        default=DEFAULT_TURN_TIMEOUT_S,
+        metavar="S",
+        help="longest wait for an answer (default: %(default)s s)",
+    )
+    add_pacing(parser)
+    add_timeout(parser)
+    add_session(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Play the demonstration.
+
+    Raises:
+        ParleyError: the script cannot be read, the server cannot start, or the call failed.
+    """
+    script = load_script(args.script)
+    if script.title:
+        console.rule(script.title)
+    with running_server(args.server, console) as address:
+        args.server = address
+        return asyncio.run(play(args, console, script, args.out))
+
+
+@contextmanager
+def running_server(address: str | None, console: Console) -> Iterator[str]:
+    """The gRPC address of a server: the given one, or one that is started now and stopped afterwards.
+
+    Raises:
+        ClientError: it cannot start.
+    """
+    if address is not None:
+        yield address
+        return
+    options = ServerOptions(state_dir=ROOT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0)
+    server = EmbeddedServer(options, on_progress=lambda line: console.print(f"[dim]server: {line}[/]"))
+    console.print("Starting Triton with the agent's models …")
+    began = time.perf_counter()
+    try:
+        server.start()
+    except LauncherError as error:
+        raise ClientError(str(error)) from error
+    try:
+        console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
+        yield server.endpoints.grpc
+    finally:
+        console.print("Stopping the server … (Ctrl-C: at once)")
+        stop(server)
+
+
+def stop(server: EmbeddedServer) -> None:
+    """Stop; a further Ctrl-C does not interrupt the clean-up but hastens it."""
+    before = signal.signal(signal.SIGINT, lambda *_: server.kill())
+    try:
+        server.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,57 @@
+"""``parley say``: speak audio files to the agent in real time."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from parley_client.commands.common import add_pacing, add_server, add_session, positive
+from parley_client.commands.play import play
+from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
+from parley_client.script import load_script, script_of_files
+
+HELP = "speak audio files to the agent, at the pace of a person"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="WAV, FLAC, OGG or MP3; one per turn"
+    )
+    parser.add_argument(
+        "--script", type=Path, metavar="FILE.toml", help="a conversation script instead of files"
+    )
+    parser.add_argument(
+        "--barge-in-after",
+        type=int,
+        metavar="MS",
+        help="every further file speaks over the answer, this long after it began to be heard",
+    )
+    parser.add_argument(
+        "--turn-timeout",
+        type=positive,
+        default=DEFAULT_TURN_TIMEOUT_S,
+        metavar="S",
+        help="longest wait for an answer (default: %(default)s s)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="CALL.wav", help="write the call: you left, the agent right"
+    )
+    add_pacing(parser)
+    add_server(parser)
+    add_session(parser)
+
+
+async def run(args: argparse.Namespace, console: Console) -> int:
+    """Speak the files.
+
+    Raises:
+        ParleyError: a file cannot be read, or the call failed.
+    """
+    if bool(args.files) == bool(args.script):
+        console.print("parley say: give either audio files or --script FILE.toml", style="red")
+        return 2
+    script = load_script(args.script) if args.script else script_of_files(args.files, args.barge_in_after)
+    return await play(args, console, script, args.out)

@@ -1,0 +1,73 @@
+"""``parley talk``: talk to the agent with this machine's microphone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+
+from rich.console import Console
+
+from parley import protocol
+from parley_client.audio.device import AudioDevice, Speaker, load_sounddevice
+from parley_client.call import Call
+from parley_client.commands.common import add_server, add_session, open_call, tool_table
+from parley_client.events import AgentAudio
+from parley_client.terminal.view import CallView
+
+HELP = "talk to the agent with the microphone (needs the extra: pip install 'parley[talk]')"
+_MARK_INTERVAL_S = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    add_server(parser)
+    add_session(parser)
+
+
+async def run(args: argparse.Namespace, console: Console) -> int:
+    """Talk until the agent closes the call or Ctrl-C is pressed.
+
+    Raises:
+        AudioDeviceError: no usable microphone or loudspeaker.
+        ParleyError: the call could not be opened or broke.
+    """
+    load_sounddevice()
+    view = CallView(console)
+    speaker = Speaker(args.output_rate)
+    with view:
+        async with open_call(args, tool_table(args, view.show_tool_answer)) as call:
+            console.print("Speak. Use headphones, or the agent hears itself. Ctrl-C hangs up.")
+            with AudioDevice(speaker, args.output_rate, lambda block: _offer(call, block)):
+                marks = asyncio.create_task(_report_playback(call, speaker), name="playback-marks")
+                try:
+                    await _listen(call, view, speaker)
+                finally:
+                    marks.cancel()
+                    await asyncio.gather(marks, return_exceptions=True)
+    return 0
+
+
+def _offer(call: Call, block: object) -> None:
+    if not call.is_over:
+        call.offer_audio(block)  # type: ignore[arg-type]
+
+
+async def _listen(call: Call, view: CallView, speaker: Speaker) -> None:
+    began = time.perf_counter()
+    async for event in call:
+        if isinstance(event, AgentAudio):
+            speaker.push(event)
+        elif isinstance(event, protocol.Interrupted):
+            speaker.interrupt(event.response_id)
+        view.show(event, time.perf_counter() - began)
+
+
+async def _report_playback(call: Call, speaker: Speaker) -> None:
+    reported = None
+    while not call.is_over:
+        await asyncio.sleep(_MARK_INTERVAL_S)
+        mark = speaker.mark()
+        if mark is not None and mark != reported:
+            call.report_playback(*mark)
+            reported = mark

@@ -1,0 +1,156 @@
+"""Opening a call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from parley import protocol
+from parley.errors import ParleyError
+from parley_client.call import Call
+from parley_client.errors import ConnectError
+from parley_client.options import Backoff, Bounds, Deadlines, Keepalive
+from parley_client.tools import ToolTable
+from parley_client.transport import Transport
+from parley_client.triton import TritonTransport
+
+DEFAULT_SERVER = "127.0.0.1:8001"
+
+
+class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` is
+    """Open a call: ``async with connect("127.0.0.1:8001") as call``.
+
+    Entering connects and waits for the server's ``connected``; leaving hangs up and waits for
+    ``closed``. The same object may be entered again: that is a new call with a new id, which
+    remembers nothing of the one before, because a conversation lives on the server.
+
+    Args:
+        server: ``host:port`` of Triton's gRPC endpoint.
+        system_prompt: Who the agent is; None: the server's default.
+        tools: Functions (or a :class:`ToolTable`) that answer tool requests by themselves, or
+            :class:`parley.protocol.Tool` definitions whose requests the application answers.
+        voice: None: the synthesizer's default.
+        language: What is spoken.
+        output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
+        vad: When sound counts as speech; None: the defaults.
+        retry: How opening is repeated after a failure that may pass.
+        deadlines: Limits of every wait.
+        bounds: Limits of the queues.
+        keepalive: Pings on a silent connection.
+        credentials: TLS; None: plain text.
+        headers: Sent with the stream.
+        transport: Makes the transport; None: gRPC.
+
+    Raises:
+        ConnectError: no attempt succeeded.
+        ParleyError: the server refused the session for good, for example ``unsupported_voice``.
+    """
+
+    def __init__(
+        self,
+        server: str = DEFAULT_SERVER,
+        *,
+        system_prompt: str | None = None,
+        tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool] = (),
+        voice: str | None = None,
+        language: str = "en",
+        output_sample_rate: int = 22_050,
+        vad: protocol.VadOptions | None = None,
+        retry: Backoff | None = None,
+        deadlines: Deadlines | None = None,
+        bounds: Bounds | None = None,
+        keepalive: Keepalive | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: Callable[[], Transport] | None = None,
+    ) -> None:
+        self._table, definitions = _split_tools(tools)
+        self._start = protocol.Start(
+            system_prompt=system_prompt,
+            tools=definitions,
+            voice=voice,
+            language=language,
+            output_sample_rate=output_sample_rate,
+            vad=vad or protocol.VadOptions(),
+        )
+        self._retry = retry or Backoff()
+        self._deadlines = deadlines or Deadlines()
+        self._bounds = bounds
+        self._make_transport = transport or (
+            lambda: TritonTransport(server, keepalive=keepalive, credentials=credentials, headers=headers)
+        )
+        self._server = server
+        self._open: tuple[Call, Transport] | None = None
+
+    async def __aenter__(self) -> Call:
+        if self._open is not None:
+            raise RuntimeError("this connection is in use; leave it before entering it again")
+        waits = self._retry.waits(random.Random())
+        while True:
+            try:
+                self._open = await self._attempt()
+            except ParleyError as error:
+                if not error.retryable:
+                    raise
+                wait = next(waits, None)
+                if wait is None:
+                    raise ConnectError(f"no call with {self._server}: {error}") from error
+                await asyncio.sleep(wait)
+            else:
+                return self._open[0]
+
+    async def _attempt(self) -> tuple[Call, Transport]:
+        transport = self._make_transport()
+        call = None
+        try:
+            call_id = str(uuid.uuid4())
+            stream = await transport.open(call_id, self._deadlines.connect_s)
+            call = Call(
+                stream,
+                call_id,
+                self._start,
+                tools=self._table,
+                deadlines=self._deadlines,
+                bounds=self._bounds,
+            )
+            await call.open()
+        except BaseException:
+            if call is not None:
+                await call.aclose()
+            await transport.close()
+            raise
+        return call, transport
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open is None:
+            return
+        (call, transport), self._open = self._open, None
+        try:
+            await call.aclose()
+        finally:
+            await transport.close()
+
+
+def _split_tools(
+    tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool],
+) -> tuple[ToolTable | None, list[protocol.Tool]]:
+    """The table that answers, and what the model is told."""
+    if isinstance(tools, ToolTable):
+        return tools, tools.definitions
+    given = list(tools)
+    definitions = [tool for tool in given if isinstance(tool, protocol.Tool)]
+    functions = [tool for tool in given if not isinstance(tool, protocol.Tool)]
+    if definitions and functions:
+        raise TypeError("tools are either functions or definitions, not both")
+    if definitions:
+        return None, definitions
+    table = ToolTable(functions)
+    return table, table.definitions

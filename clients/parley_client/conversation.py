@@ -1,0 +1,181 @@
+"""Holds a scripted conversation in real time, as a person with a headset would."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from parley.errors import OverloadedError, ParleyError
+from parley_client.audio.files import Pcm
+from parley_client.audio.microphone import DEFAULT_CHUNK_MS, PacedMicrophone
+from parley_client.audio.recording import CallRecording
+from parley_client.call import Call
+from parley_client.errors import CallEndedError
+from parley_client.events import CallEvent
+from parley_client.script import ScriptTurn
+from parley_client.tracker import TurnTracker
+from parley_client.turns import TurnReport
+
+_MARK_INTERVAL_S = 0.2
+_POLL_S = 0.01
+_SPEECH_GRACE_S = 10.0
+DEFAULT_TURN_TIMEOUT_S = 20.0
+
+
+class View(Protocol):
+    """Is shown what happens."""
+
+    def begin_turn(self, turn: ScriptTurn, at_s: float) -> None:
+        """The user begins to speak, ``at_s`` seconds into the call."""
+        ...
+
+    def show(self, event: CallEvent, at_s: float) -> None:
+        """An event arrived, ``at_s`` seconds into the call."""
+        ...
+
+
+class Conversation:
+    """A call in which the user speaks recorded clips and listens to the answers.
+
+    Args:
+        call: An open call.
+        view: Is shown what happens; None: nobody watches.
+        chunk_ms: Length of the microphone's chunks (milliseconds).
+        turn_timeout_s: Longest wait for an answer to be complete (seconds); a turn that takes
+            longer gets a ``problem``, and the conversation goes on.
+        record: Keep the whole call in :attr:`recording`.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        view: View | None = None,
+        *,
+        chunk_ms: int = DEFAULT_CHUNK_MS,
+        turn_timeout_s: float = DEFAULT_TURN_TIMEOUT_S,
+        record: bool = True,
+    ) -> None:
+        self._call = call
+        self._view = view
+        self._turn_timeout_s = turn_timeout_s
+        self.microphone = PacedMicrophone(self._send, chunk_ms=chunk_ms)
+        self.recording = CallRecording(self.microphone.began_s) if record else None
+        self.tracker = TurnTracker(self.recording.add_agent if self.recording else None)
+
+    async def run(self, turns: Sequence[ScriptTurn]) -> list[TurnReport]:
+        """Speak the turns one after the other and listen to the last answer.
+
+        Raises:
+            ParleyError: the call broke.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self.microphone.run(), name="microphone"),
+                    group.create_task(self._listen(), name="listener"),
+                    group.create_task(self._keep_playing(), name="loudspeaker"),
+                ]
+                await self._direct(turns)
+                for helper in helpers:
+                    helper.cancel()
+        except* ParleyError as failures:
+            raise _first(failures) from None
+        return self.tracker.reports
+
+    # --- what the user does ---------------------------------------------------------------
+
+    async def _direct(self, turns: Sequence[ScriptTurn]) -> None:
+        before: TurnReport | None = None
+        for turn in turns:
+            if before is not None:
+                await self._wait_for_cue(before, turn)
+            before = await self._speak(turn)
+        if before is not None:
+            await self._wait_for_answer(before)
+
+    async def _wait_for_cue(self, before: TurnReport, turn: ScriptTurn) -> None:
+        """Wait until the next turn is to be spoken."""
+        if turn.barge_in_ms is None:
+            await self._wait_for_answer(before)
+            await asyncio.sleep(turn.pause_ms / 1000)
+            return
+        if not await _within(before.speaking, self._turn_timeout_s):
+            before.problem = "no answer to speak over"
+            return
+        heard_s = time.perf_counter() - (before.answered_s or time.perf_counter())
+        await asyncio.sleep(max(0.0, turn.barge_in_ms / 1000 - heard_s))
+
+    async def _speak(self, turn: ScriptTurn) -> TurnReport:
+        report = TurnReport(turn.name, said=turn.text)
+        self.tracker.begin(report)
+        spoken = self.microphone.speak(turn.samples)
+        report.speech_began_s, report.speech_ended_s = spoken.began_s, spoken.ended_s
+        if self._view is not None:
+            self._view.begin_turn(turn, spoken.began_s - self.microphone.began_s)
+        length = spoken.ended_s - self.microphone.began_s
+        if not await _within(spoken.ended, length + _SPEECH_GRACE_S):
+            report.problem = "could not be sent in time"
+        return report
+
+    async def _wait_for_answer(self, report: TurnReport) -> None:
+        """Wait until the server has settled the turn and its audio has been heard."""
+        if report.problem:
+            return
+        if not await _within(report.settled, self._turn_timeout_s):
+            report.problem = f"no complete answer within {self._turn_timeout_s:g} s"
+            return
+        await asyncio.sleep(self.tracker.playout.queued_s(time.perf_counter()))
+
+    async def _send(self, chunk: Pcm) -> None:
+        if self.recording is not None:
+            self.recording.add_user(chunk)
+        await self._call.send_audio(chunk)
+
+    # --- what the user hears --------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            now = time.perf_counter()
+            self.tracker.note(event, now)
+            if self._view is not None:
+                self._view.show(event, now - self.microphone.began_s)
+        reason = self._call.closed.reason if self._call.closed else "unknown"
+        raise CallEndedError(f"the server ended the call ({reason}) before the script was over")
+
+    async def _keep_playing(self) -> None:
+        """Let the loudspeaker's time pass, and tell the server what has been heard."""
+        reported: tuple[str, float] = ("", 0.0)
+        next_mark_s = 0.0
+        while True:
+            await asyncio.sleep(_POLL_S)
+            now = time.perf_counter()
+            response_id = self.tracker.playout.playing(now) or reported[0]
+            mark = (response_id, self.tracker.playout.played_ms(response_id))
+            if now < next_mark_s or not response_id or mark == reported:
+                continue
+            next_mark_s = now + _MARK_INTERVAL_S
+            try:
+                self._call.report_playback(*mark)
+            except OverloadedError:
+                continue  # the send queue is full of them: the next one says more
+            reported = mark
+
+
+def _first(failures: BaseExceptionGroup[ParleyError]) -> ParleyError:
+    """The failure that came first: the others are its consequences."""
+    found: BaseException = failures
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, ParleyError)
+    return found
+
+
+async def _within(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

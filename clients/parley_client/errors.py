@@ -1,0 +1,80 @@
+"""What can go wrong on the client's side, beside the server's own errors.
+
+::
+
+    ParleyError (parley.errors)
+    └── ClientError
+        ├── ConnectError        connect_failed    retryable
+        ├── CallLostError       call_lost         retryable (as a new call)
+        ├── CallEndedError      call_ended
+        ├── SlowConsumerError   slow_consumer
+        ├── AudioFileError      audio_file
+        ├── AudioDeviceError    audio_device
+        ├── ScriptError         script
+        └── ToolDefinitionError tool_definition
+
+An error that the server reports keeps its own class and code from :mod:`parley.errors`.
+"""
+
+from __future__ import annotations
+
+from parley.errors import ParleyError
+
+
+class ClientError(ParleyError):
+    """Base of the errors that arise in the client."""
+
+    code = "client_error"
+
+
+class ConnectError(ClientError):
+    """No call could be opened; ``__cause__`` is the last attempt's error."""
+
+    code = "connect_failed"
+    retryable = True
+
+
+class CallLostError(ClientError):
+    """The stream broke before the server said ``closed``.
+
+    The conversation lived on the server and is gone: connecting again opens a *new* call.
+    """
+
+    code = "call_lost"
+    retryable = True
+
+
+class CallEndedError(ClientError):
+    """Something was sent after the call had ended."""
+
+    code = "call_ended"
+
+
+class SlowConsumerError(ClientError):
+    """Events were not read for so long that the call was given up."""
+
+    code = "slow_consumer"
+
+
+class AudioFileError(ClientError):
+    """An audio file cannot be read or written."""
+
+    code = "audio_file"
+
+
+class AudioDeviceError(ClientError):
+    """No microphone or loudspeaker can be used; the message says what to do."""
+
+    code = "audio_device"
+
+
+class ScriptError(ClientError):
+    """A conversation script is not valid."""
+
+    code = "script"
+
+
+class ToolDefinitionError(ClientError):
+    """A function cannot be offered as a tool."""
+
+    code = "tool_definition"

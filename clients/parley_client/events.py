@@ -1,0 +1,72 @@
+"""The events that a call yields: the protocol's, with audio as samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley import protocol
+from parley.errors import InvalidMessageError
+from parley_client.transport import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAudio:
+    """A piece of the agent's speech: :class:`parley.protocol.Audio` together with its samples."""
+
+    turn: int
+    response_id: str
+    offset_ms: int
+    """Where this piece begins in the response's audio (milliseconds)."""
+    sample_rate: int
+    """Hertz."""
+    samples: NDArray[np.int16]
+    """Shape [n], mono."""
+    text: str
+    """The words that begin in this piece."""
+
+    @property
+    def duration_ms(self) -> float:
+        """Length of this piece."""
+        return 1000 * len(self.samples) / self.sample_rate
+
+
+CallEvent: TypeAlias = (
+    protocol.Connected
+    | protocol.SpeechStarted
+    | protocol.SpeechStopped
+    | protocol.Transcript
+    | protocol.AgentState
+    | protocol.ResponseText
+    | protocol.ToolRequest
+    | AgentAudio
+    | protocol.Interrupted
+    | protocol.ResponseDone
+    | protocol.TurnMetrics
+    | protocol.ErrorEvent
+    | protocol.Closed
+)
+
+
+def read_event(reply: Reply) -> CallEvent:
+    """The event in a reply.
+
+    Raises:
+        InvalidMessageError: not an event, or the samples do not fit to it.
+    """
+    event = protocol.decode_event(reply.event)
+    if not isinstance(event, protocol.Audio):
+        return event
+    if len(reply.audio) != event.samples:
+        raise InvalidMessageError(f"audio event of {event.samples} samples came with {len(reply.audio)}")
+    return AgentAudio(
+        turn=event.turn,
+        response_id=event.response_id,
+        offset_ms=event.offset_ms,
+        sample_rate=event.sample_rate,
+        samples=reply.audio,
+        text=event.text,
+    )

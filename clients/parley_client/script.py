@@ -1,0 +1,111 @@
+"""A conversation to be played: what the user says, and when.
+
+A script is a TOML file::
+
+    title = "A short call"
+    system_prompt = "You are a friendly voice assistant."   # optional
+
+    [[turn]]
+    say = "hello.wav"          # beside the script
+    text = "hello"             # what is said in it; optional, for reading along
+
+    [[turn]]
+    say = "story.wav"
+    pause_ms = 800             # after the last answer was heard
+
+    [[turn]]
+    say = "stop.wav"
+    barge_in_ms = 2500         # speaks over the last answer, this long after it began
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from parley_client.audio.files import Pcm, read_speech
+from parley_client.errors import ScriptError
+
+DEFAULT_PAUSE_MS = 600
+
+
+@dataclass(frozen=True)
+class ScriptTurn:
+    """One thing that the user says."""
+
+    name: str
+    samples: Pcm
+    """16 kHz mono, shape [n]."""
+    text: str = ""
+    """What is said in it, if known."""
+    pause_ms: int = DEFAULT_PAUSE_MS
+    """Between the end of the last answer and this turn."""
+    barge_in_ms: int | None = None
+    """Speak this long after the last answer began to be heard, not after its end."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A conversation."""
+
+    turns: tuple[ScriptTurn, ...]
+    title: str = ""
+    system_prompt: str | None = None
+
+
+class _Turn(msgspec.Struct, forbid_unknown_fields=True):
+    say: str
+    text: str = ""
+    pause_ms: int = DEFAULT_PAUSE_MS
+    barge_in_ms: int | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    turn: list[_Turn]
+    title: str = ""
+    system_prompt: str | None = None
+
+
+def load_script(path: Path) -> Script:
+    """Read a script and the clips that it names.
+
+    Raises:
+        ScriptError: the script is missing, not valid or without turns.
+        AudioFileError: a clip cannot be read.
+    """
+    try:
+        file = msgspec.toml.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise ScriptError(f"{path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ScriptError(f"{path}: {error}") from error
+    if not file.turn:
+        raise ScriptError(f"{path}: a script needs at least one [[turn]]")
+    turns = tuple(
+        ScriptTurn(
+            name=Path(turn.say).stem,
+            samples=read_speech(path.parent / turn.say),
+            text=turn.text,
+            pause_ms=turn.pause_ms,
+            barge_in_ms=turn.barge_in_ms,
+        )
+        for turn in file.turn
+    )
+    return Script(turns, file.title, file.system_prompt)
+
+
+def script_of_files(paths: list[Path], barge_in_ms: int | None = None) -> Script:
+    """A script that speaks files one after the other.
+
+    Args:
+        paths: Audio files.
+        barge_in_ms: Every file but the first speaks over the answer before it.
+    """
+    return Script(
+        tuple(
+            ScriptTurn(name=path.stem, samples=read_speech(path), barge_in_ms=barge_in_ms if index else None)
+            for index, path in enumerate(paths)
+        )
+    )

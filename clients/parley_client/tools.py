@@ -1,0 +1,227 @@
+"""Functions that the agent may call on the client.
+
+::
+
+    @tool
+    def get_price(item: Annotated[str, "What is being bought."]) -> dict:
+        \"\"\"Get the price of an item.\"\"\"
+        return {"euro": 3}
+
+    table = ToolTable([get_price])
+
+The name, the docstring's first line and the type hints are what the language model sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from parley.protocol import Tool, ToolRequest, ToolResponse
+from parley_client.errors import ToolDefinitionError
+from parley_client.schema import parameter_hints, schema_of
+
+DEFAULT_TIMEOUT_S = 10.0
+_MARK = "__parley_tool__"
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """What a tool does not take from its function."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments; None: from the type hints."""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    """Time limit (seconds)."""
+
+
+@overload
+def tool(function: FunctionT, /) -> FunctionT: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: dict[str, Any] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Callable[[FunctionT], FunctionT]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Mark a function as a tool, plainly or with :class:`ToolOptions`' fields."""
+
+    def mark(marked: FunctionT) -> FunctionT:
+        setattr(marked, _MARK, ToolOptions(**options))
+        return marked
+
+    return mark(function) if function is not None else mark
+
+
+def _options_of(function: Callable[..., Any]) -> ToolOptions:
+    marked = getattr(function, _MARK, None)
+    return marked if isinstance(marked, ToolOptions) else ToolOptions()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    function: Callable[..., Any]
+    definition: Tool
+    hints: dict[str, Any] | None
+    timeout_s: float
+
+
+class ToolTable:
+    """Tools by name. One table may serve many calls at once.
+
+    Requests run in parallel, at most ``parallel`` at a time; each is answered when it is done.
+    A function that is not ``async`` runs in a thread of its own. When its time is over the
+    model is told so, but a thread cannot be stopped: it holds its place until it returns.
+
+    Args:
+        functions: Functions, marked with :func:`tool` or not.
+        parallel: How many run at once.
+        on_answer: Told about every answer.
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[Callable[..., Any]] = (),
+        *,
+        parallel: int = 4,
+        on_answer: Callable[[ToolRequest, ToolResponse], None] | None = None,
+    ) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._places = asyncio.Semaphore(parallel)
+        self.on_answer = on_answer
+        for function in functions:
+            self.add(function)
+
+    def add(self, function: Callable[..., Any], options: ToolOptions | None = None) -> None:
+        """Offer ``function``; one of the same name is replaced.
+
+        Raises:
+            ToolDefinitionError: no description, or types without a JSON schema.
+        """
+        options = options or _options_of(function)
+        name = options.name or function.__name__
+        description = options.description or (inspect.getdoc(function) or "").partition("\n")[0]
+        if not description:
+            raise ToolDefinitionError(f"tool {name!r} needs a docstring that tells the model what it does")
+        explicit = options.parameters
+        self._entries[name] = _Entry(
+            function=function,
+            definition=Tool(name=name, description=description, parameters=explicit or schema_of(function)),
+            hints=None if explicit else parameter_hints(function),
+            timeout_s=options.timeout_s,
+        )
+
+    @property
+    def definitions(self) -> list[Tool]:
+        """What the language model is told."""
+        return [entry.definition for entry in self._entries.values()]
+
+    async def answer(self, request: ToolRequest) -> ToolResponse:
+        """Run the tool; every failure becomes a response with ``is_error``."""
+        response = await self._answer(request)
+        if self.on_answer is not None:
+            self.on_answer(request, response)
+        return response
+
+    async def _answer(self, request: ToolRequest) -> ToolResponse:
+        entry = self._entries.get(request.name)
+        if entry is None:
+            return _failure(request, f"there is no tool {request.name!r}")
+        try:
+            async with asyncio.timeout(entry.timeout_s):
+                output = await self._run(entry, request.arguments)
+            msgspec.json.encode(output)
+        except TimeoutError:
+            return _failure(request, f"no answer within {entry.timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its answer
+            return _failure(request, str(error) or type(error).__name__)
+        return ToolResponse(call_id=request.call_id, output=output)
+
+    async def _run(self, entry: _Entry, given: dict[str, Any]) -> Any:
+        arguments = given if entry.hints is None else _convert(given, entry.hints)
+        await self._places.acquire()
+        if inspect.iscoroutinefunction(entry.function):
+            try:
+                return await entry.function(**arguments)
+            finally:
+                self._places.release()
+        return await self._in_thread(entry.function, arguments)
+
+    async def _in_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Run in a daemon thread: a tool that hangs must not keep the program from ending."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            self._places.release()
+            if result.done():
+                return
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+        def work() -> None:
+            value, problem = None, None
+            try:
+                value = function(**arguments)
+            except Exception as error:  # noqa: BLE001 - handed to the waiting task
+                problem = error
+            with contextlib.suppress(RuntimeError):  # the call and its event loop are gone
+                loop.call_soon_threadsafe(settle, value, problem)
+
+        threading.Thread(target=work, name=f"tool-{function.__name__}", daemon=True).start()
+        return await result
+
+
+def _convert(given: dict[str, Any], hints: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as their types want them; ``"10"`` passes for an integer, as models write it."""
+    unknown = given.keys() - hints.keys()
+    if unknown:
+        raise ValueError(f"unknown argument {min(unknown)!r}")
+    try:
+        return {name: msgspec.convert(value, hints[name], strict=False) for name, value in given.items()}
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _failure(request: ToolRequest, why: str) -> ToolResponse:
+    return ToolResponse(call_id=request.call_id, output={"error": why}, is_error=True)
+
+
+def load_tools(path: Path) -> list[Callable[..., Any]]:
+    """The functions that a Python file marks with :func:`tool`, in their order.
+
+    Raises:
+        ToolDefinitionError: the file cannot be run or marks no function.
+    """
+    spec = importlib.util.spec_from_file_location(f"parley_tools_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ToolDefinitionError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ToolDefinitionError(f"{path}: {type(error).__name__}: {error}") from error
+    found = [value for value in vars(module).values() if callable(value) and hasattr(value, _MARK)]
+    if not found:
+        raise ToolDefinitionError(f"{path}: no function is marked with @tool")
+    return found

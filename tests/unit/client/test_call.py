@@ -1,0 +1,456 @@
+"""A call against a fake agent: life, queues, failures, tools."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fake_agent import CONNECTED, FakeAgent, polite, serve
+
+from parley import protocol
+from parley.errors import (
+    DeadlineExceededError,
+    ModelUnavailableError,
+    TooManySessionsError,
+    UnsupportedVoiceError,
+)
+from parley_client import (
+    NO_RETRY,
+    AgentAudio,
+    Backoff,
+    Bounds,
+    CallEndedError,
+    CallLostError,
+    ConnectError,
+    Deadlines,
+    SlowConsumerError,
+    ToolTable,
+    connect,
+)
+from parley_client.transport import Reply
+
+QUICK = Deadlines(connect_s=0.2, send_s=0.05, acknowledge_s=0.05, silence_s=2.0, consumer_s=0.05, close_s=0.2)
+PATIENT = Deadlines(connect_s=5, send_s=5, acknowledge_s=5, silence_s=5, consumer_s=5, close_s=5)
+
+
+def dial(agent, deadlines=PATIENT, **options):
+    options.setdefault("retry", NO_RETRY)
+    return connect(transport=agent, deadlines=deadlines, **options)
+
+
+async def test_a_call_opens_sends_and_closes():
+    agent = FakeAgent()
+    async with dial(agent, system_prompt="be kind", output_sample_rate=24_000) as call:
+        await call.send_audio(b"\1\0" * 320)
+        closed = await call.hang_up()
+    start, audio, end = agent.streams[0].seen
+    assert protocol.decode_message(start.message) == protocol.Start(
+        system_prompt="be kind", output_sample_rate=24_000
+    )
+    assert (start.start, start.end) == (True, False)
+    assert (audio.audio, audio.message, audio.start, audio.end) == (b"\1\0" * 320, b"", False, False)
+    assert (end.start, end.end) == (False, True)
+    assert closed == protocol.Closed(reason="ended")
+    assert agent.closed == 1
+
+
+async def test_leaving_hangs_up_and_events_end_with_closed():
+    agent = FakeAgent()
+    async with dial(agent) as call:
+        assert await anext(call) == CONNECTED
+        await call.hang_up()
+        assert [event async for event in call] == [protocol.Closed(reason="ended")]
+        with pytest.raises(CallEndedError):
+            await call.send_audio(b"\0\0")
+    async with dial(agent):
+        pass
+    assert agent.streams[1].seen[-1].end
+
+
+async def test_long_audio_is_split_and_half_samples_wait():
+    agent = FakeAgent()
+    long = np.arange(40_000, dtype=np.int16)
+    async with dial(agent) as call:
+        await call.send_audio(long)
+        await call.send_audio(b"\7")
+        await call.send_audio(b"\1\2")
+        await call.hang_up()
+    sent = [frame.audio for frame in agent.streams[0].seen if frame.audio]
+    assert [len(chunk) for chunk in sent] == [32_000, 32_000, 16_000, 2]
+    assert b"".join(sent[:3]) == long.astype("<i2").tobytes()
+    assert sent[3] == b"\7\1"
+
+
+async def test_a_message_takes_the_audio_behind_it_along():
+    agent = FakeAgent()
+    async with dial(agent) as call:
+        agent.streams[0].may_send.clear()
+        call.mute()
+        call.offer_audio(b"\1\0")
+        call.report_playback("r", 12.4)
+        agent.streams[0].may_send.set()
+        await call.hang_up()
+    both, mark = agent.streams[0].seen[1:3]
+    assert protocol.decode_message(both.message) == protocol.Control(action="mute")
+    assert both.audio == b"\1\0"
+    assert protocol.decode_message(mark.message) == protocol.Playback(response_id="r", played_ms=12)
+
+
+async def test_audio_events_carry_samples():
+    samples = np.array([1, -2, 3], np.int16)
+
+    async def behaviour(stream):
+        event = protocol.Audio(
+            turn=1, response_id="r", offset_ms=40, sample_rate=22_050, samples=3, text="hi"
+        )
+        await serve(stream, lambda _: stream.say(event, samples))
+
+    async with dial(FakeAgent(behaviour)) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        event = await anext(call)
+    assert isinstance(event, AgentAudio)
+    assert event.samples.tolist() == [1, -2, 3]
+    assert (event.turn, event.offset_ms, event.text) == (1, 40, "hi")
+
+
+@pytest.mark.parametrize("raw", [b"{", b'{"type":"unheard_of"}'])
+async def test_an_unreadable_event_is_reported_and_the_call_goes_on(raw):
+    async def behaviour(stream):
+        await serve(stream, lambda _: stream.replies.put_nowait(Reply("start", raw)))
+
+    async with dial(FakeAgent(behaviour)) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        event = await anext(call)
+        assert isinstance(event, protocol.ErrorEvent)
+        assert event.code == "invalid_message"
+        assert await call.hang_up() is not None
+
+
+async def test_audio_of_another_length_than_announced_is_an_error():
+    async def behaviour(stream):
+        event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=4)
+        await serve(stream, lambda _: stream.say(event, np.zeros(3, np.int16)))
+
+    async with dial(FakeAgent(behaviour)) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        assert (await anext(call)).code == "invalid_message"
+
+
+# --- opening --------------------------------------------------------------------------------
+
+
+async def test_refused_for_good_is_not_tried_again():
+    async def refuse(stream):
+        await stream.frames.get()
+        stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no voice 'bob'")))
+        stream.hang_up("failed")
+
+    agent = FakeAgent(refuse, polite)
+    with pytest.raises(UnsupportedVoiceError, match="no voice 'bob'"):
+        async with dial(agent, retry=Backoff(attempts=3, initial_s=0)):
+            pass
+    assert len(agent.streams) == 1
+    assert agent.streams[0].cancelled.is_set()
+    assert agent.closed == 1
+
+
+async def test_opening_is_repeated_while_the_failure_may_pass():
+    async def busy(stream):
+        start = await stream.frames.get()
+        stream.acknowledge(start, TooManySessionsError("full").to_wire())
+
+    agent = FakeAgent(busy, ModelUnavailableError("gone"), polite)
+    async with dial(agent, retry=Backoff(attempts=3, initial_s=0, max_s=0)) as call:
+        assert not call.is_over
+    assert agent.closed == 3
+    assert len(set(agent.call_ids)) == 2  # every attempt has an id of its own
+
+
+async def test_attempts_are_limited():
+    agent = FakeAgent(ModelUnavailableError("gone"))
+    with pytest.raises(ConnectError, match="gone") as caught:
+        async with dial(agent, retry=Backoff(attempts=4, initial_s=0, max_s=0)):
+            pass
+    assert isinstance(caught.value.__cause__, ModelUnavailableError)
+    assert agent.closed == 4
+
+
+async def test_a_server_that_says_nothing_ends_the_attempt():
+    async def mute(stream):
+        await asyncio.Event().wait()
+
+    agent = FakeAgent(mute)
+    with pytest.raises(ConnectError, match="did not answer") as caught:
+        async with dial(agent, QUICK):
+            pass
+    assert isinstance(caught.value.__cause__, DeadlineExceededError)
+    assert agent.streams[0].cancelled.is_set()
+
+
+async def test_entering_again_is_a_new_call():
+    agent = FakeAgent()
+    line = dial(agent)
+    for _ in range(2):
+        async with line:
+            with pytest.raises(RuntimeError, match="in use"):
+                await line.__aenter__()
+    assert len(set(agent.call_ids)) == 2
+
+
+async def test_cancelling_while_connecting_frees_everything():
+    reached = asyncio.Event()
+
+    async def mute(stream):
+        await stream.frames.get()
+        reached.set()
+        await asyncio.Event().wait()
+
+    agent = FakeAgent(mute)
+    task = asyncio.create_task(dial(agent).__aenter__())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent.streams[0].cancelled.is_set()
+    assert agent.closed == 1
+
+
+# --- breaking -------------------------------------------------------------------------------
+
+
+async def test_a_broken_stream_ends_the_iteration_with_an_error():
+    async def breaks(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        await stream.frames.get()
+        stream.fail(ModelUnavailableError("socket closed"))
+
+    async with dial(FakeAgent(breaks)) as call:
+        await call.send_audio(b"\0\0")
+        assert await anext(call) == CONNECTED
+        with pytest.raises(CallLostError, match="socket closed"):
+            await anext(call)
+        with pytest.raises(CallLostError):
+            await call.send_audio(b"\0\0")
+        assert await call.hang_up() is None
+
+
+async def test_a_stream_that_ends_without_closed_is_lost():
+    async def ends(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.end()
+
+    async with dial(FakeAgent(ends)) as call:
+        await anext(call)
+        with pytest.raises(CallLostError, match="without a word"):
+            await anext(call)
+
+
+async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
+    monkeypatch.setattr("parley_client.call._WATCH_INTERVAL_S", 0.01)
+
+    async def deaf(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        await asyncio.Event().wait()
+
+    agent = FakeAgent(deaf)
+    async with dial(agent, QUICK) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        with pytest.raises(CallLostError, match="acknowledged nothing"):
+            await anext(call)
+    assert agent.streams[0].cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "session_not_found: no session",
+        "inference request for sequence abc to model 'voice_agent' must specify the START flag",
+    ],
+)
+async def test_a_forgotten_session_is_a_lost_call(error):
+    async def forgets(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.acknowledge(await stream.frames.get(), error)
+
+    async with dial(FakeAgent(forgets), QUICK) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        with pytest.raises(CallLostError):
+            await anext(call)
+
+
+async def test_a_refused_chunk_is_an_event():
+    async def picky(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.acknowledge(await stream.frames.get(), "invalid_audio: odd")
+        stream.acknowledge(await stream.frames.get())
+        stream.hang_up()
+        stream.end()
+
+    async with dial(FakeAgent(picky)) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        assert await anext(call) == protocol.ErrorEvent(code="invalid_audio", message="odd", retryable=False)
+        assert await call.hang_up() is not None
+
+
+async def test_the_server_may_close_the_call():
+    async def shuts_down(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.hang_up("shutdown")
+        end = await stream.frames.get()
+        assert end.end
+        stream.acknowledge(end, "session_not_found: ended")
+        stream.end()
+
+    agent = FakeAgent(shuts_down)
+    async with dial(agent) as call:
+        assert [event async for event in call] == [CONNECTED, protocol.Closed(reason="shutdown")]
+        with pytest.raises(CallEndedError, match="shutdown"):
+            await call.send_audio(b"\0\0")
+        assert call.closed == protocol.Closed(reason="shutdown")
+    assert agent.streams[0].seen[-1].end  # only END frees the sequence's slot
+
+
+async def test_an_agent_that_never_closes_does_not_hold_the_client():
+    async def sticky(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        while (frame := await stream.frames.get()) is not None:
+            stream.acknowledge(frame)
+
+    agent = FakeAgent(sticky)
+    async with dial(agent, QUICK) as call:
+        assert await call.hang_up() is None
+    assert agent.streams[0].cancelled.is_set()
+
+
+# --- bounded queues -------------------------------------------------------------------------
+
+
+async def test_sending_waits_for_room_and_gives_up_in_time():
+    agent = FakeAgent()
+    async with dial(agent, QUICK, bounds=Bounds(audio_ms=40)) as call:
+        agent.streams[0].may_send.clear()
+        with pytest.raises(DeadlineExceededError):
+            await call.send_audio(b"\0" * 32_000 * 4)
+        agent.streams[0].may_send.set()
+
+
+async def test_offering_drops_the_oldest_audio():
+    agent = FakeAgent()
+    async with dial(agent, bounds=Bounds(audio_ms=40)) as call:
+        dropped = [call.offer_audio(bytes([n, 0]) * 320) for n in range(4)]
+        assert dropped == [0, 0, 20, 20]
+        assert call.stats.dropped_audio_ms == 40
+        await call.hang_up()
+    assert [frame.audio[0] for frame in agent.streams[0].seen if frame.audio] == [2, 3]
+
+
+async def test_a_reader_that_never_reads_loses_the_call():
+    async def chatty(stream):
+        state = protocol.AgentState(state="listening")
+
+        def flood(_frame):
+            for _ in range(5):
+                stream.say(state)
+
+        await serve(stream, flood)
+
+    async with dial(FakeAgent(chatty), QUICK, bounds=Bounds(events=3)) as call:
+        await call.send_audio(b"\0\0")
+        assert await call.hang_up() is None
+        assert len([await anext(call) for _ in range(3)]) == 3
+        with pytest.raises(SlowConsumerError):
+            await anext(call)
+
+
+async def test_leaving_with_unread_events_does_not_block():
+    async def chatty(stream):
+        def flood(_frame):
+            for _ in range(50):
+                stream.say(protocol.AgentState(state="listening"))
+
+        await serve(stream, flood)
+
+    async with dial(FakeAgent(chatty), bounds=Bounds(events=3)) as call:
+        await call.send_audio(b"\0\0")
+    assert call.closed is not None
+
+
+async def test_round_trips_are_measured():
+    async with dial(FakeAgent()) as call:
+        for _ in range(3):
+            await call.send_audio(b"\0\0")
+        await call.hang_up()
+    assert call.stats.in_flight == 0
+    assert len(call.stats.round_trips_ms) == 4  # three chunks and END; START lasts as long as the call
+    assert all(value >= 0 for value in call.stats.round_trips_ms)
+
+
+# --- tools ----------------------------------------------------------------------------------
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_tool_requests_are_answered_while_nobody_reads_events():
+    answered = asyncio.Event()
+
+    async def asks(stream):
+        def on_frame(frame):
+            if frame.audio:
+                stream.say(
+                    protocol.ToolRequest(turn=1, call_id="c1", name="add", arguments={"a": 2, "b": "3"})
+                )
+            if frame.message:
+                answered.set()
+
+        await serve(stream, on_frame)
+
+    agent = FakeAgent(asks)
+    async with dial(agent, tools=ToolTable([add])) as call:
+        await call.send_audio(b"\0\0")
+        await answered.wait()
+    start, _, answer, _ = agent.streams[0].seen
+    assert [tool.name for tool in protocol.decode_message(start.message).tools] == ["add"]
+    assert protocol.decode_message(answer.message) == protocol.ToolResponse(call_id="c1", output=5)
+
+
+async def test_definitions_leave_the_answers_to_the_application():
+    async def asks(stream):
+        await serve(
+            stream,
+            lambda frame: (
+                stream.say(protocol.ToolRequest(turn=1, call_id="c1", name="add", arguments={}))
+                if frame.audio
+                else None
+            ),
+        )
+
+    agent = FakeAgent(asks)
+    async with dial(agent, tools=[protocol.Tool(name="add")]) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        assert (await anext(call)).name == "add"
+        call.respond(protocol.ToolResponse(call_id="c1", output={"sum": 5}))
+        await call.hang_up()
+    assert protocol.decode_message(agent.streams[0].seen[2].message).output == {"sum": 5}
+
+
+def test_functions_and_definitions_do_not_mix():
+    with pytest.raises(TypeError):
+        connect(tools=[add, protocol.Tool(name="add")])
