@@ -1,0 +1,138 @@
+"""``scripts/serve``: run the embedded server until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from parley.launcher.errors import LauncherError, StartInterruptedError
+from parley.launcher.options import ROOT, ServerOptions
+from parley.launcher.server import EmbeddedServer
+
+EXAMPLES = """\
+examples:
+  scripts/serve                                   every model, on ports 8001, 8000 and 8002
+  scripts/serve --load-model espeak --name mine --any-port
+                                                  one model, beside other servers, on free ports
+  scripts/serve --verbose                         with Triton's log
+
+When the server answers, one line is printed for programs to read:
+  ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=127.0.0.1:8002
+
+The first Ctrl-C (or SIGTERM) lets open conversations end, the second one kills the server.
+Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
+passed on to the models. Log: .server/NAME/triton.log
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``scripts/serve``."""
+    defaults = ServerOptions()
+    found = argparse.ArgumentParser(
+        prog="scripts/serve",
+        description="Run a real Triton server with the model repository, without a container.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("--model-repository", type=Path, default=defaults.model_repository, metavar="DIR")
+    add("--profile", default=defaults.profile, help="configuration of the models (default: %(default)s)")
+    add(
+        "--load-model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="load only this model; may be repeated, and must name the models that it calls too",
+    )
+    add("--name", default="default", help="its state is kept in .server/NAME (default: %(default)s)")
+    add("--grpc-port", "--port", type=int, default=defaults.grpc_port, metavar="N", help="0: any free port")
+    add("--http-port", type=int, default=defaults.http_port, metavar="N", help="0: any free port")
+    add("--metrics-port", type=int, default=defaults.metrics_port, metavar="N", help="0: any free port")
+    add("--any-port", action="store_true", help="take free ports for all three")
+    add("--grpc-address", default=defaults.grpc_address, metavar="IP", help="default: %(default)s")
+    add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
+    add("--ready-timeout", type=float, default=defaults.ready_timeout_s, metavar="SECONDS")
+    add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
+    add("--verbose", "-v", action="store_true", help="show Triton's log")
+    add(
+        "flags",
+        nargs="*",
+        metavar="-- TRITON_FLAGS",
+        help="passed on to tritonserver, for example: -- --log-verbose=1",
+    )
+    return found
+
+
+def read_options(arguments: argparse.Namespace) -> ServerOptions:
+    """Turn the command line into options."""
+    ports = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
+    grpc_port, http_port, metrics_port = (0, 0, 0) if arguments.any_port else ports
+    return ServerOptions(
+        model_repository=arguments.model_repository.resolve(),
+        profile=arguments.profile,
+        load_models=tuple(arguments.load_model),
+        state_dir=ROOT / ".server" / arguments.name,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+        grpc_address=arguments.grpc_address,
+        http_address=arguments.http_address,
+        ready_timeout_s=arguments.ready_timeout,
+        exit_timeout_s=arguments.exit_timeout,
+        extra_flags=tuple(arguments.flags),
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the server; returns the exit status for the shell."""
+    arguments = parser().parse_args(argv)
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - begin:5.1f} s] {text}", file=sys.stderr, flush=True)
+
+    server = EmbeddedServer(
+        read_options(arguments),
+        on_progress=say,
+        on_log=lambda line: print(line, file=sys.stderr, flush=True) if arguments.verbose else None,
+    )
+    signals = 0
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            say(f"{signal.Signals(number).name}: stopping")
+            server.request_stop()
+        else:
+            say("stopping at once")
+            server.kill()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    try:
+        say("starting tritonserver")
+        endpoints = server.start()
+        print(endpoints.line(), flush=True)
+        status = server.wait()
+    except StartInterruptedError:
+        return 130
+    except LauncherError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    else:
+        if status:
+            say(f"tritonserver ended by itself with status {status}; see {server.log_path}")
+        return 1 if status else 0
+    finally:
+        server.stop()
+        if signals:
+            say("stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

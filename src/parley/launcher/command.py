@@ -1,0 +1,90 @@
+"""The command line and the environment of ``tritonserver``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from parley.launcher.installation import Installation
+from parley.launcher.options import ServerOptions
+
+ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
+"""Protocols with which a client could read memory, replace models or change the log."""
+
+
+def build_command(
+    installation: Installation, options: ServerOptions, backends: Path, prefix: str
+) -> list[str]:
+    """The command line; the ports in ``options`` must already be chosen.
+
+    Args:
+        installation: gives the binary.
+        options: what the caller chose.
+        backends: the assembled backend directory.
+        prefix: names of the server's shared memory regions begin with it.
+    """
+    # Nobody needs the administration protocols of this server; the key is forgotten on purpose.
+    lock = f"{ADMIN_PROTOCOLS}:parley-admin={secrets.token_hex(16)}"
+    command = [
+        str(installation.tritonserver),
+        f"--model-repository={options.model_repository}",
+        f"--backend-directory={backends}",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+        f"--backend-config=python,shm-default-byte-size={options.shm_region_bytes}",
+        # Every configuration is complete: spare the extra process per model that would guess it.
+        "--disable-auto-complete-config",
+        "--strict-readiness=true",
+        f"--exit-timeout-secs={options.exit_timeout_s}",
+        f"--grpc-address={options.grpc_address}",
+        f"--grpc-port={options.grpc_port}",
+        f"--http-address={options.http_address}",
+        f"--http-port={options.http_port}",
+        f"--metrics-address={options.http_address}",
+        f"--metrics-port={options.metrics_port}",
+        f"--grpc-restricted-protocol={lock}",
+        f"--http-restricted-api={lock}",
+        # Find half-open clients within seconds, and do not punish clients that ping us.
+        "--grpc-keepalive-time=10000",
+        "--grpc-keepalive-timeout=5000",
+        "--grpc-keepalive-permit-without-calls=true",
+        "--grpc-http2-min-recv-ping-interval-without-data=5000",
+        "--grpc-http2-max-pings-without-data=0",
+        f"--log-verbose={options.log_verbose}",
+    ]
+    if options.profile:
+        command.append(f"--model-config-name={options.profile}")
+    if options.load_models:
+        command.append("--model-control-mode=explicit")
+        command += [f"--load-model={name}" for name in options.load_models]
+    return [*command, *options.extra_flags]
+
+
+def build_environment(
+    installation: Installation, options: ServerOptions, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of the server and so of every model process."""
+    environment = dict(inherited)
+    # The embedded interpreters are isolated: PYTHONHOME and PYTHONPATH would only mislead the
+    # helper processes that a model may start.
+    for name in ("PYTHONHOME", "PYTHONPATH"):
+        environment.pop(name, None)
+    libraries = [str(installation.libpython_dir)] if installation.libpython_dir else []
+    libraries.append(str(installation.libraries))
+    libraries += [part for part in environment.get("LD_LIBRARY_PATH", "").split(":") if part]
+    environment |= {
+        "LD_LIBRARY_PATH": ":".join(libraries),
+        # An isolated interpreter searches PATH for the environment that it belongs to.
+        "PATH": f"{installation.python_bin}:{environment.get('PATH', os.defpath)}",
+        "LC_ALL": "C.UTF-8",
+        # No model looks for anything on the network at run time.
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+    }
+    environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
+    # On few cores the models' own thread pools only fight each other.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
+    return environment | dict(options.environment)

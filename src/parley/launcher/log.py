@@ -1,0 +1,125 @@
+"""Reading Triton's log: progress while models load, and why one did not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TRITON_LINE = re.compile(r"^(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.]+:\d+\] +(?P<text>.*)$")
+_LOADING = re.compile(r'^"loading: (?P<model>[^:"]+):\d+"$')
+_LOADED = re.compile(r"^\"successfully loaded '(?P<model>[^']+)'\"$")
+_FAILED = re.compile(r"^\"failed to load '(?P<model>[^']+)' version \d+: (?:\w[\w ]*: )?(?P<error>.*)\"$")
+_POLL_FAILED = re.compile(r"^\"Poll failed for model directory '(?P<model>[^']+)': (?P<error>.*)\"$")
+_NOT_FOUND = re.compile(r"^\"failed to load '(?P<model>[^']+)': (?P<error>.*)\"$")
+# Triton 24.10 waits for ever after this one.
+_STUB_FAILED = re.compile(r"^\"?Failed to preinitialize Python stub: (?P<error>.*?)\"?$")
+_PORT_TAKEN = re.compile(r"failed to start (?P<service>\w+) service: .*already in use")
+
+_ESCAPE = re.compile(r"\\(.)")
+_PLAIN = {"n": "\n", "t": "\t", "r": ""}
+_NOISE = (
+    "Unable to allocate pinned system memory",
+    "CUDA memory pool disabled",
+    "CudaDriverHelper has not been initialized",
+    "Failed to initialize NVML",
+    "DCGM unable to start",
+)
+TAIL_LINES = 12
+"""Lines kept for an error message, each of at most :data:`LINE_CHARS`."""
+LINE_CHARS = 300
+
+
+@dataclass
+class LogState:
+    """What the log has told so far."""
+
+    loading: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Model to its own error."""
+    serving: bool = False
+    """All models are loaded and the endpoints are open."""
+    port_taken: str = ""
+    """The service that found its port in use."""
+    printed: list[str] = field(default_factory=list)
+    """The last lines that models printed: tracebacks and messages."""
+    complaints: list[str] = field(default_factory=list)
+    """Triton's last warnings and errors."""
+
+    def feed(self, line: str) -> None:
+        """Take the next line of the log."""
+        match = _TRITON_LINE.match(line)
+        if match is None:
+            if line.strip() and not line.startswith(("+", "|")) and not _is_noise(line):
+                self.printed.append(line[:LINE_CHARS])
+                del self.printed[:-TAIL_LINES]
+            return
+        text = match["text"]
+        if match["level"] in "WEF" and not _is_noise(line):
+            self.complaints.append(text[:LINE_CHARS])
+            del self.complaints[:-TAIL_LINES]
+        if found := _LOADING.match(text):
+            self.loading.append(found["model"])
+        elif found := _LOADED.match(text):
+            self.loaded.append(found["model"])
+        elif found := _FAILED.match(text) or _POLL_FAILED.match(text) or _NOT_FOUND.match(text):
+            self.failed.setdefault(found["model"], unescape(found["error"]))
+        elif found := _STUB_FAILED.match(text):
+            error = unescape(found["error"])
+            self.failed.setdefault(_model_of_path(error), error)
+        elif text.startswith('"Started HTTPService'):
+            self.serving = True
+        elif found := _PORT_TAKEN.search(text):
+            self.port_taken = found["service"]
+
+    def describe_failures(self) -> str:
+        """The failed models' own errors, and what they printed if that is all there is."""
+        parts = []
+        for model, error in self.failed.items():
+            parts.append(f"Model {model!r} did not load:\n{_indent(error)}")
+            if "is not healthy" in error:
+                tail = "\n".join(self.printed) or "(nothing)"
+                parts.append(f"Its process died. The last lines that models printed:\n{_indent(tail)}")
+        return "\n".join(parts)
+
+    def tail(self) -> str:
+        """What was said last, for an end without a known cause."""
+        return _indent("\n".join([*self.complaints, *self.printed]) or "(nothing)")
+
+
+class LogReader:
+    """Follows a log file that another process writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def lines(self) -> list[str]:
+        """The complete lines that were added since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode(errors="replace") for line in complete]
+
+
+def unescape(text: str) -> str:
+    """Undo the escapes with which Triton keeps a message on one line."""
+    return _ESCAPE.sub(lambda found: _PLAIN.get(found[1], found[1]), text).strip()
+
+
+def _model_of_path(text: str) -> str:
+    """The model in ``…/model/1/model.py``."""
+    found = re.search(r"([^/']+)/\d+/[^/']+\.py", text)
+    return found[1] if found else "unknown"
+
+
+def _is_noise(line: str) -> bool:
+    return any(word in line for word in _NOISE)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.splitlines())

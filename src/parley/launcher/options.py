@@ -1,0 +1,59 @@
+"""What a caller may choose about the embedded server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import parley
+
+ROOT = Path(parley.__file__).resolve().parents[2]
+"""The checkout: ``scripts/serve`` and the tests work on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """One embedded server. The defaults are those of ``make serve``."""
+
+    model_repository: Path = ROOT / "model_repository"
+    profile: str = "cpu"
+    """Name of the custom configuration in each model's ``configs/``; empty: ``config.pbtxt``."""
+    load_models: tuple[str, ...] = ()
+    """Load these only; empty: all."""
+    state_dir: Path = ROOT / ".server" / "default"
+    """Log, backend links and lock. Two servers never share it."""
+    cache_dir: Path = ROOT / ".cache"
+    """What may be kept between starts (vLLM's model registry)."""
+    grpc_port: int = 8001
+    """0: any free port; so for the next two."""
+    http_port: int = 8000
+    metrics_port: int = 8002
+    grpc_address: str = "127.0.0.1"
+    http_address: str = "127.0.0.1"
+    """Also the address of the metrics."""
+    ready_timeout_s: float = 300.0
+    """Seconds from start to the canary's answer."""
+    exit_timeout_s: int = 20
+    """Seconds that models get to end their sessions before the server is killed."""
+    shm_region_bytes: int = 1 << 20
+    """Initial shared memory of one model instance (bytes); it grows by 1 MiB when needed."""
+    log_verbose: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to, and stronger than, the inherited environment."""
+    extra_flags: tuple[str, ...] = ()
+    """Passed on to ``tritonserver`` unchanged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoints:
+    """Where a started server listens."""
+
+    grpc: str
+    http: str
+    metrics: str
+    """Each ``host:port``."""
+
+    def line(self) -> str:
+        """One line for programs that started the server and wait for its ports."""
+        return f"ready grpc={self.grpc} http={self.http} metrics={self.metrics}"

@@ -1,0 +1,277 @@
+"""The embedded server as one object with a beginning and an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from parley.launcher import shared_memory
+from parley.launcher.canary import CanaryError, call_canaries
+from parley.launcher.command import build_command, build_environment
+from parley.launcher.errors import (
+    ModelFailedError,
+    NotReadyError,
+    PortBusyError,
+    ServerDiedError,
+    StartInterruptedError,
+)
+from parley.launcher.installation import Installation, assemble_backend, find_installation
+from parley.launcher.lock import StateLock
+from parley.launcher.log import LogReader, LogState
+from parley.launcher.models import check_models
+from parley.launcher.options import Endpoints, ServerOptions
+from parley.launcher.ports import settle_ports
+from parley.launcher.processes import ProcessUsage, kill_session, usage
+
+Canary = Callable[[str, Collection[str], float], list[str]]
+POLL_S = 0.1
+CANARY_DEADLINE_S = 20.0
+PORT_ATTEMPTS = 3
+"""Between choosing a free port and Triton's use of it another program may take it."""
+
+
+class EmbeddedServer:
+    """A real ``tritonserver`` on this machine, for development, tests and the demonstration.
+
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Only
+    :meth:`request_stop` may be called from a signal handler or another thread.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        *,
+        installation: Installation | None = None,
+        canary: Canary = call_canaries,
+        on_progress: Callable[[str], None] = lambda _: None,
+        on_log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            options: what to serve and where.
+            installation: the embedded Triton; None: the one in this environment.
+            canary: asks the loaded models something real.
+            on_progress: receives one line whenever the start gets further.
+            on_log: receives every line of the server's log.
+        """
+        self._options = options
+        self._installation = installation
+        self._canary = canary
+        self._on_progress = on_progress
+        self._on_log = on_log
+        self._lock = StateLock(options.state_dir)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: LogReader | None = None
+        self._log = LogState()
+        self._prefix = ""
+        self._stop_requested = threading.Event()
+        self.endpoints = Endpoints(grpc="", http="", metrics="")
+        """Valid once :meth:`start` has returned."""
+
+    @property
+    def log_path(self) -> Path:
+        """Triton's log and whatever the models print."""
+        return self._options.state_dir / "triton.log"
+
+    @property
+    def pid(self) -> int:
+        """Process number of ``tritonserver``, 0 when it is not running."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def shm_prefix(self) -> str:
+        """The names of this server's shared memory regions begin with it."""
+        return self._prefix
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the loaded models."""
+        return list(self._log.loaded)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Endpoints:
+        """Start the server and return once it answers.
+
+        Raises:
+            LauncherError: it cannot start; the message says what to do. Nothing is left behind.
+        """
+        installation = self._installation or find_installation()
+        check_models(self._options)
+        descriptor = self._lock.acquire()
+        try:
+            shared_memory.remove_stale_regions()
+            shared_memory.check_capacity(self._options)
+            for attempt in range(1, PORT_ATTEMPTS + 1):
+                try:
+                    self._launch(installation, descriptor)
+                    self._wait_until_ready()
+                    break
+                except PortBusyError:
+                    self._end(grace_s=0)
+                    if attempt == PORT_ATTEMPTS:
+                        raise
+        except BaseException:
+            # No session is open yet, and Triton would finish loading before it obeys.
+            self._close(grace_s=0)
+            raise
+        return self.endpoints
+
+    def _launch(self, installation: Installation, descriptor: int) -> None:
+        options = settle_ports(self._options)
+        backends = options.state_dir / "backends"
+        assemble_backend(installation, backends)
+        self._prefix = shared_memory.new_prefix()
+        if self.log_path.exists():
+            self.log_path.replace(self.log_path.with_suffix(".previous.log"))
+        self._log = LogState()
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                build_command(installation, options, backends, self._prefix),
+                env=build_environment(installation, options, os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(descriptor,),
+                start_new_session=True,
+            )
+        self._reader = LogReader(self.log_path)
+        self.endpoints = Endpoints(
+            grpc=f"{options.grpc_address}:{options.grpc_port}",
+            http=f"{options.http_address}:{options.http_port}",
+            metrics=f"{options.http_address}:{options.metrics_port}",
+        )
+        self._lock.record(self._process.pid, self.endpoints.line())
+
+    def _wait_until_ready(self) -> None:
+        """Follow the log until Triton serves, then let the canary decide."""
+        end = time.monotonic() + self._options.ready_timeout_s
+        while not self._log.serving:
+            self._check_start(end)
+            time.sleep(POLL_S)
+        while True:
+            self._check_start(end)
+            try:
+                seen = self._canary(self.endpoints.grpc, self.models, CANARY_DEADLINE_S)
+                break
+            except CanaryError as error:
+                if time.monotonic() + POLL_S > end:
+                    raise NotReadyError(self._describe_timeout(str(error))) from error
+                self._on_progress(f"not answering yet: {error}")
+            time.sleep(POLL_S)
+        self._check_start(end)
+        self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
+
+    def _check_start(self, end: float) -> None:
+        """Read the log; raise if there is no point in waiting any longer."""
+        known = len(self._log.loaded)
+        self.follow_log()
+        for model in self._log.loaded[known:]:
+            self._on_progress(f"loaded {model} ({len(self._log.loaded)} of {len(self._log.loading)})")
+        if self._stop_requested.is_set():
+            raise StartInterruptedError("The start was interrupted.")
+        if self._log.port_taken:
+            raise PortBusyError(
+                f"Triton's {self._log.port_taken} service found its port in use ({self.endpoints.line()}). "
+                "Stop the other program or choose another port."
+            )
+        if self._log.failed:
+            raise ModelFailedError(f"{self._log.describe_failures()}\nThe whole log: {self.log_path}")
+        if (status := self.poll()) is not None:
+            raise ServerDiedError(
+                f"tritonserver ended with status {status} while starting. Its last lines:\n"
+                f"{self._log.tail()}\nThe whole log: {self.log_path}"
+            )
+        if time.monotonic() > end:
+            raise NotReadyError(self._describe_timeout("it is still loading"))
+
+    def _describe_timeout(self, reason: str) -> str:
+        missing = sorted(set(self._log.loading) - set(self._log.loaded))
+        return (
+            f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason}."
+            + (f" Not loaded: {', '.join(missing)}." if missing else "")
+            + f" On a slow machine give it more time (--ready-timeout SECONDS). The log: {self.log_path}"
+        )
+
+    def follow_log(self) -> None:
+        """Pass new lines of the log on; call it regularly if somebody reads along."""
+        for line in self._reader.lines() if self._reader else []:
+            self._log.feed(line)
+            self._on_log(line)
+
+    def poll(self) -> int | None:
+        """The server's exit status, or None while it runs (or was never started)."""
+        return self._process.poll() if self._process else None
+
+    def wait(self) -> int:
+        """Return the exit status once the server has ended by itself or on :meth:`request_stop`.
+
+        Call :meth:`stop` afterwards.
+        """
+        while (status := self.poll()) is None and not self._stop_requested.wait(POLL_S):
+            self.follow_log()
+        return 0 if status is None else status
+
+    def request_stop(self) -> None:
+        """Make :meth:`start` give up or :meth:`wait` return."""
+        self._stop_requested.set()
+
+    def kill(self) -> None:
+        """Do not wait for open sessions any longer."""
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """End the server and everything it started; safe to call twice.
+
+        Open sessions get ``exit_timeout_s`` to end; after that the processes are killed.
+        """
+        self._close(grace_s=self._options.exit_timeout_s + 5)
+
+    def _close(self, grace_s: float) -> None:
+        try:
+            self._end(grace_s)
+        finally:
+            self._lock.release()
+
+    def _end(self, grace_s: float) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            if grace_s:
+                self._on_progress("the server did not stop in time and is killed")
+            process.kill()
+            process.wait()
+        killed = kill_session(process.pid)
+        if killed and grace_s:
+            self._on_progress(f"killed {len(killed)} processes that the server left behind")
+        shared_memory.remove_regions(self._prefix)
+        self.follow_log()
+        self._process = None
+
+    def usage(self) -> list[ProcessUsage]:
+        """What the server's processes use now; empty when it is not running."""
+        return usage(self._process.pid) if self._process else []
+
+    def shared_memory_bytes(self) -> int:
+        """Size of the server's shared memory regions now (bytes)."""
+        return sum(path.stat().st_size for path in shared_memory.SHARED_MEMORY.glob(f"{self._prefix}*"))
