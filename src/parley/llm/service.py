@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -20,9 +19,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.llm.tool_stream import BadCall, Piece, Text, ToolStream
-
-_EARLY_ABORTS = 1024
-_EARLY_ABORT_SECONDS = 30.0
+from parley.serving.early_aborts import EarlyAborts
 
 
 class ChatService:
@@ -46,11 +43,8 @@ class ChatService:
         self._engine = engine
         self._prompts = prompts
         self._max_requests = max_requests
-        self._clock = clock
         self._active: set[str] = set()
-        # Aborts whose request is not here yet, by id, with their time: requests travel on other
-        # streams than aborts and may be overtaken.
-        self._early_aborts: OrderedDict[str, float] = OrderedDict()
+        self._early_aborts = EarlyAborts(clock=clock)
 
     @property
     def active(self) -> int:
@@ -70,7 +64,7 @@ class ChatService:
         request_id = request.request_id
         if not request_id:
             raise InvalidMessageError("request_id is empty")
-        if self._aborted_early(request_id):
+        if self._early_aborts.take(request_id):
             yield Completed(finish_reason="abort")
             return
         if request_id in self._active:
@@ -89,15 +83,8 @@ class ChatService:
         """Stop a request: running, waiting, or still on its way here."""
         if request_id in self._active:
             await self._engine.abort(request_id)
-            return
-        self._early_aborts[request_id] = self._clock()
-        self._early_aborts.move_to_end(request_id)
-        while len(self._early_aborts) > _EARLY_ABORTS:
-            self._early_aborts.popitem(last=False)
-
-    def _aborted_early(self, request_id: str) -> bool:
-        at = self._early_aborts.pop(request_id, None)
-        return at is not None and self._clock() - at < _EARLY_ABORT_SECONDS
+        else:
+            self._early_aborts.add(request_id)
 
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling

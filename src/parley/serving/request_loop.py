@@ -66,8 +66,7 @@ class RequestLoop:
                 # Copied now: the tensors are gone when execute returns.
                 inputs = read_tensors(request.inputs())
                 self._loop.call_soon_threadsafe(self._begin, responder, inputs)
-            except Exception as error:  # noqa: BLE001 - answered
-                _log.exception("a request could not be taken")
+            except Exception as error:  # noqa: BLE001 - answered and logged
                 responder.fail(error)
 
     def close(self, release: Callable[[], Awaitable[None]] | None = None, timeout_s: float = 15.0) -> None:

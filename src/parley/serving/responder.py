@@ -50,7 +50,13 @@ class Responder:
         self._end(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the request with an error; does nothing when it has ended."""
+        """End the request with an error, and log it; does nothing when it has ended."""
+        if not self._open:
+            return
+        if isinstance(error, ParleyError):
+            _log.warning("%s: %s", self._name, error.to_wire())
+        else:
+            _log.error("%s failed", self._name, exc_info=error)
         self._end(make_error(self._pb, error))
 
     @property
@@ -86,9 +92,5 @@ class Responder:
         if not isinstance(error, Exception):  # cancelled task, interpreter exit
             self.fail(ShuttingDownError("the server stopped while the request was running"))
             return False
-        if isinstance(error, ParleyError):
-            _log.warning("%s: %s", self._name, error.to_wire())
-        else:
-            _log.error("%s failed", self._name, exc_info=error)
         self.fail(error)
         return True

@@ -1,0 +1,242 @@
+"""Speech from espeak-ng: requests wait in a bounded queue for the one thread that may synthesize."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import unicodedata
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InvalidMessageError, OverloadedError, ParleyError, ShuttingDownError
+from parley.serving.early_aborts import EarlyAborts
+from parley.tts.espeak_library import OnAudio, WordEvent
+from parley.tts.espeak_voices import voice_file
+from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
+from parley.tts.word_marks import WordMarker
+
+_log = logging.getLogger(__name__)
+
+MAX_TEXT = 4_000
+"""Characters of one request: about four minutes of speech and 100 ms of work."""
+
+# espeak-ng leaves pauses between the sentences of a text, but none at its end, where the next
+# segment of the answer follows. Milliseconds, as long as its own pauses.
+_PAUSES_MS = {".": 300, "!": 300, "?": 300, "…": 300, ":": 200, ";": 200, ",": 150}
+_CHUNK_MS = 180
+"""Audio per chunk after the first, which is one buffer: fewer messages cost less for everybody."""
+_CLOSING = "\"')]}»”\u2019"
+
+
+class Library(Protocol):
+    """The part of :class:`parley.tts.espeak_library.EspeakLibrary` that is used."""
+
+    sample_rate: int
+
+    def set_voice(self, identifier: str) -> bool:
+        """Choose a voice."""
+        ...
+
+    def speak(self, text: str, on_audio: OnAudio) -> None:
+        """Synthesize."""
+        ...
+
+    def close(self) -> None:
+        """Free the library."""
+        ...
+
+
+class SpeechSink(Protocol):
+    """Where the audio of one request goes. Called from the synthesis thread."""
+
+    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+        """Take a piece; False: no more is wanted."""
+        ...
+
+    def finish(self) -> None:
+        """All was said, or the request was aborted."""
+        ...
+
+    def fail(self, error: ParleyError) -> None:
+        """The request failed."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Job:
+    request: SpeakRequest
+    sink: SpeechSink
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class EspeakSynthesizer:
+    """Speaks requests one after the other: each takes about a hundredth of its audio's length.
+
+    ``submit`` and ``abort`` must come from one thread.
+
+    Args:
+        library: espeak-ng.
+        max_requests: requests waiting before more are refused.
+    """
+
+    def __init__(self, library: Library, *, max_requests: int = 64) -> None:
+        self._library = library
+        self._voice = ""
+        self._waiting: queue.Queue[_Job | None] = queue.Queue(max_requests)
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}  # waiting and running, by id; guarded by the lock
+        self._closed = False
+        self._early_aborts = EarlyAborts()
+        self._thread = threading.Thread(target=self._run, name="espeak", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+        """Queue a request; its sink is told everything that happens from now on."""
+        try:
+            self._admit(request, sink)
+        except ParleyError as error:
+            sink.fail(error)
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request within one buffer: running, waiting, or still on its way here."""
+        with self._lock:
+            job = self._jobs.get(request_id)
+        if job is None:
+            self._early_aborts.add(request_id)
+        else:
+            job.stop.set()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Fail what is waiting or running and free the library."""
+        with self._lock:
+            self._closed = True
+            jobs = tuple(self._jobs.values())
+        for job in jobs:
+            job.stop.set()
+            job.sink.fail(ShuttingDownError("the model is being unloaded"))
+        try:
+            self._waiting.put(None, timeout=timeout_s)
+        except queue.Full:
+            _log.error("the synthesis thread takes no more requests")
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("the synthesis thread did not stop within %g s", timeout_s)
+        else:
+            self._library.close()
+
+    def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+        request_id = request.request_id
+        if not request_id:
+            raise InvalidMessageError("request_id is empty")
+        if len(request.text) > MAX_TEXT:
+            raise InvalidMessageError(
+                f"text of {len(request.text)} characters; at most {MAX_TEXT} are allowed"
+            )
+        voice_file(request.voice, request.language)
+        if self._early_aborts.take(request_id):
+            sink.finish()
+            return
+        job = _Job(request, sink)
+        with self._lock:
+            if self._closed:
+                raise ShuttingDownError("the model is being unloaded")
+            if request_id in self._jobs:
+                raise InvalidMessageError(f"request id {request_id!r} is in use")
+            try:
+                self._waiting.put_nowait(job)
+            except queue.Full as error:
+                raise OverloadedError(f"{self._waiting.maxsize} requests are waiting already") from error
+            self._jobs[request_id] = job
+
+    def _run(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            try:
+                if not job.stop.is_set():
+                    self._speak(job)
+                job.sink.finish()
+            except ParleyError as error:
+                job.sink.fail(error)
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                _log.exception("speech request %s failed", job.request.request_id)
+                job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
+            finally:
+                with self._lock:
+                    del self._jobs[job.request.request_id]
+
+    def _speak(self, job: _Job) -> None:
+        text = plain_text(job.request.text)
+        if not is_speakable(text):
+            return
+        voice = voice_file(job.request.voice, job.request.language)
+        if voice != self._voice:
+            if not self._library.set_voice(voice):
+                raise ParleyError(f"espeak-ng has no voice {voice}")
+            self._voice = voice
+        utterance = _Utterance(job, text, self._library.sample_rate)
+        self._library.speak(text, utterance.add)
+        if not job.stop.is_set():
+            utterance.end()
+
+
+class _Utterance:
+    """Cuts the audio of one request into chunks, counts and labels them."""
+
+    def __init__(self, job: _Job, text: str, sample_rate: int) -> None:
+        self._job = job
+        self._text = text
+        self._rate = sample_rate
+        self._marker = WordMarker(text)
+        self._offset = 0
+        self._audio: list[NDArray[np.int16]] = []  # of the chunk that is being filled
+        self._marks: list[WordMark] = []
+        self._wanted = 1  # samples; the first buffer goes out at once
+
+    def add(self, audio: NDArray[np.int16], words: list[WordEvent]) -> bool:
+        """Take the next buffer; False: the request was aborted."""
+        if self._job.stop.is_set():
+            return False
+        for word in words:
+            self._marks += self._marker.event(word.position, word.at_sample)
+        self._audio.append(audio)
+        if sum(map(len, self._audio)) >= self._wanted:
+            self._send()
+            self._wanted = self._rate * _CHUNK_MS // 1000
+        return not self._job.stop.is_set()
+
+    def end(self) -> None:
+        """Add the pause after the text, and the marks that are still due."""
+        self._marks += self._marker.rest()
+        self._audio.append(np.zeros(self._rate * pause_after(self._text) // 1000, np.int16))
+        if self._marks or any(map(len, self._audio)):
+            self._send()
+
+    def _send(self) -> None:
+        audio = np.concatenate(self._audio)
+        chunk = SpeechChunk(sample_rate=self._rate, offset=self._offset, words=self._marks)
+        self._offset += len(audio)
+        self._audio, self._marks = [], []
+        if not self._job.sink.send(chunk, audio):
+            self._job.stop.set()
+
+
+def plain_text(text: str) -> str:
+    """``text`` with a space for every control character, of the same length.
+
+    espeak-ng reads embedded commands after U+0001 and ends at U+0000.
+    """
+    return "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
+
+
+def is_speakable(text: str) -> bool:
+    """Whether there is anything but space and punctuation."""
+    return any(unicodedata.category(char)[0] in "LNSM" for char in text)
+
+
+def pause_after(text: str) -> int:
+    """Milliseconds of silence that the end of ``text`` asks for."""
+    stripped = text.rstrip().rstrip(_CLOSING)
+    return _PAUSES_MS.get(stripped[-1:], 0)
