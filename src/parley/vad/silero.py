@@ -69,7 +69,7 @@ class SileroVad:
             InferenceError: the network failed.
         """
         probabilities = np.zeros(windows.shape[:2], np.float32)
-        recurrent = np.ascontiguousarray(state.transpose(1, 0, 2))
+        recurrent = state.transpose(1, 0, 2).copy()
         context = context.copy()
         for step in range(windows.shape[1]):
             rows = np.flatnonzero(counts > step)

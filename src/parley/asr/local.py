@@ -1,0 +1,86 @@
+"""The three networks in this process, for whoever needs transcripts without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr import checkpoint
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.frontend import LogMel, normalize
+from parley.asr.networks import OnnxEncoder, OnnxJoint
+from parley.asr.tdt import TdtDecoder, Tokens
+from parley.asr.words import words_of
+from parley.protocol import Word
+from parley.serving.onnx import open_session
+from parley.vad.silero import FILE, SileroVad, bundled_folder
+
+
+class LocalModels:
+    """:class:`parley.asr.rail.AcousticModels` on the CPU."""
+
+    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: TdtDecoder) -> None:
+        self._vad = vad
+        self._encoder = encoder
+        self._decoder = decoder
+
+    @classmethod
+    def open(cls, export: Checkpoint, *, threads: int = 1) -> Self:
+        """Load the networks of an export, and the voice activity network of its package.
+
+        Raises:
+            ModelLoadingError: one of them cannot be loaded.
+        """
+        return cls(
+            SileroVad(open_session(bundled_folder() / FILE, threads=threads)),
+            OnnxEncoder(open_session(export.encoder, threads=threads)),
+            TdtDecoder.of(export, OnnxJoint(open_session(export.decoder, threads=threads))),
+        )
+
+    def detect(
+        self,
+        windows: NDArray[np.float32],
+        counts: NDArray[np.int32],
+        state: NDArray[np.float32],
+        context: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.vad.silero.SileroVad.detect`."""
+        return self._vad.detect(windows, counts, state, context)
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See :meth:`parley.asr.networks.OnnxEncoder.encode`."""
+        return self._encoder.encode(features, lengths)
+
+    def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
+        """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""
+        tokens, _ = self._decoder.decode(encoded, lengths, self._decoder.initial_state(len(lengths)))
+        return tokens
+
+
+class Transcriber:
+    """Whole recordings to words, with the serving code and without segmentation."""
+
+    def __init__(self, folder: Path, *, threads: int = 1) -> None:
+        """Load an export.
+
+        Args:
+            folder: the export (see :mod:`parley.asr.checkpoint`).
+            threads: CPU threads of each network.
+
+        Raises:
+            ModelLoadingError: it cannot be loaded.
+        """
+        self._checkpoint = checkpoint.load(folder)
+        self._models = LocalModels.open(self._checkpoint, threads=threads)
+        self._mel = LogMel(self._checkpoint.config)
+
+    def words(self, audio: NDArray[np.int16]) -> list[Word]:
+        """Recognise a recording: i16 ``[n]``, 16 kHz mono, at least one feature frame (10 ms) long."""
+        features = normalize(self._mel.offline(audio.astype(np.float32) / np.float32(32768)))
+        encoded, lengths = self._models.encode(features[None], np.array([features.shape[1]], np.int64))
+        return words_of(self._models.decode(encoded, lengths)[0], self._checkpoint)

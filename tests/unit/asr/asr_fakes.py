@@ -1,0 +1,96 @@
+"""Stand-ins for the networks whose answers follow from their input alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parley.asr.tdt import Tokens
+
+VOCABULARY = 12
+DURATIONS = (0, 1, 2, 3, 4)
+LAYERS, WIDTH, FEATURES = 2, 6, 5
+
+
+class RandomJoint:
+    """A small recurrent network with random weights; it emits tokens, blanks and every duration."""
+
+    layers = LAYERS
+    width = WIDTH
+
+    def __init__(self, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.rows_seen: list[int] = []
+        self._embed = rng.standard_normal((VOCABULARY + 1, WIDTH)).astype(np.float32)
+        self._mix = rng.standard_normal((LAYERS, WIDTH, WIDTH)).astype(np.float32)
+        self._frame = 3 * rng.standard_normal((FEATURES, VOCABULARY + 1 + len(DURATIONS))).astype(np.float32)
+        self._out = rng.standard_normal((WIDTH, VOCABULARY + 1 + len(DURATIONS))).astype(np.float32)
+
+    def step(self, frames, targets, hidden, cell):
+        self.rows_seen.append(len(targets))
+        below = self._embed[targets]
+        new_hidden, new_cell = np.empty_like(hidden), np.empty_like(cell)
+        for layer in range(LAYERS):
+            # Row by row: the sums then do not depend on how many rows there are.
+            mixed = np.stack([row @ self._mix[layer] for row in hidden[layer]])
+            new_cell[layer] = 0.5 * cell[layer] + np.tanh(below + mixed)
+            new_hidden[layer] = np.tanh(new_cell[layer])
+            below = new_hidden[layer]
+        scores = np.stack(
+            [f @ self._frame + b @ self._out for f, b in zip(frames, below, strict=True)]
+        ).astype(np.float32)
+        scores[:, VOCABULARY] += 4.0  # blanks are common
+        return scores, new_hidden, new_cell
+
+
+class ScriptedJoint:
+    """Answers (token, duration class) pairs in turn, for one row."""
+
+    layers = 1
+    width = 1
+
+    def __init__(self, *script: tuple[int, int]) -> None:
+        self._script = iter(script)
+
+    def step(self, frames, targets, hidden, cell):
+        token, duration = next(self._script)
+        scores = np.zeros((1, VOCABULARY + 1 + len(DURATIONS)), np.float32)
+        scores[0, token] = 9.0
+        scores[0, VOCABULARY + 1 + duration] = 9.0
+        return scores, hidden + 1, cell + 1
+
+
+class LoudnessModels:
+    """Loud windows are speech, and a stretch of speech is the number of its feature frames.
+
+    The transcript of a stretch is one word that names its length, such as ``t120``.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.failure: dict[str, Exception] = {}
+
+    def detect(self, windows, counts, state, context):
+        self._called("detect", len(windows))
+        probabilities = np.where(np.abs(windows).mean(axis=2) > 0.1, 0.9, 0.02).astype(np.float32)
+        return probabilities, state + 1, context + 1
+
+    def encode(self, features, lengths):
+        self._called("encode", len(features))
+        return features, lengths
+
+    def decode(self, encoded, lengths):
+        self._called("decode", len(encoded))
+        return [
+            Tokens(
+                np.array([length], np.int32),
+                np.zeros(1, np.int32),
+                np.array([length // 8], np.int32),
+                np.full(1, 0.5, np.float32),
+            )
+            for length in lengths
+        ]
+
+    def _called(self, name: str, rows: int) -> None:
+        self.calls.append((name, rows))
+        if name in self.failure:
+            raise self.failure[name]

@@ -1,0 +1,274 @@
+"""Streams and the step that serves them, with networks whose answers are known."""
+
+import numpy as np
+import pytest
+from asr_fakes import LoudnessModels
+
+from parley.asr.checkpoint import Checkpoint, ParakeetConfig
+from parley.asr.frontend import LogMel
+from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.rail import Chunk, Heard, step
+from parley.asr.stream import AsrStream, StreamLimits
+from parley.errors import InferenceError, InvalidMessageError
+from parley.protocol import VadOptions
+
+CONFIG = ParakeetConfig(features_size=8)
+CHECKPOINT = Checkpoint(None, CONFIG, tuple(f"▁t{number}" for number in range(10_000)), blank=9_999)
+MEL = LogMel(CONFIG)
+MS = 16
+
+
+def sound(*pieces):
+    """Audio of (milliseconds, loud) pieces."""
+    parts = [np.full(ms * MS, 8000 if loud else 0, np.int16) for ms, loud in pieces]
+    return np.concatenate(parts)
+
+
+def new_stream(options=None, **limits):
+    return AsrStream(CHECKPOINT, MEL, options or AsrOptions(), StreamLimits(**limits))
+
+
+def feed(stream, audio, models=None, *, chunk_ms=80, flush=False):
+    """Send audio in chunks; return the stream and all replies."""
+    models = models or LoudnessModels()
+    replies = []
+    for start in range(0, max(len(audio), 1), chunk_ms * MS):
+        piece = audio[start : start + chunk_ms * MS]
+        last = start + chunk_ms * MS >= len(audio)
+        (heard,) = step([Chunk(stream, piece, flush and last)], models)
+        assert isinstance(heard, Heard)
+        stream = heard.stream
+        replies.append(heard.reply)
+    return stream, replies
+
+
+def events_of(replies, kind=object):
+    return [event for reply in replies for event in reply.events if isinstance(event, kind)]
+
+
+def finals(replies):
+    return [event for event in events_of(replies, TranscriptEvent) if event.is_final]
+
+
+UTTERANCE = ((640, False), (960, True), (640, False))
+
+
+def test_an_utterance_is_reported_in_order():
+    _, replies = feed(new_stream(), sound(*UTTERANCE))
+    events = events_of(replies)
+    assert events[0] == SpeechStartedEvent(utterance=1, at_ms=640)
+    assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920)
+    assert events[-1].is_final
+    assert all(isinstance(event, TranscriptEvent) and not event.is_final for event in events[1:-2])
+    assert {event.utterance for event in events} == {1}
+
+
+def test_the_final_comes_in_the_reply_that_reports_the_end():
+    _, replies = feed(new_stream(), sound(*UTTERANCE))
+    (reply,) = [reply for reply in replies if events_of([reply], SpeechStoppedEvent)]
+    assert [type(event) for event in reply.events] == [SpeechStoppedEvent, TranscriptEvent]
+
+
+def test_the_final_covers_the_preroll_and_the_silence():
+    _, replies = feed(new_stream(), sound(*UTTERANCE))
+    # From 320 ms before the onset to the detection, in feature frames of 10 ms.
+    assert finals(replies)[0].text == f"t{(320 + 960 + 320) // 10}"
+    assert finals(replies)[0].words[0].start_ms == 640 - 320
+
+
+@pytest.mark.parametrize("chunk_ms", [1, 20, 32, 100, 333, 1000])
+def test_how_the_audio_is_cut_changes_nothing_but_the_partials(chunk_ms):
+    audio = sound(*UTTERANCE, *UTTERANCE)
+    _, replies = feed(new_stream(), audio, chunk_ms=chunk_ms)
+    expected = [
+        SpeechStartedEvent(utterance=1, at_ms=640),
+        SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920),
+        "t160",
+        SpeechStartedEvent(utterance=2, at_ms=2880),
+        SpeechStoppedEvent(utterance=2, at_ms=3840, detected_at_ms=4160),
+        "t160",
+    ]
+    found = [
+        event.text if isinstance(event, TranscriptEvent) else event
+        for event in events_of(replies)
+        if not isinstance(event, TranscriptEvent) or event.is_final
+    ]
+    assert found == expected
+    assert replies[-1].stream_ms == 2 * 2240
+
+
+def test_several_utterances_in_one_piece_keep_their_order():
+    _, replies = feed(new_stream(), sound(*UTTERANCE, *UTTERANCE), chunk_ms=10_000)
+    kinds = [type(event).__name__ for event in replies[0].events]
+    assert kinds == ["SpeechStartedEvent", "SpeechStoppedEvent", "TranscriptEvent"] * 2
+
+
+@pytest.mark.parametrize(("interval", "count"), [(240, 4), (480, 2), (0, 0), (1200, 1)])
+def test_partials_come_once_per_interval_of_new_audio(interval, count):
+    _, replies = feed(new_stream(AsrOptions(partial_interval_ms=interval)), sound(*UTTERANCE), chunk_ms=20)
+    partials = [event for event in events_of(replies, TranscriptEvent) if not event.is_final]
+    assert len(partials) in (count, count + 1)  # one may fall into the silence that ends the speech
+
+
+def test_a_partial_that_says_nothing_new_is_not_sent():
+    class Constant(LoudnessModels):
+        def encode(self, features, lengths):
+            return features, np.full_like(lengths, 7)
+
+    _, replies = feed(new_stream(), sound((320, False), (3200, True), (640, False)), Constant())
+    assert [event.text for event in events_of(replies, TranscriptEvent)] == ["t7", "t7"]
+
+
+def test_words_are_left_out_on_request():
+    _, replies = feed(new_stream(AsrOptions(words=False)), sound(*UTTERANCE))
+    assert finals(replies)[0].words == []
+    assert finals(replies)[0].confidence == 0.5
+
+
+def test_silence_needs_no_decoding():
+    models = LoudnessModels()
+    feed(new_stream(), sound((3200, False)), models)
+    assert {name for name, _ in models.calls} == {"detect"}
+
+
+def test_flush_ends_the_utterance_with_every_sample_that_was_sent():
+    _, replies = feed(new_stream(), sound((640, False), (700, True)), flush=True)
+    assert finals(replies)[0].text == f"t{(320 + 700) // 10}"
+    assert events_of(replies, SpeechStoppedEvent)[0].at_ms == 1340
+
+
+def test_flush_in_silence_says_nothing_and_the_stream_goes_on():
+    stream, replies = feed(new_stream(), sound((105, False)), flush=True)
+    assert events_of(replies) == []
+    _, replies = feed(stream, sound(*UTTERANCE))
+    assert events_of(replies)[0] == SpeechStartedEvent(utterance=1, at_ms=745)
+    assert replies[-1].stream_ms == 105 + 2240
+
+
+def test_a_new_utterance_does_not_hear_the_end_of_the_last_one_again():
+    options = AsrOptions(vad=VadOptions(silence_ms=96))
+    audio = sound((640, False), (640, True), (128, False), (640, True), (640, False))
+    _, replies = feed(new_stream(options), audio, chunk_ms=32)
+    first, second = finals(replies)
+    assert first.text == f"t{(320 + 640 + 96) // 10}"
+    # Only half of the silence before it was heard as silence: 48 ms, and 32 ms came after.
+    assert second.text == f"t{(48 + 32 + 640 + 96) // 10}"
+
+
+def test_speech_without_a_pause_loses_nothing_at_the_forced_end():
+    audio = sound((320, False), (2880, True), (640, False))
+    _, replies = feed(new_stream(max_utterance_ms=1600), audio, chunk_ms=32)
+    assert [event.text for event in finals(replies)] == ["t192", f"t{(2880 - 1600 + 320) // 10}"]
+    assert [event.utterance for event in finals(replies)] == [1, 2]
+
+
+def test_a_long_utterance_is_settled_at_its_quietest_place():
+    pause = ((1600, True), (64, False))
+    audio = sound((320, False), *pause, *pause, *pause, (640, False))
+    models = LoudnessModels()
+    stream = new_stream(window_ms=3000, cut_search_ms=1600)
+    stream, replies = feed(stream, audio, models, chunk_ms=32)
+    (final,) = finals(replies)
+    lengths = [int(word.text[1:]) for word in final.words]
+    assert len(lengths) == 3
+    assert sum(lengths) == (320 + 3 * 1664 + 256) // 10
+    cuts = [word.start_ms for word in final.words[1:]]
+    for cut, (start, end) in zip(cuts, [(1920, 1984), (3584, 3648)], strict=True):
+        assert start <= cut <= end
+    assert max(int(event.words[-1].text[1:]) for event in events_of(replies, TranscriptEvent)) <= 310
+
+
+def test_memory_of_a_stream_is_bounded():
+    def size(stream):
+        features = stream._features
+        held = sum(frames.nbytes for frames in features._frames) if features else 0
+        return stream._audio.nbytes + held + 16 * len(features._speech if features else ())
+
+    stream = new_stream(window_ms=2000, max_utterance_ms=8000)
+    largest = []
+    for _ in range(6):
+        stream, _ = feed(stream, sound((4000, True), (10_000, False)))
+        largest.append(size(stream))
+        stream, _ = feed(stream, sound((5000, True)))
+        largest.append(size(stream))
+    assert max(largest) < 60_000 + 2000 // 10 * 8 * 4
+    assert largest[-2:] == largest[2:4]
+
+
+def test_streams_together_get_what_each_gets_alone():
+    sounds = [sound((100 * row, False), (500 + 300 * row, True), (900, False)) for row in range(5)]
+    expected = [feed(new_stream(), audio)[1] for audio in sounds]
+    streams = [new_stream() for _ in sounds]
+    found = [[] for _ in sounds]
+    models = LoudnessModels()
+    for start in range(0, max(map(len, sounds)), 80 * MS):
+        rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
+        heard = step([Chunk(streams[row], sounds[row][start : start + 80 * MS]) for row in rows], models)
+        for row, item in zip(rows, heard, strict=True):
+            streams[row] = item.stream
+            found[row].append(item.reply)
+    for own, together in zip(expected, found, strict=True):
+        assert events_of(together) == events_of(own)
+        assert [reply.speech_probability for reply in together] == [r.speech_probability for r in own]
+
+
+def test_one_step_makes_one_call_to_each_network():
+    models = LoudnessModels()
+    streams = [feed(new_stream(), sound((320, False), (700, True)), LoudnessModels())[0] for _ in range(4)]
+    heard = step([Chunk(stream, sound((240, True))) for stream in streams], models)
+    assert models.calls == [("detect", 4), ("encode", 4), ("decode", 4)]
+    assert [item.reply.batch for item in heard] == [4] * 4
+
+
+def test_timings_are_those_of_the_calls_that_were_made():
+    ticks = iter(range(100))
+    stream, _ = feed(new_stream(), sound((320, False), (700, True)))
+    speaking, silent, nothing = step(
+        [
+            Chunk(stream, sound((240, True))),
+            Chunk(new_stream(), sound((160, False))),
+            Chunk(new_stream(), sound((1, False))),
+        ],
+        LoudnessModels(),
+        clock=lambda: next(ticks),
+    )
+    assert (speaking.reply.vad_ms, speaking.reply.encoder_ms, speaking.reply.decoder_ms) == (1000,) * 3
+    assert (silent.reply.vad_ms, silent.reply.encoder_ms, silent.reply.decoder_ms) == (1000, 0, 0)
+    assert nothing.reply.vad_ms == 0
+
+
+@pytest.mark.parametrize("broken", ["detect", "encode", "decode"])
+def test_after_a_failure_the_same_piece_can_be_sent_again(broken):
+    audio = sound(*UTTERANCE)
+    expected = events_of(feed(new_stream(), audio)[1])
+    models = LoudnessModels()
+    stream, found, failures = new_stream(), [], 0
+    for start in range(0, len(audio), 80 * MS):
+        chunk = Chunk(stream, audio[start : start + 80 * MS])
+        models.failure = {broken: InferenceError("out of order")}
+        (result,) = step([chunk], models)
+        if isinstance(result, InferenceError):
+            failures += 1
+            models.failure = {}
+            (result,) = step([chunk], models)
+        stream = result.stream
+        found += result.reply.events
+    assert failures > 0
+    assert found == expected
+
+
+def test_a_failing_encoder_fails_only_the_streams_that_needed_it():
+    models = LoudnessModels()
+    models.failure = {"encode": InferenceError("out of order")}
+    speaking, _ = feed(new_stream(), sound((320, False), (700, True)))
+    failed, heard = step(
+        [Chunk(speaking, sound((240, True))), Chunk(new_stream(), sound((160, False)))], models
+    )
+    assert isinstance(failed, InferenceError)
+    assert heard.reply.stream_ms == 160
+
+
+@pytest.mark.parametrize("interval", [-1, 60_001])
+def test_an_interval_out_of_range_is_refused(interval):
+    with pytest.raises(InvalidMessageError, match="partial_interval_ms"):
+        new_stream(AsrOptions(partial_interval_ms=interval))

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parley.asr.checkpoint import Checkpoint, ParakeetConfig
+from parley.asr.tdt import Tokens
+from parley.asr.words import confidence_of, text_of, words_of
+
+VOCABULARY = ("<unk>", "▁hel", "lo", "▁", "w", "orld", ".", "'s", "<blk>")
+CHECKPOINT = Checkpoint(Path(), ParakeetConfig(), VOCABULARY, blank=8)
+
+
+def words(*tokens, offset_ms=0):
+    """Words of (token, frame, duration, confidence) tuples."""
+    columns = [list(column) for column in zip(*tokens, strict=True)] or [[], [], [], []]
+    arrays = [np.array(column, np.int32) for column in columns[:3]]
+    return words_of(Tokens(*arrays, np.array(columns[3], np.float32)), CHECKPOINT, offset_ms=offset_ms)
+
+
+def test_no_tokens_are_no_words():
+    assert words() == []
+    assert text_of([]) == ""
+    assert confidence_of([]) == 0.0
+
+
+def test_a_mark_begins_a_word_and_times_are_those_of_its_tokens():
+    first, second = words((1, 2, 1, 0.9), (2, 3, 2, 0.7), (3, 10, 1, 0.5), (4, 11, 0, 0.5), (5, 11, 4, 0.5))
+    assert (first.text, first.start_ms, first.end_ms) == ("hello", 160, 400)
+    assert (second.text, second.start_ms, second.end_ms) == ("world", 800, 1200)
+    assert first.confidence == pytest.approx(0.8)
+    assert confidence_of([first, second]) == pytest.approx(0.65)
+
+
+def test_times_are_counted_from_the_offset():
+    (word,) = words((1, 0, 1, 1.0), offset_ms=1_000)
+    assert (word.start_ms, word.end_ms) == (1_000, 1_080)
+
+
+def test_punctuation_takes_no_time():
+    (word,) = words((1, 0, 1, 1.0), (2, 1, 1, 1.0), (6, 9, 2, 1.0))
+    assert (word.text, word.end_ms) == ("hello.", 160)
+
+
+def test_an_ending_belongs_to_its_word():
+    assert text_of(words((1, 0, 1, 1.0), (2, 1, 1, 1.0), (7, 2, 1, 1.0))) == "hello's"
+
+
+def test_control_tokens_and_a_lonely_mark_are_not_words():
+    assert words((0, 0, 1, 1.0), (3, 4, 1, 1.0)) == []
+
+
+def test_tokens_before_the_first_mark_are_a_word():
+    assert [word.text for word in words((4, 0, 1, 1.0), (5, 1, 1, 1.0), (1, 2, 1, 1.0))] == ["world", "hel"]

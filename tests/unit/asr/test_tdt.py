@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint
+
+from parley.asr.tdt import TdtDecoder, tsallis_confidence
+from parley.errors import InferenceError
+
+BLANK = VOCABULARY
+FIELDS = ("ids", "frames", "durations", "confidences")
+
+
+def decoder_of(network, max_symbols=10):
+    return TdtDecoder(network, blank=BLANK, durations=DURATIONS, max_symbols=max_symbols)
+
+
+def one_by_one(network, encoded, length, max_symbols=10):
+    """Plain greedy decoding of one row: (token, frame, duration) triples."""
+    hidden = np.zeros((network.layers, 1, network.width), np.float32)
+    cell, target, at, symbols, found = hidden, BLANK, 0, 0, []
+    while at < length:
+        scores, next_hidden, next_cell = network.step(
+            encoded[:, at][None], np.array([target], np.int32), hidden, cell
+        )
+        token = int(scores[0, : BLANK + 1].argmax())
+        duration = DURATIONS[int(scores[0, BLANK + 1 :].argmax())]
+        advance = duration
+        if token != BLANK:
+            found.append((token, at, duration))
+            hidden, cell, target = next_hidden, next_cell, token
+            symbols += 1
+            if symbols >= max_symbols and duration == 0:
+                advance = 1
+        elif duration == 0:
+            advance = 1
+        if advance:
+            symbols = 0
+        at += advance
+    return found
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(1)
+    lengths = np.array([40, 7, 0, 23, 1, 40], np.int64)
+    return rng.standard_normal((6, FEATURES, 40)).astype(np.float32), lengths
+
+
+def test_rows_in_lockstep_equal_rows_one_by_one(batch):
+    encoded, lengths = batch
+    decoder = decoder_of(RandomJoint())
+    rows, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    for row, values, length in zip(rows, encoded, lengths, strict=True):
+        expected = one_by_one(RandomJoint(), values, length)
+        assert list(zip(*(getattr(row, name).tolist() for name in FIELDS[:3]), strict=True)) == expected
+    assert {0, 1, 2, 3, 4} <= set(np.concatenate([row.durations for row in rows]).tolist())
+
+
+def test_the_network_runs_once_per_symbol_for_all_rows_not_done(batch):
+    encoded, lengths = batch
+    alone = []
+    for row in range(6):
+        network = RandomJoint()
+        decoder = decoder_of(network)
+        decoder.decode(encoded[row : row + 1], lengths[row : row + 1], decoder.initial_state(1))
+        alone.append(len(network.rows_seen))
+    network = RandomJoint()
+    decoder = decoder_of(network)
+    decoder.decode(encoded, lengths, decoder.initial_state(6))
+    assert len(network.rows_seen) == max(alone)
+    assert sum(network.rows_seen) == sum(alone)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 13])
+def test_pieces_equal_one_shot(batch, size):
+    encoded, _ = batch
+    lengths = np.full(6, 40, np.int64)
+    decoder = decoder_of(RandomJoint())
+    whole, whole_state = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    state = decoder.initial_state(6)
+    found = [{name: [] for name in FIELDS} for _ in range(6)]
+    for start in range(0, 40, size):
+        piece = encoded[:, :, start : start + size]
+        tokens, state = decoder.decode(piece, np.full(6, piece.shape[2], np.int64), state)
+        for row, part in zip(found, tokens, strict=True):
+            for name in FIELDS:
+                row[name] += (getattr(part, name) + (start if name == "frames" else 0)).tolist()
+    for row, expected in zip(found, whole, strict=True):
+        for name in FIELDS:
+            assert row[name] == getattr(expected, name).tolist()
+    for name in ("targets", "hidden", "cell", "skip"):
+        assert np.array_equal(getattr(state, name), getattr(whole_state, name))
+
+
+def test_the_padding_of_a_row_is_never_read(batch):
+    encoded, lengths = batch
+    decoder = decoder_of(RandomJoint())
+    clean, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    for row, length in enumerate(lengths):
+        encoded[row, :, length:] = np.nan
+    dirty, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    assert [row.ids.tolist() for row in dirty] == [row.ids.tolist() for row in clean]
+
+
+def decode_script(*script, frames, max_symbols=10):
+    decoder = decoder_of(ScriptedJoint(*script), max_symbols)
+    encoded = np.zeros((1, FEATURES, frames), np.float32)
+    (tokens,), state = decoder.decode(encoded, np.array([frames]), decoder.initial_state(1))
+    return tokens, state
+
+
+def test_a_blank_of_no_duration_advances_by_one_frame_and_leaves_the_state():
+    tokens, state = decode_script((BLANK, 0), (3, 1), frames=2)
+    assert (tokens.ids.tolist(), tokens.frames.tolist()) == ([3], [1])
+    assert state.hidden.item() == 1.0
+
+
+def test_tokens_of_no_duration_share_a_frame_up_to_the_limit():
+    tokens, _ = decode_script((1, 0), (2, 0), (3, 0), (4, 1), frames=2, max_symbols=3)
+    assert tokens.ids.tolist() == [1, 2, 3, 4]
+    assert tokens.frames.tolist() == [0, 0, 0, 1]
+
+
+def test_a_duration_past_the_end_is_carried():
+    tokens, state = decode_script((1, 4), frames=1)
+    assert tokens.durations.tolist() == [4]
+    assert state.skip.tolist() == [3]
+    assert state.targets.tolist() == [1]
+
+
+def test_scores_that_are_not_finite_are_an_error():
+    class Broken(ScriptedJoint):
+        def step(self, frames, targets, hidden, cell):
+            scores, hidden, cell = super().step(frames, targets, hidden, cell)
+            return scores * np.nan, hidden, cell
+
+    decoder = decoder_of(Broken((1, 1)))
+    with pytest.raises(InferenceError, match="not finite"):
+        decoder.decode(np.zeros((1, FEATURES, 2), np.float32), np.array([2]), decoder.initial_state(1))
+
+
+def test_confidence_is_zero_for_a_uniform_and_one_for_a_sure_distribution():
+    sure = np.zeros((1, 129), np.float32)
+    sure[0, 7] = 200.0
+    assert tsallis_confidence(np.full((1, 129), 5.0, np.float32)).tolist() == [0.0]
+    assert tsallis_confidence(sure).tolist() == [1.0]
+
+
+def test_confidence_is_the_published_formula():
+    logits = np.random.default_rng(0).standard_normal((4, 129)).astype(np.float32) * 6
+    alpha, count = 0.33, 129
+    for row, found in zip(logits, tsallis_confidence(logits), strict=True):
+        p = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
+        entropy = (1 - (p**alpha).sum()) / (alpha - 1)
+        greatest = (1 - count ** (1 - alpha)) / (alpha - 1)
+        expected = (np.exp(-entropy) - np.exp(-greatest)) / (1 - np.exp(-greatest))
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, models, spoken):
+    from parley.asr.frontend import LogMel, normalize
+    from parley.asr.networks import OnnxJoint
+    from parley.serving.onnx import open_session
+
+    mel = LogMel(export.config)
+    features = [normalize(mel.offline(clip.audio.astype(np.float32) / 32768)) for clip in spoken[:8]]
+    lengths = np.array([item.shape[1] for item in features], np.int64)
+    padded = np.zeros((8, mel.bands, lengths.max()), np.float32)
+    for row, item in enumerate(features):
+        padded[row, :, : item.shape[1]] = item
+    encoded, encoded_lengths = models.encode(padded, lengths)
+    together = models.decode(encoded, encoded_lengths)
+    decoder = TdtDecoder.of(export, OnnxJoint(open_session(export.decoder)))
+    for row, item in enumerate(features):
+        alone, length = models.encode(item[None], lengths[row : row + 1])
+        count = int(length[0])
+        assert count == encoded_lengths[row]
+        assert np.abs(alone[0, :, :count] - encoded[row, :, :count]).max() < 1e-4
+        (expected,) = models.decode(alone, length)
+        assert together[row].ids.tolist() == expected.ids.tolist()
+        assert together[row].frames.tolist() == expected.frames.tolist()
+        assert np.abs(together[row].confidences - expected.confidences).max(initial=0) < 1e-3
+        state, ids = decoder.initial_state(1), []
+        for start in range(0, count, 2):
+            piece = alone[:, :, start : min(start + 2, count)]
+            (part,), state = decoder.decode(piece, np.array([piece.shape[2]]), state)
+            ids += part.ids.tolist()
+        assert ids == expected.ids.tolist()
