@@ -84,6 +84,9 @@ def build_environment(
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
+    # Models reach each other's streams through the server's own endpoint.
+    host = "127.0.0.1" if options.grpc_address in ("0.0.0.0", "::") else options.grpc_address  # noqa: S104
+    environment["PARLEY_GRPC_URL"] = f"{host}:{options.grpc_port}"
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
     # On few cores the models' own thread pools only fight each other.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
