@@ -1,0 +1,258 @@
+"""The training loop of the tiny recogniser: flat start, then transducer and CTC together, on one CPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import numpy.typing as npt
+import sentencepiece
+import torch
+from nemo.collections.asr.models import EncDecRNNTBPEModel
+
+from tiny.asr_model import DURATIONS, ENCODER_WIDTH, FEATURES
+from tiny.augment import Heard, clean, silent, varied
+from tiny.corpus import Clips
+from tiny.flat_start import frame_labels, token_lengths
+from tiny.speech import SAMPLE_RATE
+from tiny.tdt_loss import tdt_loss
+
+BATCH = 16
+FLAT_STEPS = 400
+WARM_UP_STEPS = 200
+PEAK_RATE = 1.2e-3
+SIGMA = 0.02
+CTC_SHARE = 0.3
+SILENT_SHARE = 0.03
+"""Share of training clips that are replaced by a segment in which nobody speaks."""
+
+_REPORT_EVERY = 100
+_SAVE_EVERY = 500
+_TRIAL = 64
+_FREQUENCY_MASK = 12
+_TIME_MASK = 0.05
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When training ends: after ``steps``, or without them after ``minutes``."""
+
+    minutes: float
+    steps: int | None = None
+
+    def spent(self, step: int, seconds: float) -> float:
+        """The share of the budget that is used up, 0 to 1."""
+        return min(1.0, step / self.steps if self.steps else seconds / 60 / self.minutes)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    audio: torch.Tensor
+    """f32 ``[B, samples]``"""
+    lengths: torch.Tensor
+    """i64 ``[B]``, samples of each row."""
+    tokens: list[list[int]]
+    spans: list[tuple[int, int]]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """i64 ``[B]``, tokens of each row."""
+        return torch.tensor([len(row) for row in self.tokens])
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """i64 ``[B, U]``, padded with token 0."""
+        width = max(1, *(len(row) for row in self.tokens))
+        return torch.tensor([row + [0] * (width - len(row)) for row in self.tokens])
+
+
+class Trainer:
+    """Trains ``model`` on ``clips``; every random choice follows from ``seed`` and the step.
+
+    A checkpoint in ``folder`` is continued where it stopped.
+    """
+
+    def __init__(
+        self,
+        model: EncDecRNNTBPEModel,
+        tokenizer: sentencepiece.SentencePieceProcessor,
+        clips: Clips,
+        folder: Path,
+        seed: int,
+    ) -> None:
+        self.model = model
+        self._tokenizer = tokenizer
+        self._clips = clips
+        self._checkpoint = folder / "checkpoint.pt"
+        self._seed = seed
+        self._blank = tokenizer.vocab_size()
+        self._token_lengths = token_lengths(tokenizer)
+        self._ctc = torch.nn.Linear(ENCODER_WIDTH, self._blank + 1)
+        self._optimizer = torch.optim.AdamW(
+            [*model.parameters(), *self._ctc.parameters()], lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=1e-3
+        )
+        self._step = 0
+        self._seconds = 0.0
+        if self._checkpoint.exists():
+            self._load()
+
+    def run(self, budget: Budget, trials: dict[str, Clips]) -> None:
+        """Train until ``budget`` is spent, and report the word error rate on ``trials`` now and then."""
+        batches = itertools.islice(self._batches(), self._step, None)
+        losses: list[tuple[float, float]] = []
+        while (spent := budget.spent(self._step, self._seconds)) < 1.0:
+            start = time.monotonic()
+            self._set_rate(spent)
+            losses.append(self._train(next(batches)))
+            self._step += 1
+            self._seconds += time.monotonic() - start
+            if self._step % _REPORT_EVERY == 0:
+                main, ctc = np.mean(losses, axis=0)
+                print(f"step {self._step} {self._seconds:.0f} s loss {main:.3f} ctc {ctc:.3f}", flush=True)
+                losses.clear()
+            if self._step % _SAVE_EVERY == 0:
+                self._save()
+                print(
+                    " ".join(f"{name} {wer(self.model, c, _TRIAL):.1%}" for name, c in trials.items()),
+                    flush=True,
+                )
+        self._save()
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Clips of about equal length together; only the shortest third during the flat start."""
+        lengths = np.diff(self._clips.offsets)
+        flat_batches = 0
+        for epoch in itertools.count():
+            rng = np.random.default_rng((self._seed, 0, epoch))
+            order = np.argsort(lengths + rng.uniform(0, SAMPLE_RATE / 2, len(lengths)))
+            if flat_batches < FLAT_STEPS:
+                order = order[: len(order) // 3]
+            batches = [order[i : i + BATCH].tolist() for i in range(0, len(order) - BATCH + 1, BATCH)]
+            rng.shuffle(batches)
+            if flat_batches < FLAT_STEPS:
+                batches = batches[: FLAT_STEPS - flat_batches]
+                flat_batches += len(batches)
+            yield from batches
+
+    def _set_rate(self, spent: float) -> None:
+        warm = min(1.0, (self._step + 1) / WARM_UP_STEPS)
+        rate = PEAK_RATE * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * spent)))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
+    def _train(self, indices: Sequence[int]) -> tuple[float, float]:
+        """One step; returns the main loss (per token) and the CTC loss."""
+        rng = np.random.default_rng((self._seed, 1, self._step))
+        torch.manual_seed(int(rng.integers(2**31)))
+        batch = self._batch(indices, rng)
+        self.model.train()
+        features, lengths = self.model.preprocessor(input_signal=batch.audio, length=batch.lengths)
+        encoded, frames = self.model.encoder(audio_signal=_mask(features, lengths, rng), length=lengths)
+        encoded = encoded.transpose(1, 2)
+        targets, counts = batch.targets, batch.counts
+        log_probs = torch.log_softmax(self._ctc(encoded), -1)
+        ctc = torch.nn.functional.ctc_loss(
+            log_probs.transpose(0, 1), targets, frames, counts, blank=self._blank, zero_infinity=True
+        )
+        if self._step < FLAT_STEPS:
+            main = torch.nn.functional.nll_loss(
+                log_probs.flatten(0, 1), self._flat_labels(batch, log_probs.shape[1])
+            )
+            loss = main + 0.1 * ctc
+        else:
+            predicted, *_ = self.model.decoder(targets=targets.int(), target_length=counts)
+            logits = self.model.joint.joint(encoded, predicted.transpose(1, 2))
+            nll = tdt_loss(logits, targets, frames, counts, durations=DURATIONS, sigma=SIGMA)
+            main = (nll / counts.clamp(min=1)).mean()
+            loss = (1 - CTC_SHARE) * main + CTC_SHARE * ctc
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimizer.step()
+        return main.item(), ctc.item()
+
+    def _batch(self, indices: Sequence[int], rng: np.random.Generator) -> _Batch:
+        heard: list[Heard] = []
+        tokens: list[list[int]] = []
+        for index in indices:
+            speech = self._clips[index]
+            if rng.random() < SILENT_SHARE:
+                heard.append(silent(rng.uniform(0.3, 0.5 + len(speech) / SAMPLE_RATE), rng))
+                tokens.append([])
+            else:
+                heard.append(varied(speech, rng))
+                tokens.append(self._tokenizer.encode(self._clips.texts[index]))
+        return _Batch(*_stack(heard), tokens, [clip.span for clip in heard])
+
+    def _flat_labels(self, batch: _Batch, frames: int) -> torch.Tensor:
+        rows = zip(batch.tokens, batch.spans, strict=True)
+        labels = [frame_labels(row, span, frames, self._blank, self._token_lengths) for row, span in rows]
+        return torch.from_numpy(np.concatenate(labels))
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "ctc": self._ctc.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "step": self._step,
+            "seconds": self._seconds,
+        }
+        unfinished = self._checkpoint.with_suffix(".tmp")
+        torch.save(state, unfinished)
+        unfinished.replace(self._checkpoint)
+
+    def _load(self) -> None:
+        state = torch.load(self._checkpoint, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self._ctc.load_state_dict(state["ctc"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._step, self._seconds = state["step"], state["seconds"]
+
+
+def transcribe(model: EncDecRNNTBPEModel, heard: Sequence[Heard]) -> list[str]:
+    """Greedy transcripts by NeMo, decoded as one padded batch."""
+    model.eval()
+    audio, lengths = _stack(heard)
+    with torch.no_grad():
+        features, feature_lengths = model.preprocessor(input_signal=audio, length=lengths)
+        encoded, frames = model.encoder(audio_signal=features, length=feature_lengths)
+        hypotheses = model.decoding.rnnt_decoder_predictions_tensor(encoded, frames, return_hypotheses=False)
+    return [hypothesis.text for hypothesis in hypotheses]
+
+
+def wer(model: EncDecRNNTBPEModel, clips: Clips, count: int) -> float:
+    """Word error rate of the first ``count`` clean clips, 0 to 1."""
+    hypotheses: list[str] = []
+    for start in range(0, min(count, len(clips)), BATCH):
+        stop = min(start + BATCH, count, len(clips))
+        hypotheses += transcribe(model, [clean(clips[index]) for index in range(start, stop)])
+    return float(jiwer.wer(clips.texts[: len(hypotheses)], hypotheses))
+
+
+def _stack(heard: Sequence[Heard]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Audio f32 ``[B, samples]``, padded with zeros, and lengths i64 ``[B]``."""
+    lengths = [len(clip.audio) for clip in heard]
+    audio: npt.NDArray[np.float32] = np.zeros((len(heard), max(lengths)), np.float32)
+    for row, clip in zip(audio, heard, strict=True):
+        row[: len(clip.audio)] = clip.audio
+    return torch.from_numpy(audio), torch.tensor(lengths)
+
+
+def _mask(features: torch.Tensor, lengths: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Hide one band and one stretch of each row (https://arxiv.org/abs/1904.08779), lightly."""
+    features = features.clone()
+    for row, length in zip(features, lengths.tolist(), strict=True):
+        band = int(rng.integers(0, _FREQUENCY_MASK + 1))
+        low = int(rng.integers(0, FEATURES - band + 1))
+        row[low : low + band] = 0
+        stretch = int(rng.integers(0, max(1, int(length * _TIME_MASK)) + 1))
+        start = int(rng.integers(0, length - stretch + 1))
+        row[:, start : start + stretch] = 0
+    return features

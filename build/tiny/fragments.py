@@ -1,0 +1,48 @@
+"""What callers say that is not a whole request: half questions, bare answers, two things in one breath."""
+
+from __future__ import annotations
+
+import random
+
+from tiny import domain
+
+
+def fragment(rng: random.Random) -> str:
+    """A request that lacks its city or duration, or only that."""
+    city, day, label = rng.choice(domain.CITIES), rng.choice(domain.DAYS), rng.choice(domain.LABELS)
+    when = day if day.startswith("to") else f"on {day}"
+    minutes, _ = domain.duration(rng)
+    groups = (
+        (city, f"in {city}", f"for {city}", f"{city} please", f"in {city} please"),
+        (minutes, f"for {minutes}", f"{minutes} please"),
+        (f"and {when}", f"what about {day}", f"how about {day}", day, when),
+        (
+            f"what's the weather {when}",
+            f"how is the weather {when}",
+            f"what will the weather be {when}",
+            "what's the weather",
+            "what is the weather",
+            "how is the weather",
+            "what's the weather like",
+            "is it raining",
+            "do i need an umbrella",
+        ),
+        ("what time is it", "what's the time", "tell me the time", "what time is it now"),
+        (
+            "set a timer",
+            "start a timer",
+            "i need a timer",
+            f"set a timer for the {label}",
+            f"start a timer for the {label}",
+        ),
+    )
+    return rng.choice(rng.choice(groups))
+
+
+def joined(rng: random.Random) -> str:
+    """A fixed phrase and a request that follows it without a pause."""
+    first = rng.choice((*domain.STOP_PHRASES, *domain.SMALL_TALK))
+    second = domain.spoken(rng)
+    while second.held_out:
+        second = domain.spoken(rng)
+    return f"{first} {second.text}"

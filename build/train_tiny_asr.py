@@ -1,0 +1,68 @@
+"""Make the tiny Parakeet TDT that stands in for the real recogniser: data, training, ONNX export.
+
+The three steps run one after the other, and each continues what an earlier run left in ``--work``:
+
+``data``    synthesize the clips (about 5 minutes on two cores)
+``train``   train for ``--minutes`` on one core; a stopped run continues from its checkpoint
+``export``  write ``encoder-model.onnx``, ``decoder_joint-model.onnx``, ``vocab.txt`` and
+            ``config.json`` into ``--out``; works on any checkpoint, also of a running training
+
+Sentences, voices, noise and weights follow from ``--seed``.  The learning rate follows the clock,
+so weights repeat exactly only with ``--steps``.
+
+Needs NeMo (``pip install 'nemo_toolkit[asr]' onnx jiwer``) and the programs of ``tiny.speech``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from tiny.asr_model import build, export, make_tokenizer
+from tiny.asr_training import Budget, Trainer
+from tiny.corpus import SPLITS, make
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = ("data", "train", "export")
+
+
+def main() -> None:
+    """Run the steps asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", nargs="*", choices=STEPS, default=STEPS, help="steps to run (default: all)")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "out/tiny-asr", help="clips, tokenizer, checkpoint"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "models/tiny-parakeet-tdt", help="exported model")
+    parser.add_argument(
+        "--minutes", type=float, default=50, help="length of the training (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, help="length of the training in steps, instead of --minutes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2, help="synthesizers at a time")
+    args = parser.parse_args()
+
+    clips = {
+        split: make(split, count, args.seed, args.work / "data", args.processes)
+        for split, count in SPLITS.items()
+    }
+    if args.step == ["data"]:
+        return
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    tokenizer = make_tokenizer(clips["train"].texts, args.work / "tokenizer")
+    model = build(args.work / "tokenizer")
+    trainer = Trainer(model, tokenizer, clips["train"], args.work, args.seed)
+    if "train" in args.step:
+        trials = {split: clips[split] for split in SPLITS if split != "train"}
+        trainer.run(Budget(args.minutes, args.steps), trials)
+    if "export" in args.step:
+        export(model, args.out)
+
+
+if __name__ == "__main__":
+    main()
