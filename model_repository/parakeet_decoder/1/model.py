@@ -27,6 +27,7 @@ class TritonPythonModel:
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.decoder, parameters, device_id=int(args["model_instance_device_id"]))
         self._service = DecoderService(TdtDecoder.of(export, OnnxJoint(session)))
+        self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer all requests with one decoding loop."""

@@ -26,6 +26,7 @@ class TritonPythonModel:
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.encoder, parameters, device_id=int(args["model_instance_device_id"]))
         self._service = EncoderService(OnnxEncoder(session), export.config.features_size)
+        self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer all requests with one run."""

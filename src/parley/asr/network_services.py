@@ -72,6 +72,22 @@ class EncoderService:
         self._encoder = encoder
         self._bands = bands
 
+    def warm_up(self) -> None:
+        """Run once, so that the first real request does not pay for what only the first run does.
+
+        Raises:
+            ParleyError: the network cannot run at all.
+        """
+        frames = 1000
+        self._run(
+            [
+                {
+                    "FEATURES": np.zeros((1, self._bands, frames), np.float32),
+                    "LENGTH": np.array([[frames]], np.int64),
+                }
+            ]
+        )
+
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
         """Encode the stretches of all requests."""
         return run_together(requests, self._check, self._run)
@@ -111,6 +127,15 @@ class DecoderService:
     def __init__(self, decoder: TdtDecoder) -> None:
         self._decoder = decoder
         self._state_shape = (decoder.network.layers, decoder.network.width)
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real request does not pay for what only the first run does.
+
+        Raises:
+            ParleyError: the network cannot run at all.
+        """
+        silence = np.zeros((1, self._decoder.network.inputs, 1), np.float32)
+        self._run([{"ENCODED": silence, "ENCODED_LENGTH": np.array([[1]], np.int64)}])
 
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
         """Decode the pieces of all requests."""

@@ -47,6 +47,7 @@ class OnnxJoint:
         """Use a session of ``decoder_joint-model.onnx``."""
         self._session = session
         shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
+        self.inputs: int = shapes["encoder_outputs"][1]
         self.layers: int = shapes["input_states_1"][0]
         self.width: int = shapes["input_states_1"][2]
 

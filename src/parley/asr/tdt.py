@@ -27,6 +27,8 @@ CONFIDENCE_ALPHA = 0.33
 class JointNetwork(Protocol):
     """The prediction and joint networks, run for one symbol per row."""
 
+    inputs: int
+    """Size of an encoder frame."""
     layers: int
     """Layers of the prediction network's LSTM."""
     width: int

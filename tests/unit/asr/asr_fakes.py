@@ -14,6 +14,7 @@ LAYERS, WIDTH, FEATURES = 2, 6, 5
 class RandomJoint:
     """A small recurrent network with random weights; it emits tokens, blanks and every duration."""
 
+    inputs = FEATURES
     layers = LAYERS
     width = WIDTH
 
@@ -45,6 +46,7 @@ class RandomJoint:
 class ScriptedJoint:
     """Answers (token, duration class) pairs in turn, for one row."""
 
+    inputs = FEATURES
     layers = 1
     width = 1
 

@@ -22,6 +22,14 @@ class Doubler:
         return features[:, :, ::2] * 2, (lengths + 1) // 2
 
 
+class LongEncoder(Doubler):
+    """One without that limit."""
+
+    def encode(self, features, lengths):
+        self.shapes.append(features.shape)
+        return features, lengths
+
+
 class Echo:
     """A voice activity network that answers a window's first sample."""
 
@@ -194,3 +202,13 @@ def test_a_state_or_speech_that_makes_no_sense_is_refused_alone(given):
     bad, good = decoder_service().serve([speech(1, 6, 0) | given, speech(1, 6, 0)])
     assert isinstance(bad, InvalidInputError)
     assert tokens_of(good) == tokens_of(decoder_service().serve([speech(1, 6, 0)])[0])
+
+
+def test_warming_up_runs_the_networks():
+    encoder, joint = LongEncoder(), RandomJoint()
+    EncoderService(encoder, bands=4).warm_up()
+    decoder_service(joint).warm_up()
+    assert encoder.shapes == [(1, 4, 1000)]
+    assert joint.rows_seen
+    with pytest.raises(InferenceError):
+        EncoderService(Doubler(), bands=4).warm_up()

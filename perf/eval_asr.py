@@ -1,0 +1,119 @@
+"""How well the recogniser hears: word error rate and every error, on recordings that it never learned.
+
+The recordings go through the code that serves, without a server: whole ("recordings"), and as a
+call does, in pieces of 80 ms with voice activity detection ("calls"). Ends with status 1 where the
+word error rate is above the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from parley.asr import checkpoint
+from parley.asr.frontend import LogMel
+from parley.asr.local import LocalModels, Transcriber
+from parley.asr.messages import AsrOptions, TranscriptEvent
+from parley.asr.rail import Chunk, Heard, step
+from parley.asr.stream import AsrStream, StreamLimits
+from parley.asr.words import text_of
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 0.05
+CHUNK = 1280
+"""Samples of a piece: 80 ms."""
+SILENCE = np.zeros(12_800, np.int16)
+"""Before and after each recording in a call: 800 ms."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A recording and what is said in it; nothing where nobody speaks."""
+
+    name: str
+    text: str
+    audio: NDArray[np.int16]
+
+
+def load_clips(folder: Path) -> list[Clip]:
+    """Read the recordings that ``manifest.json`` lists."""
+    return [
+        Clip(entry["file"], entry["text"], soundfile.read(folder / entry["file"], dtype="int16")[0])
+        for entry in json.loads((folder / "manifest.json").read_text())
+    ]
+
+
+def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
+    """Words to replace, remove or add to get from one to the other (Levenshtein distance)."""
+    row = list(range(len(written) + 1))
+    for i, word in enumerate(said, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(written, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+    return row[-1]
+
+
+def transcribe_calls(export: checkpoint.Checkpoint, clips: Iterable[Clip]) -> list[str]:
+    """Hear each recording as a call of its own; the texts of its utterances joined."""
+    models, mel = LocalModels.open(export), LogMel(export.config)
+    texts = []
+    for clip in clips:
+        stream = AsrStream(export, mel, AsrOptions(partial_interval_ms=0), StreamLimits())
+        audio = np.concatenate([SILENCE, clip.audio, SILENCE])
+        finals = []
+        for start in range(0, len(audio), CHUNK):
+            (heard,) = step([Chunk(stream, audio[start : start + CHUNK])], models)
+            if not isinstance(heard, Heard):
+                raise heard
+            stream = heard.stream
+            finals += [event.text for event in heard.reply.events if isinstance(event, TranscriptEvent)]
+        texts.append(" ".join(finals))
+    return texts
+
+
+def report(title: str, clips: Sequence[Clip], texts: Sequence[str]) -> float:
+    """Print every error and the rate; return the rate."""
+    words = errors = wrong = 0
+    print(f"{title}:")
+    for clip, text in zip(clips, texts, strict=True):
+        words += len(clip.text.split())
+        distance = word_errors(clip.text.split(), text.split())
+        errors += distance
+        if distance:
+            wrong += 1
+            print(
+                f"  {clip.name}\n    said     {clip.text or '(nothing)'}\n    written  {text or '(nothing)'}"
+            )
+    rate = errors / max(words, 1)
+    print(f"  word error rate {rate:.2%}: {errors} errors in {words} words, {wrong} of {len(clips)} clips")
+    return rate
+
+
+def main() -> int:
+    """Evaluate and say whether the limit is kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
+    parser.add_argument("--clips", type=Path, default=ROOT / "tests/data/asr_eval", metavar="DIR")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="highest word error rate (default: 0.05)")
+    args = parser.parse_args()
+
+    clips = load_clips(args.clips)
+    transcriber = Transcriber(args.weights)
+    whole = report("recordings", clips, [text_of(transcriber.words(clip.audio)) for clip in clips])
+    calls = report("calls", clips, transcribe_calls(checkpoint.load(args.weights), clips))
+    if max(whole, calls) > args.limit:
+        print(f"above the limit of {args.limit:.0%}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The shipped networks on real recordings, against an independent implementation and the truth."""
+
+import numpy as np
+import onnx_asr
+import pytest
+
+from parley.asr.frontend import LogMel
+from parley.asr.local import Transcriber
+from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.rail import Chunk, step
+from parley.asr.stream import AsrStream, StreamLimits
+from parley.asr.words import text_of
+
+TAIL = np.zeros(8000, np.int16)
+
+
+@pytest.fixture(scope="module")
+def transcriber(export):
+    return Transcriber(export.folder)
+
+
+@pytest.fixture(scope="module")
+def transcripts(transcriber, clips):
+    return [transcriber.words(clip.audio) for clip in clips]
+
+
+def test_an_independent_decoder_writes_the_same(export, clips, transcripts):
+    reference = onnx_asr.load_model("nemo-conformer-tdt", export.folder)
+    expected = [
+        reference.recognize(clip.audio.astype(np.float32) / np.float32(32768), sample_rate=16_000)
+        for clip in clips
+    ]
+    assert [text_of(words) for words in transcripts] == [text.strip() for text in expected]
+
+
+def test_words_follow_each_other_within_the_recording(clips, transcripts):
+    for clip, words in zip(clips, transcripts, strict=True):
+        times = [time for word in words for time in (word.start_ms, word.end_ms)]
+        # A token's duration may reach a little into the next one's frames, and past the end.
+        assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
+        assert all(0 <= time <= len(clip.audio) / 16 + 320 for time in times)
+        assert all(0.0 <= word.confidence <= 1.0 for word in words)
+
+
+def stream_of(export, **options):
+    mel = LogMel(export.config)
+    return AsrStream(export, mel, AsrOptions(**options), StreamLimits())
+
+
+def hear(export, models, audio, chunk, **options):
+    stream, events = stream_of(export, **options), []
+    for start in range(0, len(audio), chunk):
+        (heard,) = step([Chunk(stream, audio[start : start + chunk])], models)
+        stream = heard.stream
+        events += heard.reply.events
+    return events
+
+
+def settled(events):
+    """All but the partials, whose number depends on the size of the pieces."""
+    return [event for event in events if not isinstance(event, TranscriptEvent) or event.is_final]
+
+
+@pytest.mark.parametrize("chunk", [320, 1600, 16_000])
+def test_the_size_of_the_pieces_does_not_change_what_is_heard(export, models, spoken, chunk):
+    for clip in spoken[:4]:
+        audio = np.concatenate([clip.audio, TAIL])
+        assert settled(hear(export, models, audio, chunk)) == settled(hear(export, models, audio, 1280))
+
+
+def test_every_recording_is_one_utterance_with_a_start_an_end_and_a_text(export, models, spoken):
+    wrong = 0
+    for clip in spoken:
+        events = hear(export, models, np.concatenate([TAIL, clip.audio, TAIL]), 1280, partial_interval_ms=0)
+        started = [event for event in events if isinstance(event, SpeechStartedEvent)]
+        stopped = [event for event in events if isinstance(event, SpeechStoppedEvent)]
+        finals = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
+        assert len(started) == len(stopped) == len(finals) > 0, clip
+        text = " ".join(event.text for event in finals)
+        wrong += len(started) != 1 or text != clip.text
+    # Speech with long pauses may be cut, and the recogniser errs now and then.
+    assert wrong <= len(spoken) // 5
+
+
+def test_recordings_of_nobody_speaking_are_no_utterance(export, models, clips):
+    silent = [clip for clip in clips if not clip.text]
+    assert silent
+    for clip in silent:
+        assert hear(export, models, clip.audio, 1280) == []
+
+
+def test_streams_served_together_hear_what_each_hears_alone(export, models, spoken):
+    sounds = [np.concatenate([clip.audio, TAIL]) for clip in spoken[:6]]
+    alone = [hear(export, models, audio, 1280) for audio in sounds]
+    streams = [stream_of(export) for _ in sounds]
+    together = [[] for _ in sounds]
+    for start in range(0, max(map(len, sounds)), 1280):
+        rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
+        heard = step([Chunk(streams[row], sounds[row][start : start + 1280]) for row in rows], models)
+        for row, item in zip(rows, heard, strict=True):
+            streams[row] = item.stream
+            together[row] += item.reply.events
+
+    def simple(events):
+        """Confidences differ in the last digits: the order of sums depends on the batch."""
+        return [
+            (event.text, [(word.text, word.start_ms, word.end_ms) for word in event.words], event.is_final)
+            if isinstance(event, TranscriptEvent)
+            else event
+            for event in events
+        ]
+
+    assert [simple(events) for events in together] == [simple(events) for events in alone]

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
+from parley.engines.parakeet import ParakeetRecognizer
+from parley.errors import InferenceError, SessionNotFoundError, TooManySessionsError
+from parley.inference import SequenceFlags, struct_tensor, tensor_struct
+
+
+class Port:
+    """Answers how many samples it has heard; keeps every request."""
+
+    def __init__(self):
+        self.requests = []
+        self.failure = None
+
+    async def infer(self, request):
+        self.requests.append(request)
+        if self.failure:
+            raise self.failure
+        heard = sum(sent.inputs["AUDIO"].shape[1] for sent in self.requests)
+        return {"REPLY": struct_tensor(AsrReply(stream_ms=heard), batched=True)}
+
+    def said(self):
+        return [tensor_struct(request.inputs["REQUEST"], AsrRequest) for request in self.requests]
+
+
+@pytest.fixture
+def port():
+    return Port()
+
+
+@pytest.fixture
+def recognizer(port):
+    return ParakeetRecognizer(port, "call-1", timeout_s=2.5)
+
+
+async def test_a_stream_is_one_sequence(port, recognizer):
+    options = AsrOptions(partial_interval_ms=500)
+    await recognizer.start(options)
+    assert (await recognizer.push(np.arange(5, dtype=np.int16))).stream_ms == 5
+    assert (await recognizer.flush()).stream_ms == 5
+    await recognizer.close()
+    assert [request.sequence for request in port.requests] == [
+        SequenceFlags("call-1", start=True),
+        SequenceFlags("call-1"),
+        SequenceFlags("call-1"),
+        SequenceFlags("call-1", end=True),
+    ]
+    assert port.said() == [AsrRequest(options=options), AsrRequest(), AsrRequest(flush=True), AsrRequest()]
+    assert {request.model for request in port.requests} == {"parakeet_tdt"}
+    assert {request.timeout_s for request in port.requests} == {2.5}
+    audio = port.requests[1].inputs["AUDIO"]
+    assert (audio.shape, audio.dtype) == ((1, 5), np.int16)
+
+
+async def test_nothing_is_sent_for_a_stream_that_is_not_open(port, recognizer):
+    await recognizer.close()
+    with pytest.raises(SessionNotFoundError):
+        await recognizer.push(np.zeros(5, np.int16))
+    assert port.requests == []
+
+
+async def test_closing_twice_sends_one_end(port, recognizer):
+    await recognizer.start(AsrOptions())
+    await recognizer.close()
+    await recognizer.close()
+    assert len(port.requests) == 2
+    with pytest.raises(SessionNotFoundError):
+        await recognizer.flush()
+
+
+async def test_a_failure_reaches_the_caller_and_closing_still_ends_the_sequence(port, recognizer):
+    port.failure = TooManySessionsError("full")
+    with pytest.raises(TooManySessionsError):
+        await recognizer.start(AsrOptions())
+    port.failure = InferenceError("gone")
+    await recognizer.close()
+    assert port.requests[-1].sequence == SequenceFlags("call-1", end=True)
+
+
+async def test_an_answer_that_cannot_be_read_is_an_inference_error(port, recognizer):
+    async def garbage(request):
+        return {"REPLY": np.array([[b"garbage"]], dtype=np.object_)}
+
+    port.infer = garbage
+    with pytest.raises(InferenceError, match="cannot be read"):
+        await recognizer.start(AsrOptions())
