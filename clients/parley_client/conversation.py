@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from parley.errors import OverloadedError, ParleyError
@@ -63,6 +64,8 @@ class Conversation:
         self.microphone = PacedMicrophone(self._send, chunk_ms=chunk_ms)
         self.recording = CallRecording(self.microphone.began_s) if record else None
         self.tracker = TurnTracker(self.recording.add_agent if self.recording else None)
+        self._marked: str | None = None
+        self._next_mark_s = 0.0
 
     async def run(self, turns: Sequence[ScriptTurn]) -> list[TurnReport]:
         """Speak the turns one after the other and listen to the last answer.
@@ -70,6 +73,9 @@ class Conversation:
         Raises:
             ParleyError: the call broke.
         """
+        began_s = self.microphone.restart()
+        if self.recording is not None:
+            self.recording.began_s = began_s
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
@@ -127,6 +133,7 @@ class Conversation:
             report.problem = f"no complete answer within {self._turn_timeout_s:g} s"
             return
         await asyncio.sleep(self.tracker.playout.queued_s(time.perf_counter()))
+        self._mark_playback(time.perf_counter())
 
     async def _send(self, chunk: Pcm) -> None:
         if self.recording is not None:
@@ -146,21 +153,24 @@ class Conversation:
 
     async def _keep_playing(self) -> None:
         """Let the loudspeaker's time pass, and tell the server what has been heard."""
-        reported: tuple[str, float] = ("", 0.0)
-        next_mark_s = 0.0
         while True:
             await asyncio.sleep(_POLL_S)
-            now = time.perf_counter()
-            response_id = self.tracker.playout.playing(now) or reported[0]
-            mark = (response_id, self.tracker.playout.played_ms(response_id))
-            if now < next_mark_s or not response_id or mark == reported:
-                continue
-            next_mark_s = now + _MARK_INTERVAL_S
-            try:
-                self._call.report_playback(*mark)
-            except OverloadedError:
-                continue  # the send queue is full of them: the next one says more
-            reported = mark
+            self._mark_playback(time.perf_counter())
+
+    def _mark_playback(self, now: float) -> None:
+        """Report the response that is heard now and then, and at once when it has ended."""
+        playing = self.tracker.playout.playing(now)
+        if playing != self._marked and self._marked is not None:
+            self._report(self._marked)
+        elif playing is not None and now >= self._next_mark_s:
+            self._report(playing)
+            self._next_mark_s = now + _MARK_INTERVAL_S
+        self._marked = playing
+
+    def _report(self, response_id: str) -> None:
+        # When the queue is full of marks, a later one says more.
+        with suppress(OverloadedError):
+            self._call.report_playback(response_id, self.tracker.playout.played_ms(response_id))
 
 
 def _first(failures: BaseExceptionGroup[ParleyError]) -> ParleyError:

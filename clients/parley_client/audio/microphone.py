@@ -80,9 +80,17 @@ class PacedMicrophone:
         self._current, self._position = spoken, 0
         return spoken
 
+    def restart(self) -> float:
+        """Let the microphone begin now, whenever it was made.
+
+        Returns:
+            ``began_s``.
+        """
+        self.began_s = self._clock() - self._sent / INPUT_SAMPLE_RATE
+        return self.began_s
+
     async def run(self) -> None:
         """Send for ever; cancel to stop."""
-        self.began_s = self._clock()
         while True:
             due = self._time_of(self._sent + self._chunk)
             await asyncio.sleep(max(0.0, due - self._clock()))

@@ -98,7 +98,8 @@ class PlayoutClock:
         """Report everything that was heard up to ``now``."""
         while self._pieces and self._pieces[0].start_s < now:
             piece = self._pieces[0]
-            samples = min(len(piece.samples), int((now - piece.start_s) * piece.sample_rate))
+            # A sample is heard when it has ended; the small sum forgives rounding of the times.
+            samples = min(len(piece.samples), int((now - piece.start_s) * piece.sample_rate + 1e-3))
             if not samples:
                 return
             self._pieces.popleft()

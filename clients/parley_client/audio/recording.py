@@ -23,7 +23,7 @@ class CallRecording:
     """
 
     def __init__(self, began_s: float, max_s: float = _MAX_SECONDS) -> None:
-        self._began_s = began_s
+        self.began_s = began_s
         self._max_s = max_s
         self._user: deque[Pcm] = deque()
         self._user_samples = 0
@@ -37,14 +37,14 @@ class CallRecording:
 
     def add_agent(self, heard: Heard) -> None:
         """A stretch of the agent's audio that was heard."""
-        if heard.at_s - self._began_s < self._max_s:
+        if heard.at_s - self.began_s < self._max_s:
             self._agent.append(heard)
 
     def tracks(self, rate: int) -> tuple[Pcm, Pcm]:
         """User and agent at ``rate`` (Hertz), beginning together. Shapes [n], [m]."""
         user = np.concatenate(self._user) if self._user else np.zeros(0, np.int16)
         ends = [
-            round((heard.at_s - self._began_s + len(heard.samples) / heard.sample_rate) * rate)
+            round((heard.at_s - self.began_s + len(heard.samples) / heard.sample_rate) * rate)
             for heard in self._agent
         ]
         agent = np.zeros(max(ends, default=0) + 1, np.int16)
@@ -69,7 +69,7 @@ class CallRecording:
         if not run:
             return
         samples = np.concatenate(run)
-        start = round((end_s - len(samples) / from_rate - self._began_s) * rate)
+        start = round((end_s - len(samples) / from_rate - self.began_s) * rate)
         samples = resample(samples, from_rate, rate)[: len(track) - start]
         track[max(0, start) : start + len(samples)] = samples[max(0, -start) :]
 

@@ -252,7 +252,7 @@ async def test_a_stream_that_ends_without_closed_is_lost():
 
 
 async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
-    monkeypatch.setattr("parley_client.call._WATCH_INTERVAL_S", 0.01)
+    monkeypatch.setattr("parley_client.line._WATCH_INTERVAL_S", 0.01)
 
     async def deaf(stream):
         await stream.frames.get()

@@ -1,0 +1,191 @@
+"""What happens on a call's stream: the tasks between it and the two queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from parley import protocol
+from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
+from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError
+from parley_client.events import read_event
+from parley_client.inbox import Inbox
+from parley_client.options import Deadlines
+from parley_client.outbox import Outbox
+from parley_client.stats import CallStats
+from parley_client.transport import Frame, Reply, Stream
+
+_START_ID = "start"
+_END_ID = "end"
+_WATCH_INTERVAL_S = 0.5
+_DRAIN_S = 1.0  # after `closed`: the last acknowledgements
+# Triton's own words for a chunk of a sequence that it has forgotten.
+_SEQUENCE_FORGOTTEN = "START flag"
+
+
+class Line:
+    """Moves requests from the outbox to the stream and events from the stream to the inbox.
+
+    Args:
+        stream: The open stream; the line owns it.
+        start: How the session is opened.
+        outbox: What is to be sent.
+        inbox: Gets the events.
+        stats: Counts.
+        deadlines: Limits of every wait.
+        on_tool_request: Told about each, whether or not anybody reads events.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        start: protocol.Start,
+        outbox: Outbox,
+        inbox: Inbox,
+        stats: CallStats,
+        deadlines: Deadlines,
+        on_tool_request: Callable[[protocol.ToolRequest], None],
+    ) -> None:
+        self._stream = stream
+        self._start = start
+        self._outbox = outbox
+        self._inbox = inbox
+        self._stats = stats
+        self._deadlines = deadlines
+        self._on_tool_request = on_tool_request
+        self._tasks: list[asyncio.Task[None]] = []
+        self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+        """No further event will come."""
+        self.failure: ParleyError | None = None
+        """Why the call was lost."""
+        self.closed: protocol.Closed | None = None
+        """How the server ended the call."""
+
+    def begin(self, name: str) -> None:
+        """Send START and whatever the outbox holds; ``connected`` gets the answer."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._receive_all(), name=f"call-{name}-receive"),
+            loop.create_task(self._send_all(), name=f"call-{name}-send"),
+            loop.create_task(self._watch(), name=f"call-{name}-watch"),
+        ]
+
+    async def drain(self) -> None:
+        """Let the stream end by itself, within a second."""
+        await asyncio.wait(self._tasks[:1], timeout=_DRAIN_S)
+
+    async def stop(self) -> None:
+        """Drop the stream and end the tasks."""
+        self.fail(CallEndedError("the call was closed"))
+        self._stream.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def fail(self, failure: ParleyError, cause: ParleyError | None = None) -> None:
+        """End the call with its first failure; later ones are only consequences."""
+        if self.over.is_set():
+            return
+        failure.__cause__ = cause
+        self.failure = failure
+        if not self.connected.done():
+            self.connected.set_exception(cause or failure)
+        self._end(failure)
+
+    # --- out ------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        """Send until the end mark; END is sent even after ``closed``.
+
+        Only END makes Triton give the sequence's slot to somebody else.
+        """
+        try:
+            await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
+            number = 0
+            while not (parcel := await self._outbox.get()).end:
+                number += 1
+                await self._send(Frame(str(number), message=parcel.message, audio=parcel.audio))
+            await self._send(Frame(_END_ID, end=True))
+            await self._stream.finish()
+        except ParleyError as error:
+            self.fail(CallLostError(f"sending failed: {error}"), error)
+
+    async def _send(self, frame: Frame) -> None:
+        self._stats.note_sent(frame.request_id)
+        await self._stream.send(frame)
+
+    async def _watch(self) -> None:
+        """Notice a server that keeps the connection open but has stopped answering."""
+        while not self.over.is_set():
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            if self._stats.oldest_wait_s > self._deadlines.acknowledge_s:
+                waited = f"{self._deadlines.acknowledge_s:g} s"
+                self.fail(CallLostError(f"the server acknowledged nothing for {waited}"))
+                self._stream.cancel()
+
+    # --- in -------------------------------------------------------------------------------
+
+    async def _receive_all(self) -> None:
+        """Take replies until the stream ends."""
+        try:
+            while (reply := await self._receive()) is not None:
+                await self._take(reply)
+            self.fail(CallLostError("the server ended the stream without a word"))
+        except (CallLostError, SlowConsumerError) as error:
+            self.fail(error)
+        except ParleyError as error:
+            self.fail(CallLostError(f"the stream broke: {error}"), error)
+
+    async def _receive(self) -> Reply | None:
+        try:
+            async with asyncio.timeout(self._deadlines.silence_s):
+                return await self._stream.receive()
+        except TimeoutError as error:
+            silence = f"nothing came from the server for {self._deadlines.silence_s:g} s"
+            raise CallLostError(silence) from error
+
+    async def _take(self, reply: Reply) -> None:
+        if reply.final or reply.error:
+            self._stats.note_acknowledged(reply.request_id)
+        try:
+            if reply.error:
+                raise from_wire(reply.error)
+            if reply.event:
+                await self._deliver(reply)
+        except InvalidMessageError as error:
+            await self._inbox.put(protocol.ErrorEvent.of(error))
+        except ParleyError as error:
+            if self.closed is not None:
+                return  # END of a session that the server has closed by itself
+            if not reply.error or self._is_fatal(error, reply):
+                raise
+            await self._inbox.put(protocol.ErrorEvent.of(error))
+
+    def _is_fatal(self, error: ParleyError, reply: Reply) -> bool:
+        """Whether a failed request means that there is no session (any more)."""
+        forgotten = isinstance(error, SessionNotFoundError) or _SEQUENCE_FORGOTTEN in reply.error
+        return forgotten or reply.request_id in (_START_ID, "") or not self.connected.done()
+
+    async def _deliver(self, reply: Reply) -> None:
+        event = read_event(reply)
+        self._stats.events += 1
+        if isinstance(event, protocol.Connected):
+            self._stats.keep_open(_START_ID)
+            if not self.connected.done():
+                self.connected.set_result(event)
+        elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
+            raise from_wire(f"{event.code}: {event.message}")
+        elif isinstance(event, protocol.ToolRequest):
+            self._on_tool_request(event)
+        await self._inbox.put(event)
+        if isinstance(event, protocol.Closed):
+            self.closed = event
+            self._end(CallEndedError(f"the server closed the call: {event.reason}"))
+
+    def _end(self, reason: ParleyError) -> None:
+        """Wake everyone: senders get ``reason``, the reader the end of its iteration."""
+        self.over.set()
+        self._outbox.end(reason)
+        self._inbox.end()

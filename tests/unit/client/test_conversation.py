@@ -1,0 +1,310 @@
+"""A scripted conversation with a fake agent, and how events become turn reports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from fake_agent import CONNECTED, FakeAgent
+
+from parley import protocol
+from parley.errors import ModelUnavailableError
+from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, connect
+from parley_client.audio.files import speech_span
+from parley_client.conversation import Conversation
+from parley_client.script import ScriptTurn
+from parley_client.terminal.report import by_stage, latency_table
+from parley_client.terminal.view import CallView, make_console
+from parley_client.tracker import TurnTracker
+from parley_client.turns import TurnReport, percentile
+
+RATE = 22_050
+
+
+def clip(ms=60):
+    return np.full(16 * ms, 1000, np.int16)
+
+
+class TinyAgent:
+    """Takes sound for a turn when silence follows, answers each with audio, and can be interrupted."""
+
+    def __init__(self, answer_ms=60, answers=True):
+        self.answer_ms = answer_ms
+        self.answers = answers
+        self.turn = 0
+        self.speaking = False
+        self.open_answer = False
+        self.played: list[protocol.Playback] = []
+
+    async def __call__(self, stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        while (frame := await stream.frames.get()) is not None:
+            if frame.message:
+                self.played.append(protocol.decode_message(frame.message))
+            loud = any(frame.audio)
+            if loud and not self.speaking:
+                self.speaking = True
+                stream.say(protocol.SpeechStarted(at_ms=0))
+                if self.open_answer:
+                    self.interrupt(stream)
+            elif frame.audio and not loud and self.speaking:
+                self.speaking = False
+                self.answer(stream)
+            if frame.end:
+                stream.hang_up()
+            stream.acknowledge(frame)
+        stream.end()
+
+    def interrupt(self, stream):
+        self.open_answer = False
+        stream.say(
+            protocol.Interrupted(turn=self.turn, response_id=f"r{self.turn}", played_ms=1, spoken_text="so")
+        )
+        stream.say(protocol.TurnMetrics(turn=self.turn, interrupted=True))
+
+    def answer(self, stream):
+        self.turn += 1
+        turn, response = self.turn, f"r{self.turn}"
+        stream.say(protocol.SpeechStopped(at_ms=1, detected_at_ms=2))
+        stream.say(protocol.Transcript(utterance=turn, text=f"said {turn}", is_final=True, confidence=1))
+        if not self.answers:
+            return
+        stream.say(protocol.ToolRequest(turn=turn, call_id=f"c{turn}", name="t", arguments={}))
+        stream.say(protocol.ResponseText(turn=turn, response_id=response, text=f"answer {turn}"))
+        samples = RATE * self.answer_ms // 1000
+        event = protocol.Audio(
+            turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=samples
+        )
+        stream.say(event, np.full(samples, 700, np.int16))
+        self.open_answer = self.answer_ms > 1000
+        if not self.open_answer:
+            stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=self.answer_ms))
+            stream.say(protocol.TurnMetrics(turn=turn, asr_final_ms=5.0))
+
+
+class Watcher:
+    def __init__(self):
+        self.turns, self.events = [], []
+        self.begun = asyncio.Event()
+
+    def begin_turn(self, turn, at_s):
+        self.turns.append(turn.name)
+        self.begun.set()
+
+    def show(self, event, at_s):
+        self.events.append(event)
+
+
+def line(agent):
+    return connect(transport=FakeAgent(agent), retry=NO_RETRY, tools=[protocol.Tool(name="t")])
+
+
+async def test_turns_are_spoken_answered_and_measured():
+    agent, watcher = TinyAgent(), Watcher()
+    async with line(agent) as call:
+        conversation = Conversation(call, watcher, chunk_ms=10)
+        turns = [ScriptTurn(name, clip(), pause_ms=20) for name in ("one", "two")]
+        reports = await conversation.run(turns)
+    assert [report.name for report in reports] == watcher.turns == ["one", "two"]
+    assert [report.heard for report in reports] == ["said 1", "said 2"]
+    assert [report.answer for report in reports] == ["answer 1", "answer 2"]
+    for report in reports:
+        assert report.problem == ""
+        assert report.metrics.asr_final_ms == 5.0
+        assert [request.name for request in report.tools] == ["t"]
+        assert 0 < report.detection_ms <= report.voice_to_voice_ms < 1000
+        assert report.barge_in_stop_ms is None
+        assert report.speech_began_s < report.speech_ended_s < report.detected_s <= report.answered_s
+    assert reports[1].speech_began_s > reports[0].answered_s + 0.06  # only after the answer was heard
+    assert agent.played[-1].response_id == "r2"
+    assert agent.played[-1].played_ms == pytest.approx(60, abs=1)
+    user, heard = conversation.recording.tracks(16_000)
+    first, last = speech_span(heard)
+    assert first / 16_000 == pytest.approx(reports[0].answered_s - conversation.microphone.began_s, abs=0.002)
+    assert last > first
+    assert np.count_nonzero(user) == 2 * 16 * 60
+
+
+async def test_a_turn_speaks_over_the_answer_before_it():
+    async with line(TinyAgent(answer_ms=5000)) as call:
+        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=1.0)
+        story, stop = await conversation.run(
+            [ScriptTurn("story", clip()), ScriptTurn("stop", clip(), barge_in_ms=100)]
+        )
+    assert (story.interrupted, story.answer) == (True, "so")
+    assert stop.barge_in
+    assert 0 <= stop.barge_in_stop_ms < 500
+    assert 0.085 <= stop.speech_began_s - story.answered_s < 0.5
+    heard_s = conversation.tracker.playout.played_ms("r1") / 1000
+    assert heard_s == pytest.approx(stop.silenced_s - story.answered_s, abs=0.01)
+
+
+async def test_a_missing_answer_is_a_problem_and_the_conversation_goes_on():
+    async with line(TinyAgent(answers=False)) as call:
+        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.1)
+        reports = await conversation.run(
+            [ScriptTurn("one", clip(), pause_ms=0), ScriptTurn("two", clip(), barge_in_ms=10)]
+        )
+    assert [report.problem for report in reports] == [
+        "no answer to speak over",
+        "no complete answer within 0.1 s",
+    ]
+
+
+async def test_a_lost_call_ends_the_conversation():
+    async def breaks(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        for _ in range(3):
+            await stream.frames.get()
+        stream.fail(ModelUnavailableError("gone"))
+
+    async with line(breaks) as call:
+        with pytest.raises(CallLostError, match="gone"):
+            await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
+
+
+async def test_a_call_that_the_server_ends_ends_the_conversation():
+    async def closes(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        await stream.frames.get()
+        stream.hang_up("shutdown")
+        stream.end()
+
+    async with line(closes) as call:
+        with pytest.raises(CallEndedError, match="shutdown"):
+            await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
+
+
+async def test_cancelling_a_conversation_leaves_no_task_behind():
+    before, watcher = asyncio.all_tasks(), Watcher()
+    async with line(TinyAgent(answer_ms=5000)) as call:
+        conversation = Conversation(call, watcher, chunk_ms=10)
+        task = asyncio.create_task(conversation.run([ScriptTurn("one", clip())]))
+        await watcher.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert asyncio.all_tasks() == before
+
+
+# --- tracker --------------------------------------------------------------------------------
+
+
+def audio(turn, count=1000, response=None):
+    return AgentAudio(turn, response or f"r{turn}", 0, 1000, np.ones(count, np.int16), "")
+
+
+def final(text):
+    return protocol.Transcript(utterance=1, text=text, is_final=True, confidence=1)
+
+
+def test_what_still_comes_of_an_answer_belongs_to_its_own_turn():
+    tracker = TurnTracker()
+    story, stop = TurnReport("story"), TurnReport("stop")
+    tracker.begin(story)
+    tracker.note(final("tell me a story"), 1.0)
+    tracker.note(protocol.ResponseText(turn=4, response_id="r4", text="Once "), 1.1)
+    tracker.note(audio(4), 1.2)
+    tracker.begin(stop)
+    tracker.note(protocol.ResponseText(turn=4, response_id="r4", text="upon"), 1.3)
+    assert (story.answer, stop.answer) == ("Once upon", "")
+    tracker.note(protocol.Interrupted(turn=4, response_id="r4", played_ms=300, spoken_text="Once"), 1.5)
+    tracker.note(protocol.TurnMetrics(turn=4, interrupted=True), 1.5)
+    tracker.note(final("stop"), 2.0)
+    tracker.note(protocol.ResponseText(turn=5, response_id="r5", text="Okay."), 2.1)
+    assert (story.answer, story.interrupted, story.metrics.turn) == ("Once", True, 4)
+    assert (stop.answer, stop.barge_in, stop.silenced_s) == ("Okay.", True, 1.5)
+    assert not stop.settled.is_set()
+
+
+def test_an_interruption_of_an_answer_that_is_not_heard_is_no_barge_in():
+    tracker = TurnTracker()
+    tracker.begin(TurnReport("one"))
+    tracker.note(final("one"), 1.0)
+    tracker.note(protocol.ResponseText(turn=1, response_id="r1", text="a"), 1.1)
+    late = TurnReport("two")
+    tracker.begin(late)
+    tracker.note(protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text=""), 1.2)
+    assert (late.barge_in, late.barge_in_stop_ms) == (False, None)
+
+
+def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
+    tracker = TurnTracker()
+    report = TurnReport("one")
+    tracker.begin(report)
+    tracker.note(final("what's the"), 1.0)
+    tracker.note(protocol.ResponseText(turn=1, response_id="r1", text="What?"), 1.1)
+    tracker.note(protocol.TurnMetrics(turn=1, interrupted=True), 1.2)
+    tracker.note(final("weather"), 1.5)
+    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Sunny."), 1.6)
+    assert (report.heard, report.answer, report.settled.is_set()) == ("what's the weather", "Sunny.", False)
+
+
+def test_an_agent_that_speaks_first_is_heard():
+    heard = []
+    tracker = TurnTracker(heard.append)
+    tracker.note(audio(0), 1.0)
+    tracker.playout.advance(3.0)
+    assert len(heard[0].samples) == 1000
+
+
+def test_percentiles_are_values_that_were_measured():
+    values = [float(n) for n in range(1, 101)]
+    assert (percentile(values, 0.5), percentile(values, 0.95)) == (50.0, 95.0)
+    assert percentile([3.0], 0.95) == 3.0
+    assert percentile([], 0.5) is None
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+def test_without_a_terminal_only_finished_lines_are_printed(capsys):
+    with CallView(make_console()) as view:
+        view.begin_turn(ScriptTurn("stop", clip(), text="stop [now]", barge_in_ms=100), 0.5)
+        for at, event in enumerate(
+            [
+                protocol.Transcript(utterance=1, text="sto", is_final=False, confidence=0.5),
+                final("stop"),
+                protocol.ResponseText(turn=1, response_id="r", text="All "),
+                protocol.ResponseText(turn=1, response_id="r", text="right."),
+                protocol.ToolRequest(turn=1, call_id="c", name="add", arguments={"a": 1, "b": "x"}),
+                protocol.ResponseText(turn=1, response_id="r", text="It is long"),
+                protocol.Interrupted(turn=1, response_id="r", played_ms=4, spoken_text="It is"),
+                protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
+                protocol.Closed(reason="ended"),
+            ]
+        ):
+            view.show(event, float(at))
+        view.show_tool_answer(
+            protocol.ToolRequest(turn=1, call_id="c", name="add", arguments={}),
+            protocol.ToolResponse(call_id="c", output={"sum": 3}),
+        )
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "0.50s microphone: “stop [now]” (speaks over the agent)",
+        "1.00s you stop (100% sure)",
+        "4.00s agent All right.",
+        '4.00s tool add(a=1, b="x")',
+        "6.00s agent It is (interrupted)",
+        "7.00s error full (overloaded, may pass)",
+        "8.00s call closed: ended",
+        f"8.00s add → {json.dumps({'sum': 3})}",
+    ]
+
+
+def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
+    reports = [
+        TurnReport(str(n), speech_ended_s=1.0, detected_s=1.3, answered_s=1.3 + n / 10) for n in (1, 2)
+    ]
+    table = latency_table(reports)
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["turn"] == ["1", "2", "p50", "p95"]
+    assert columns["voice→voice"] == ["400", "500", "400", "500"]
+    assert columns["from det."] == ["100", "200", "100", "200"]
+    assert columns["barge-in"] == ["", "", "", ""]
+    assert by_stage(reports)["detection"] == pytest.approx([300, 300])

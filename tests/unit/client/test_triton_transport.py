@@ -1,0 +1,193 @@
+"""The transport against a gRPC server in this process, and the command's exit status and words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley import protocol
+from parley.errors import ModelUnavailableError
+from parley_client import NO_RETRY, AgentAudio, CallLostError, ConnectError, Deadlines, connect
+from parley_client.cli import main
+
+CONNECTED = protocol.Connected(session_id="s", output_sample_rate=22_050)
+NOBODY = "127.0.0.1:1"
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """As much of Triton as a call needs: echoes audio of any request as one `audio` event."""
+
+    def __init__(self, refuse=None):
+        self.requests = []
+        self.refuse = refuse
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
+        if self.refuse is not None:
+            await context.abort(*self.refuse)
+        async for request in requests:
+            self.requests.append(request)
+            parameters = request.parameters
+            audio = request.raw_input_contents[1]
+            if parameters["sequence_start"].bool_param:
+                yield event(CONNECTED)
+            elif parameters["sequence_end"].bool_param:
+                yield event(protocol.Closed(reason="ended"))
+                yield acknowledgement(request.id)
+            elif audio == b"\xff\xff":
+                message = service_pb2.ModelStreamInferResponse(error_message="invalid_audio: too loud")
+                message.infer_response.id = request.id
+                yield message
+            else:
+                samples = np.frombuffer(audio, np.int16)
+                meta = {"turn": 1, "response_id": "r", "offset_ms": 0, "sample_rate": 22_050}
+                yield event(protocol.Audio(**meta, samples=len(samples)), audio)
+                yield acknowledgement(request.id)
+
+
+def event(content, audio=b""):
+    response = service_pb2.ModelInferResponse(id="start")
+    response.outputs.add(name="EVENT", datatype="BYTES", shape=[1])
+    raw = protocol.encode(content)
+    response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
+    response.outputs.add(name="AUDIO", datatype="INT16", shape=[len(audio) // 2])
+    response.raw_output_contents.append(audio)
+    return service_pb2.ModelStreamInferResponse(infer_response=response)
+
+
+def acknowledgement(request_id):
+    response = service_pb2.ModelInferResponse(id=request_id)
+    response.parameters["triton_final_response"].bool_param = True
+    return service_pb2.ModelStreamInferResponse(infer_response=response)
+
+
+@asynccontextmanager
+async def serving(triton):
+    server = grpc.aio.server()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", server
+    finally:
+        await server.stop(None)
+
+
+async def test_a_call_over_grpc():
+    triton = Triton()
+    async with serving(triton) as (address, _), connect(address, retry=NO_RETRY) as call:
+        await call.send_audio(np.array([5, -6], np.int16))
+        assert await anext(call) == CONNECTED
+        audio = await anext(call)
+        assert isinstance(audio, AgentAudio)
+        assert audio.samples.tolist() == [5, -6]
+        await call.send_audio(b"\xff\xff")
+        assert (await anext(call)).code == "invalid_audio"
+        assert await call.hang_up() == protocol.Closed(reason="ended")
+        assert call.stats.in_flight in (0, 1)
+    start, chunk, _, end = triton.requests
+    assert start.model_name == "voice_agent"
+    assert len({request.parameters["sequence_id"].string_param for request in triton.requests}) == 1
+    assert all(
+        request.parameters["triton_enable_empty_final_response"].bool_param for request in triton.requests
+    )
+    assert [(i.name, i.datatype, list(i.shape)) for i in chunk.inputs] == [
+        ("MESSAGE", "BYTES", [1, 1]),
+        ("AUDIO", "UINT8", [1, 4]),
+    ]
+    assert chunk.raw_input_contents[0] == b"\0\0\0\0"
+    assert isinstance(protocol.decode_message(start.raw_input_contents[0][4:]), protocol.Start)
+    assert end.parameters["sequence_end"].bool_param
+
+
+async def test_a_server_that_dies_is_a_lost_call():
+    async with serving(Triton()) as (address, server), connect(address, retry=NO_RETRY) as call:
+        assert await anext(call) == CONNECTED
+        await server.stop(None)
+        with pytest.raises(CallLostError):
+            await anext(call)
+
+
+async def test_a_server_without_the_model_is_unavailable():
+    refusal = (grpc.StatusCode.UNAVAILABLE, "voice_agent is not ready")
+    async with serving(Triton(refusal)) as (address, _):
+        with pytest.raises(ConnectError, match="voice_agent is not ready") as caught:
+            await connect(address, retry=NO_RETRY).__aenter__()
+    assert isinstance(caught.value.__cause__, ModelUnavailableError)
+
+
+async def test_nobody_at_the_address_is_known_at_once():
+    with pytest.raises(ConnectError, match="nothing answers at"):
+        async with asyncio.timeout(5):
+            await connect(NOBODY, retry=NO_RETRY, deadlines=Deadlines(connect_s=60)).__aenter__()
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+async def parley(*arguments):
+    """Run the command in a process of its own: (status, output, errors)."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "parley_client.cli", *arguments, stdout=-1, stderr=-1
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_probe_succeeds_against_a_server_that_answers():
+    async with serving(Triton()) as (address, _):
+        status, out, _ = await parley("probe", "--json", "--server", address)
+    result = json.loads(out)
+    assert (status, result["ok"], result["server"]) == (0, True, address)
+    assert result["connect_ms"] > 0
+
+
+async def test_probe_fails_without_a_server(capsys):
+    status, out, _ = await parley("probe", "--server", NOBODY)
+    assert status == 1
+    assert "not ok" in out
+    assert "connect_failed" in out
+
+
+async def test_say_tells_how_to_start_a_server():
+    clip = "tests/data/conversation/01-hello.wav"
+    status, _, err = await parley("say", clip, "--server", NOBODY, "--timeout", "1")
+    assert status == 1
+    assert "nothing answers at" in err
+    assert "make serve" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["say", "/nowhere.wav"], 1, "/nowhere.wav: no such file"),
+        (["say"], 2, "audio files or --script"),
+        (["say", "a.wav", "--script", "b.toml"], 2, "audio files or --script"),
+        (["demo", "--script", "/nowhere.toml", "--server", NOBODY], 1, "No such file"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, arguments, status, words):
+    assert main(arguments) == status
+    captured = capsys.readouterr()
+    assert words in captured.out + captured.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["say", "--help"], ["talk", "--help"], ["demo", "--help"]])
+def test_help_is_printed(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    assert "usage: parley" in capsys.readouterr().out
+
+
+def test_talking_needs_portaudio(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    assert main(["talk"]) == 1
+    assert "pip install 'parley[talk]'" in capsys.readouterr().err
