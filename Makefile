@@ -1,0 +1,71 @@
+# Every target does its own set-up; the second time that takes no time.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+PYTHON3 := $(shell command -v python3 2>/dev/null)
+PY := .venv/bin/python
+# Arguments for the program behind a target, for example: make talk ARGS="--help"
+ARGS ?=
+
+.PHONY: help setup setup-talk setup-export demo test test-unit test-triton serve talk check format eval bench lock clean
+
+help: ## Show this list
+	@echo "usage: make TARGET"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make the environment .venv
+	$(call need-python)
+	@$(PYTHON3) scripts/setup
+
+setup-talk:
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --talk
+
+setup-export: ## Make the environment .venv-export (training the tiny models, exporting checkpoints)
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --export
+
+demo: setup ## Hold a recorded conversation with a server started for it, and show it live
+	@.venv/bin/parley demo $(ARGS)
+
+serve: setup ## Start the server and keep it up (ARGS="--help" for its options)
+	@scripts/serve $(ARGS)
+
+talk: setup-talk ## Talk to the server started by "make serve" with your microphone
+	@.venv/bin/parley talk $(ARGS)
+
+test: test-unit test-triton ## Run all tests, those against the real server too
+
+test-unit: setup ## Run the tests that need no server
+	@$(PY) -m pytest tests/unit $(ARGS)
+
+test-triton: setup ## Run the tests against the real server
+	@$(PY) -m pytest tests/triton $(ARGS)
+
+check: setup ## Check format, lint and types
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+
+format: setup ## Put the sources into the standard format
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+eval: setup ## Measure the tiny models: word error rate and exact turns
+	@$(PY) build/eval_tiny_asr.py $(ARGS)
+	@$(PY) build/eval_tiny_llm.py $(ARGS)
+
+bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
+	@$(PY) perf/bench.py $(ARGS)
+
+lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --lock $(ARGS)
+
+clean: ## Remove the environments, caches and logs
+	rm -rf .venv .venv-export .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+define need-python
+	@test -n "$(PYTHON3)" || { echo "error: python3 is missing. On Debian and Ubuntu: \
+	sudo apt-get install python3 python3-venv" >&2; exit 1; }
+endef

@@ -1,0 +1,178 @@
+"""The environments: what is in each, and how one is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from provision.console import Progress, SetupError
+from provision.interpreter import candidates, choose
+from provision.system import SERVING, TALKING, Library, check_system
+from provision.tools import UV_VERSION, Uv
+
+
+class Environment(NamedTuple):
+    """One virtual environment."""
+
+    name: str
+    """Its folder in the checkout."""
+    locks: tuple[str, ...]
+    """Files under build/requirements."""
+    libraries: tuple[Library, ...]
+    check: str
+    """Python code that fails if the environment is not usable."""
+
+
+SERVE = Environment(
+    ".venv",
+    ("serve.txt", "dev.txt"),
+    tuple(SERVING),
+    "import numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
+    "from parley.launcher.installation import find_installation\n"
+    "find_installation()",
+)
+TALK = SERVE._replace(
+    locks=(*SERVE.locks, "talk.txt"),
+    libraries=(*SERVING, *TALKING),
+    check=SERVE.check + "\nimport sounddevice",
+)
+EXPORT = Environment(
+    ".venv-export", ("export.txt",), (), "import nemo, numpy, onnx, parley, torch, transformers"
+)
+
+
+def locks_folder(root: Path) -> Path:
+    """Where the lock files lie."""
+    return root / "build" / "requirements"
+
+
+def fingerprint(root: Path, environment: Environment) -> str:
+    """Changes whenever the environment would have to be made anew."""
+    digest = hashlib.sha256(f"{UV_VERSION} {environment.check}".encode())
+    for name in ("torch.txt", *environment.locks):
+        digest.update((locks_folder(root) / name).read_bytes())
+    digest.update((root / "pyproject.toml").read_bytes())
+    return digest.hexdigest()
+
+
+def _stamp(root: Path, environment: Environment) -> Path:
+    return root / environment.name / "parley-setup.json"
+
+
+def is_ready(root: Path, environment: Environment) -> bool:
+    """Whether the environment was made from the present locks and still has its Python.
+
+    An environment made with more locks than asked for is ready too.
+    """
+    try:
+        made: dict[str, str] = json.loads(_stamp(root, environment).read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    # A dangling link is what an upgraded or removed system Python leaves.
+    present = (root / environment.name / "bin" / "python").exists()
+    return present and made.get("+".join(environment.locks)) == fingerprint(root, environment)
+
+
+def make(root: Path, environment: Environment, progress: Progress) -> None:
+    """Make the environment, or bring it up to date; a failure leaves it marked as not ready.
+
+    Raises:
+        SetupError: a step failed; the message says what to do.
+    """
+    progress.step("checking the machine")
+    check_system(list(environment.libraries))
+    stamp = _stamp(root, environment)
+    stamp.unlink(missing_ok=True)
+
+    progress.step(f"getting uv {UV_VERSION}")
+    uv = Uv(root)
+    uv.prepare()
+
+    folder = root / environment.name
+    python = folder / "bin" / "python"
+    if python.exists():
+        progress.step(f"keeping {environment.name}")
+    else:
+        chosen, remark = choose(os.environ.get("PARLEY_PYTHON", ""), candidates())
+        progress.step(f"creating {environment.name} with {remark}")
+        shutil.rmtree(folder, ignore_errors=True)
+        uv.run("venv", "--quiet", "--python", chosen, str(folder))
+
+    target = ("--python", str(python))
+    progress.step(f"installing the packages of {', '.join(environment.locks)}")
+    locks = [option for name in environment.locks for option in ("-r", str(locks_folder(root) / name))]
+    uv.run("pip", "install", *target, "--no-deps", *locks, sources=True)
+
+    progress.step("installing torch for CPUs")
+    _install_torch(root, uv, python, progress)
+
+    progress.step("installing parley itself (editable)")
+    flags = ("--quiet", "--no-deps", "--no-build-isolation")
+    uv.run("pip", "install", *target, *flags, "--editable", str(root), sources=True)
+    _check(environment, python)
+    stamp.write_text(json.dumps({"+".join(environment.locks): fingerprint(root, environment)}))
+
+
+def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:
+    """The machine's own sources first: they may have the CPU build; PyTorch's index otherwise."""
+    lines = (locks_folder(root) / "torch.txt").read_text().splitlines()
+    (pin,) = [line for line in lines if line and not line.startswith("#")]
+    installed = subprocess.run(
+        [str(python), "-c", "import importlib.metadata as m; print('torch==' + m.version('torch'))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    if installed == f"{pin}+cpu":
+        progress.note(f"{installed} is there already")
+    elif uv.try_pip(python, "--no-deps", "--only-binary", ":all:", f"{pin}+cpu"):
+        progress.note(f"{pin}+cpu from this machine's package sources")
+    else:
+        progress.note(f"{pin} from PyTorch's CPU index")
+        uv.run("pip", "install", "--python", str(python), "--no-deps", "--torch-backend", "cpu", pin)
+
+
+def _check(environment: Environment, python: Path) -> None:
+    checked = subprocess.run(
+        [str(python), "-c", environment.check], capture_output=True, text=True, check=False
+    )
+    if checked.returncode:
+        lines = "\n".join(f"    {line}" for line in checked.stderr.strip().splitlines()[-5:])
+        raise SetupError(f"{environment.name} was made but does not work:\n{lines}")
+
+
+def write_locks(root: Path, *, upgrade: bool) -> None:
+    """Resolve every ``.in`` file into its ``.txt``.
+
+    Args:
+        root: the checkout.
+        upgrade: take the newest versions; otherwise those already locked stay where they can.
+
+    Raises:
+        SetupError: a resolution failed.
+    """
+    uv = Uv(root)
+    uv.prepare()
+    wheels = ("--only-binary=:all:", "--override=overrides.txt")
+    common = (
+        "--python-version=3.11",
+        "--python-platform=x86_64-manylinux_2_35",
+        "--generate-hashes",
+        "--no-header",
+        "--no-emit-index-url",
+        "--no-emit-find-links",
+        "--excludes=excludes.txt",
+        "--quiet",
+    )
+    # One package of NeMo's exists as source only.
+    for name, extra in (("serve", wheels), ("dev", wheels), ("talk", wheels), ("export", ())):
+        print(f"resolving {name}.in", file=sys.stderr)
+        options = (*common, *extra, *(["--upgrade"] if upgrade else []))
+        files = (f"{name}.in", "--output-file", f"{name}.txt")
+        uv.run("pip", "compile", *files, *options, sources=True, folder=locks_folder(root))

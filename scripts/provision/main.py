@@ -1,0 +1,78 @@
+"""The command ``scripts/setup``."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provision.console import Progress, SetupError
+from provision.environments import EXPORT, SERVE, TALK, is_ready, make, write_locks
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 6
+
+EPILOG = """\
+environment variables:
+  PARLEY_PYTHON   the Python to build on: a path, or "managed" to let uv download one.
+                  Default: the machine's Python 3.11 or 3.12 if its libpython is installed,
+                  else a downloaded one
+  UV_CACHE_DIR    where uv keeps packages (default: .cache/uv in the checkout)
+  PIP_*, UV_*     package sources; pip's configuration files are honoured too
+
+what a bare Debian 12, Ubuntu 22.04 or 24.04 needs first:
+  sudo apt-get install make python3-venv libnuma1      (for make talk also libportaudio2)
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit status for the shell."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/setup",
+        description="Make .venv with everything that serving, tests and checks need. Quick if it is there.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--talk", action="store_true", help="with the packages for the microphone")
+    what.add_argument("--export", action="store_true", help="make .venv-export (training, export) instead")
+    what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
+    parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
+    arguments = parser.parse_args(argv)
+    environment = TALK if arguments.talk else EXPORT if arguments.export else SERVE
+    try:
+        if arguments.lock:
+            write_locks(ROOT, upgrade=arguments.upgrade)
+            return 0
+        if is_ready(ROOT, environment):
+            return 0
+        with _only_one():
+            if is_ready(ROOT, environment):  # another set-up has just done it
+                return 0
+            progress = Progress(STEPS)
+            make(ROOT, environment, progress)
+            progress.done(f"{environment.name} is ready")
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; run it again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Hold the checkout's set-up lock."""
+    folder = ROOT / ".cache"
+    folder.mkdir(exist_ok=True)
+    with (folder / "setup.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another set-up of this checkout to end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,60 @@
+"""What the machine must have before any package is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from typing import NamedTuple
+
+from provision.console import SetupError
+
+MINIMUM_GLIBC = (2, 35)
+"""The embedded Triton's wheel is built for it (Debian 12, Ubuntu 22.04)."""
+
+
+class Library(NamedTuple):
+    """A shared library that no wheel carries."""
+
+    soname: str
+    package: str
+    """Debian's and Ubuntu's package."""
+    needed_by: str
+
+
+SERVING = [Library("libnuma.so.1", "libnuma1", "vLLM")]
+TALKING = [Library("libportaudio.so.2", "libportaudio2", "the microphone (make talk)")]
+
+
+def check_system(libraries: list[Library]) -> None:
+    """Check the platform and the shared libraries.
+
+    Raises:
+        SetupError: this machine cannot run the embedded server, or lacks a library.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise SetupError(
+            f"The embedded Triton exists for Linux on x86-64 only; this is {sys.platform} on "
+            f"{platform.machine()}."
+        )
+    name, version = platform.libc_ver()
+    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
+        raise SetupError(
+            f"The embedded Triton needs glibc {'.'.join(map(str, MINIMUM_GLIBC))} or later (Debian 12, "
+            f"Ubuntu 22.04); this machine has {name or 'another C library'} {version}."
+        )
+    missing = [library for library in libraries if not _loads(library.soname)]
+    if missing:
+        raise SetupError(
+            "; ".join(f"{library.soname} is missing ({library.needed_by} loads it)" for library in missing)
+            + ". On Debian and Ubuntu: sudo apt-get install "
+            + " ".join(library.package for library in missing)
+        )
+
+
+def _loads(soname: str) -> bool:
+    try:
+        ctypes.CDLL(soname)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""uv: found, or installed into a small environment of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from provision.console import SetupError
+from provision.sources import read_pip_config, uv_environment, uv_options
+
+UV_VERSION = "0.13.8"
+
+
+class Uv:
+    """Runs uv with the machine's package sources."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._home = root / ".cache" / f"uv-{UV_VERSION}"
+        self.program = str(self._home / "bin" / "uv")
+        self.pip = [str(self._home / "bin" / "python"), "-m", "pip"]
+        self._options: list[str] = []
+        self._environment: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Install uv, unless that was done before, and read pip's configuration.
+
+        Raises:
+            SetupError: neither venv nor pip works on this machine.
+        """
+        if not Path(self.program).exists():
+            self._install()
+        config = read_pip_config(self.pip)
+        self._options = uv_options(config, os.environ)
+        self._environment = uv_environment(config, os.environ, self._root)
+
+    def _install(self) -> None:
+        shutil.rmtree(self._home, ignore_errors=True)
+        made = subprocess.run(
+            [sys.executable, "-m", "venv", str(self._home)], capture_output=True, text=True, check=False
+        )
+        if made.returncode:
+            shutil.rmtree(self._home, ignore_errors=True)
+            raise SetupError(
+                "This Python cannot make virtual environments: the package python3-venv is missing. "
+                f"On Debian and Ubuntu: sudo apt-get install python3-venv\n{_last_lines(made)}"
+            )
+        command = [*self.pip, "install", "--quiet", "--disable-pip-version-check", f"uv=={UV_VERSION}"]
+        installed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if installed.returncode:
+            shutil.rmtree(self._home, ignore_errors=True)
+            raise SetupError(
+                f"uv {UV_VERSION} could not be installed with pip. Is a package index reachable?\n"
+                f"{_last_lines(installed)}"
+            )
+
+    def run(self, *arguments: str, sources: bool = False, folder: Path | None = None) -> None:
+        """Run uv and show its progress.
+
+        Args:
+            arguments: of uv.
+            sources: whether the command takes package sources.
+            folder: where to run it; None: the checkout.
+
+        Raises:
+            SetupError: it failed; its own message has been shown.
+        """
+        command = [self.program, *arguments, *(self._options if sources else [])]
+        place = folder or self._root
+        status = subprocess.run(command, env=self._environment, cwd=place, check=False).returncode
+        if status:
+            raise SetupError(
+                f"uv {' '.join(arguments[:2])} failed with status {status}; its message is above."
+            )
+
+    def try_pip(self, python: Path, *arguments: str) -> bool:
+        """Install with pip into another environment, quietly; False if that did not work."""
+        command = [*self.pip, "--python", str(python), "install", "--disable-pip-version-check", *arguments]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _last_lines(finished: subprocess.CompletedProcess[str], count: int = 5) -> str:
+    lines = (finished.stdout + finished.stderr).strip().splitlines()
+    return "\n".join(f"    {line}" for line in lines[-count:])
