@@ -1,0 +1,106 @@
+"""Settings of the agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parley.llm.messages import Sampling
+from parley.serving.parameters import Parameters
+
+DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long the agent waits, in seconds. Every wait has one."""
+
+    asr_s: float = 5.0
+    """For the recogniser's reply to one piece of audio."""
+    llm_s: float = 20.0
+    """For the language model's next event."""
+    tts_s: float = 10.0
+    """For the synthesizer's next audio."""
+    tool_s: float = 10.0
+    """For the client's answer to a tool request."""
+    abort_s: float = 1.0
+    """For an engine to confirm that it has stopped."""
+    close_s: float = 3.0
+    """For everything that a session owns to end."""
+    idle_s: float = 60.0
+    """Without any request of the client, until the session is closed."""
+    asr_outage_s: float = 60.0
+    """Without a working recogniser, until the session is closed."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Settings that all sessions share."""
+
+    asr: str = "parakeet_tdt"
+    """Name of the recogniser."""
+    llm: str = "qwen3"
+    tts: str = "espeak"
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    """For sessions that bring none."""
+    max_sessions: int = 16
+    """Open at the same time in one instance of the model."""
+    audio_buffer_ms: int = 5_000
+    """Audio that waits for the recogniser; the oldest is dropped."""
+    lead_ms: int = 500
+    """How far ahead of real time audio is sent: what a barge-in must flush at most."""
+    block_ms: int = 100
+    """Length of one audio event."""
+    context_tokens: int = 8_192
+    """The language model's window."""
+    max_tool_rounds: int = 4
+    """Times that one turn may ask for tools."""
+    max_tools: int = 32
+    """Tools that one session may bring."""
+    max_tool_output: int = 4_000
+    """Characters of a tool's answer that the language model gets to see."""
+    sampling: Sampling = field(default_factory=Sampling)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that the conversation may have, so that the answer still fits."""
+        return max(256, self.context_tokens - self.sampling.max_tokens)
+
+    @classmethod
+    def from_parameters(cls, parameters: Parameters) -> AgentConfig:
+        """Read the settings of a model.
+
+        Raises:
+            ModelLoadingError: a setting has a value that it cannot have.
+        """
+        default = cls()
+        waits = default.deadlines
+        return cls(
+            asr=parameters.text("asr", default.asr),
+            llm=parameters.text("llm", default.llm),
+            tts=parameters.text("tts", default.tts),
+            system_prompt=parameters.text("system_prompt", default.system_prompt),
+            max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
+            audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
+            lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),
+            block_ms=parameters.integer("block_ms", default.block_ms, minimum=20),
+            context_tokens=parameters.integer("context_tokens", default.context_tokens, minimum=512),
+            max_tool_rounds=parameters.integer("max_tool_rounds", default.max_tool_rounds, minimum=1),
+            max_tools=parameters.integer("max_tools", default.max_tools),
+            max_tool_output=parameters.integer("max_tool_output", default.max_tool_output, minimum=100),
+            sampling=Sampling(
+                temperature=parameters.number("temperature", default.sampling.temperature),
+                top_p=parameters.number("top_p", default.sampling.top_p),
+                max_tokens=parameters.integer("max_answer_tokens", default.sampling.max_tokens, minimum=16),
+            ),
+            deadlines=Deadlines(
+                asr_s=parameters.number("asr_deadline_s", waits.asr_s, minimum=0.1),
+                llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
+                tts_s=parameters.number("tts_deadline_s", waits.tts_s, minimum=0.1),
+                tool_s=parameters.number("tool_deadline_s", waits.tool_s, minimum=0.1),
+                abort_s=waits.abort_s,
+                close_s=waits.close_s,
+                idle_s=parameters.number("idle_limit_s", waits.idle_s, minimum=1.0),
+                asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
+            ),
+        )

@@ -1,0 +1,193 @@
+"""All conversations of one instance of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from parley.agent.config import AgentConfig
+from parley.agent.engines import Engines
+from parley.agent.outlet import Outlet
+from parley.agent.session import Session
+from parley.agent.validation import check_start
+from parley.agent.waiting import try_within
+from parley.errors import (
+    InvalidMessageError,
+    ParleyError,
+    SessionExistsError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    TooManySessionsError,
+)
+from parley.protocol import Closed, ErrorEvent, Start, decode_message
+
+SessionId: TypeAlias = str | int
+Release: TypeAlias = Callable[[SessionId], Awaitable[None]]
+
+# Time for a client to end its sequence itself after ``closed``, and to stop sending.
+_GRACE_S = 2.0
+_RELEASE_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One request of a client."""
+
+    session_id: SessionId
+    message: bytes = b""
+    """JSON; empty: none."""
+    audio: bytes = b""
+    start: bool = False
+    end: bool = False
+
+
+class Host:
+    """Opens sessions, hands them what arrives, and ends them. Lives on one event loop.
+
+    Args:
+        engines: shared by all sessions.
+        config: limits.
+        release: gives back what the server holds for a session whose client never ended it.
+    """
+
+    def __init__(self, engines: Engines, config: AgentConfig, release: Release) -> None:
+        self._engines = engines
+        self._config = config
+        self._release = release
+        self._sessions: dict[SessionId, Session] = {}
+        self._ended: dict[SessionId, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        """Open sessions."""
+        return len(self._sessions)
+
+    def handle(self, request: Incoming, outlet: Outlet) -> None:
+        """Take one request; ``outlet`` answers it. Never waits."""
+        session = self._sessions.get(request.session_id)
+        if request.start:
+            self._start(request, outlet, session)
+        elif session is None or session.closed:
+            self._handle_late(request, outlet, known=session is not None)
+        else:
+            _hand_in(request, session)
+            if request.end:
+                # The client may use the id again from now on.
+                del self._sessions[request.session_id]
+            outlet.finish()
+
+    async def shut_down(self) -> None:
+        """End all sessions and take no new ones; returns when they have ended."""
+        self._stopping = True
+        for session in self._sessions.values():
+            session.end("shutdown")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2 * self._config.deadlines.close_s)
+
+    async def close(self) -> None:
+        """Shut down, and give nothing back any more: the server itself is going."""
+        await self.shut_down()
+        for session_id in tuple(self._ended):
+            self._forget(session_id)
+        for task in self._tasks:
+            task.cancel()
+
+    # --- the beginning ----------------------------------------------------------------------
+
+    def _start(self, request: Incoming, outlet: Outlet, existing: Session | None) -> None:
+        if existing is not None and not existing.closed:
+            # The open session is not touched: it belongs to whoever opened it.
+            outlet.send(ErrorEvent.of(SessionExistsError(f"session {request.session_id} is open already")))
+            outlet.finish()
+            return
+        self._forget(request.session_id)
+        try:
+            start = self._admit(request.message)
+        except ParleyError as error:
+            outlet.send(ErrorEvent.of(error))
+            outlet.send(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
+            outlet.finish()
+            if not request.end:
+                self._await_end(request.session_id)
+            return
+        session = Session(str(request.session_id), start, self._engines, outlet, self._config)
+        self._sessions[request.session_id] = session
+        self._spawn(self._live(request.session_id, session), f"session {request.session_id}")
+        _hand_in(Incoming(request.session_id, audio=request.audio, end=request.end), session)
+        if request.end:
+            del self._sessions[request.session_id]
+
+    def _admit(self, message: bytes) -> Start:
+        if self._stopping:
+            raise ShuttingDownError("the server is stopping")
+        if len(self._sessions) >= self._config.max_sessions:
+            raise TooManySessionsError(f"all {self._config.max_sessions} sessions are in use")
+        start = decode_message(message) if message else Start()
+        if not isinstance(start, Start):
+            raise InvalidMessageError("the first message of a session must be of type start")
+        voices = self._engines.synthesizer
+        check_start(start, voices.voices, voices.languages, self._config)
+        return start
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def _live(self, session_id: SessionId, session: Session) -> None:
+        try:
+            await session.run()
+        finally:
+            if self._sessions.get(session_id) is session:
+                del self._sessions[session_id]
+                self._await_end(session_id)
+
+    def _handle_late(self, request: Incoming, outlet: Outlet, *, known: bool) -> None:
+        """A request that has no open session, or crossed the end of its session on the way."""
+        known = self._forget(request.session_id) or known
+        if request.end:
+            self._sessions.pop(request.session_id, None)
+        elif known:
+            self._await_end(request.session_id)
+        else:
+            error = SessionNotFoundError(f"session {request.session_id} is not open")
+            outlet.send(ErrorEvent.of(error))
+        outlet.finish()
+
+    def _await_end(self, session_id: SessionId) -> None:
+        """Give the client time to end its sequence; then end it here."""
+        loop = asyncio.get_running_loop()
+        self._ended[session_id] = loop.call_later(_GRACE_S, self._give_back, session_id)
+
+    def _forget(self, session_id: SessionId) -> bool:
+        """Stop waiting for the end of a sequence; whether that was waited for."""
+        timer = self._ended.pop(session_id, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
+    def _give_back(self, session_id: SessionId) -> None:
+        del self._ended[session_id]
+        name = f"ending the sequence of session {session_id}"
+        self._spawn(try_within(self._release(session_id), _RELEASE_S, name), name)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed", task.get_name(), exc_info=error)
+
+
+def _hand_in(request: Incoming, session: Session) -> None:
+    if request.message:
+        session.receive(request.message)
+    if request.audio:
+        session.hear(request.audio)
+    if request.end:
+        session.end("ended")

@@ -1,0 +1,273 @@
+"""The agent's ears: the client's audio in, speech events out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import AgentConfig
+from parley.agent.waiting import try_within, within
+from parley.asr.messages import (
+    AsrEvent,
+    AsrOptions,
+    AsrReply,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+)
+from parley.audio.buffer import AudioBuffer, AudioPiece
+from parley.audio.pcm import samples_to_ms
+from parley.audio.timeline import Timeline
+from parley.engines.base import Recognizer
+from parley.errors import (
+    AudioDroppedError,
+    InferenceError,
+    OverloadedError,
+    ParleyError,
+)
+from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
+
+_PER_MS = INPUT_SAMPLE_RATE // 1000
+# Voice activity is judged in windows of this many samples: nothing is gained by sending less.
+_WINDOW = 512
+_MAX_PUSH = 16 * _WINDOW
+_REPORT_INTERVAL_S = 1.0
+_RETRIES = 3
+_RETRY_S = 0.05
+_REOPEN_S = (0.1, 0.25, 0.5, 1.0, 2.0)
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class SpeechHandler(Protocol):
+    """Whoever wants to know what the user says."""
+
+    def speech_started(self, event: SpeechStarted) -> None:
+        """The user has begun to speak."""
+        ...
+
+    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+        """The user has finished; ``detected_at``: when the audio that shows it had arrived (seconds)."""
+        ...
+
+    def transcribed(self, event: Transcript) -> None:
+        """A partial or final text; a final text is there for every utterance that stopped."""
+        ...
+
+    def failed(self, error: ParleyError) -> None:
+        """Something went wrong; the listener goes on."""
+        ...
+
+
+class Listener:
+    """Feeds one recogniser from a bounded buffer, one call at a time.
+
+    What arrives while a call is under way goes into the next one. A recogniser that fails is
+    replaced by a new one; times and utterance numbers go on as if nothing had happened.
+
+    Args:
+        make_recognizer: makes a recogniser for a stream of the given name.
+        name: of the session; streams are named after it.
+        options: of every stream.
+        handler: is told what was heard.
+        config: limits and deadlines.
+    """
+
+    def __init__(
+        self,
+        make_recognizer: Callable[[str], Recognizer],
+        name: str,
+        options: AsrOptions,
+        handler: SpeechHandler,
+        config: AgentConfig,
+    ) -> None:
+        self._make_recognizer = make_recognizer
+        self._name = name
+        self._options = options
+        self._handler = handler
+        self._config = config
+        self._buffer = AudioBuffer(config.audio_buffer_ms * _PER_MS)
+        self._timeline = Timeline()
+        self._wake = asyncio.Event()
+        self._recognizer: Recognizer | None = None
+        self._streams = 0
+        self._muted = False
+        self._flush = False
+        self._speaking = False
+        self._utterance = 0
+        self._utterances_before = 0
+        self._dropped = 0
+        self._dropped_at = -_REPORT_INTERVAL_S
+
+    # --- what the session calls -------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the first stream.
+
+        Raises:
+            ParleyError: the recogniser refuses it, or does not answer.
+        """
+        self._streams += 1
+        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}")
+        await self._within(self._recognizer.start(self._options))
+
+    def hear(self, samples: NDArray[np.int16]) -> None:
+        """Take a chunk of the client's audio; never waits."""
+        now = _now()
+        if self._muted:
+            self._buffer.skip(len(samples))
+        else:
+            self._dropped += self._buffer.append(samples, now)
+            self._wake.set()
+        self._timeline.arrived(self._buffer.position, now)
+        if self._dropped and now - self._dropped_at >= _REPORT_INTERVAL_S:
+            length = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
+            self._dropped, self._dropped_at = 0, now
+            self._handler.failed(AudioDroppedError(f"{length:.0f} ms of audio dropped"))
+
+    def mute(self) -> None:
+        """Ignore audio from now on; what was said before is still understood."""
+        if not self._muted:
+            self._muted = True
+            self._flush = True
+            self._wake.set()
+
+    def unmute(self) -> None:
+        """Listen again."""
+        self._muted = False
+
+    async def run(self) -> None:
+        """Hear until cancelled.
+
+        Raises:
+            ParleyError: the recogniser has been out of order for too long.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while piece := self._buffer.take(_MAX_PUSH, 1 if self._flush else _WINDOW):
+                await self._push(piece)
+            if self._flush:
+                self._flush = False
+                await self._finish_utterance()
+
+    async def close(self) -> None:
+        """End the stream; never raises."""
+        if self._recognizer is not None:
+            name = f"ending the audio stream of {self._name}"
+            await try_within(self._recognizer.close(), self._config.deadlines.close_s, name)
+
+    # --- one call ---------------------------------------------------------------------------
+
+    async def _push(self, piece: AudioPiece) -> None:
+        recognizer = self._opened()
+        wait = _RETRY_S
+        for attempt in range(_RETRIES):
+            try:
+                reply = await self._within(recognizer.push(piece.samples))
+                break
+            except OverloadedError as error:  # nothing was heard: the same piece may be pushed again
+                if attempt + 1 == _RETRIES:
+                    await self._reopen(error)
+                    return
+            except ParleyError as error:
+                await self._reopen(error)
+                return
+            await asyncio.sleep(wait)
+            wait *= 2
+        self._timeline.heard(piece.position, len(piece.samples))
+        self._pass_on(reply)
+
+    async def _finish_utterance(self) -> None:
+        try:
+            self._pass_on(await self._within(self._opened().flush()))
+        except ParleyError as error:
+            await self._reopen(error)
+
+    def _opened(self) -> Recognizer:
+        if self._recognizer is None:
+            raise InferenceError("the listener was not opened")
+        return self._recognizer
+
+    async def _reopen(self, error: ParleyError) -> None:
+        """Replace a recogniser that has failed; audio waits in the buffer meanwhile."""
+        self._handler.failed(error)
+        began = _now()
+        attempt = 0
+        while True:
+            await self.close()
+            self._end_utterance()
+            try:
+                await self.open()
+            except ParleyError as failure:
+                if _now() - began > self._config.deadlines.asr_outage_s:
+                    raise
+                _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_wire())
+            else:
+                self._timeline.restart()
+                self._utterances_before = self._utterance
+                return
+            await asyncio.sleep(_REOPEN_S[min(attempt, len(_REOPEN_S) - 1)])
+            attempt += 1
+
+    async def _within(self, call: Awaitable[T]) -> T:
+        return await within(call, self._config.deadlines.asr_s, "the recogniser")
+
+    # --- what it brought --------------------------------------------------------------------
+
+    def _end_utterance(self) -> None:
+        """The utterance under way is lost with its recogniser."""
+        if self._speaking:
+            self._speaking = False
+            at_ms = self._buffer.position // _PER_MS
+            self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
+            self._handler.transcribed(
+                Transcript(utterance=self._utterance, text="", is_final=True, confidence=0.0)
+            )
+
+    def _pass_on(self, reply: AsrReply) -> None:
+        for event in reply.events:
+            self._utterance = self._utterances_before + event.utterance
+            self._tell(event)
+
+    def _tell(self, event: AsrEvent) -> None:
+        if isinstance(event, SpeechStartedEvent):
+            self._speaking = True
+            self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
+        elif isinstance(event, SpeechStoppedEvent):
+            self._speaking = False
+            stopped = SpeechStopped(
+                at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
+            )
+            arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
+            self._handler.speech_stopped(stopped, _now() if arrived is None else arrived)
+        else:
+            words = [
+                Word(
+                    text=word.text,
+                    start_ms=self._client_ms(word.start_ms),
+                    end_ms=self._client_ms(word.end_ms),
+                    confidence=word.confidence,
+                )
+                for word in event.words
+            ]
+            self._handler.transcribed(
+                Transcript(
+                    utterance=self._utterance,
+                    text=event.text,
+                    is_final=event.is_final,
+                    confidence=event.confidence,
+                    words=words,
+                )
+            )
+
+    def _client_ms(self, heard_ms: int) -> int:
+        return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,166 @@
+"""What of an answer has been sent, and how much of it the user has heard.
+
+Pure bookkeeping: the time is always given by the caller, in seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_MARK_GRACE_S = 0.25
+"""A playback mark is extended by the clock for at most this long."""
+_ROUNDING_MS = 2.0
+"""Two lengths that differ by less are equal: marks are whole milliseconds."""
+_LONGEST_WORD_MS = 600.0
+"""Assumed of a word whose end is not known yet."""
+_SPOKEN_CHARACTERS_PER_MS = 0.015
+"""Pace of ordinary speech, for synthesizers that do not say where words begin."""
+
+
+@dataclass(frozen=True)
+class SpokenWord:
+    """A word of a segment and where it begins."""
+
+    start_char: int
+    end_char: int
+    """Half-open span in the segment's text."""
+    at_ms: float
+    """Counted from the segment's first sample."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the user has heard of an answer."""
+
+    played_ms: int
+    parts: tuple[tuple[int, str], ...]
+    """(round, text) of each segment that was heard, the last one perhaps not to its end."""
+    everything: bool
+    """Whether all that was to be said so far was heard."""
+
+    @property
+    def text(self) -> str:
+        """All of it as one text."""
+        return " ".join(text for _, text in self.parts)
+
+    def text_of(self, round_number: int) -> str:
+        """What was heard of one round's text."""
+        return " ".join(text for number, text in self.parts if number == round_number)
+
+
+@dataclass
+class _Segment:
+    """A segment whose audio is being sent."""
+
+    round_number: int
+    text: str
+    begin_ms: float
+    sent_ms: float = 0.0
+    complete: bool = False
+    words: list[SpokenWord] = field(default_factory=list)
+
+    def heard(self, played_ms: float) -> str:
+        """The text that ``played_ms`` milliseconds of this segment's audio have spoken."""
+        if self.complete and played_ms >= self.sent_ms - _ROUNDING_MS:
+            return self.text
+        if not self.words:
+            return self._estimate(played_ms)
+        end = 0
+        for index, word in enumerate(self.words):
+            if played_ms < (word.at_ms + self._end_of(index)) / 2:
+                break
+            end = word.end_char
+        return self.text[:end].rstrip()
+
+    def _end_of(self, index: int) -> float:
+        word = self.words[index]
+        if index + 1 < len(self.words):
+            return self.words[index + 1].at_ms
+        latest = word.at_ms + _LONGEST_WORD_MS
+        return min(self.sent_ms, latest) if self.complete else latest
+
+    def _estimate(self, played_ms: float) -> str:
+        pace = _SPOKEN_CHARACTERS_PER_MS
+        if self.complete and self.sent_ms > 0:
+            pace = len(self.text) / self.sent_ms
+        count = int(played_ms * pace)
+        if count >= len(self.text):
+            return self.text if self.complete else self.text.rpartition(" ")[0]
+        return self.text[: count + 1].rpartition(" ")[0]
+
+
+class Playout:
+    """The ledger of one response.
+
+    A word counts as heard when at least half of it was played. Playing begins when the first
+    audio is sent and goes on at its own pace; it stands still while there is nothing to play.
+    Marks from the client, if there are any, can only say that less was played.
+    """
+
+    def __init__(self) -> None:
+        self._segments: list[_Segment] = []
+        self._sent_ms = 0.0
+        self._end = 0.0  # when everything sent so far will have been played
+        self._mark: tuple[float, float] | None = None
+
+    @property
+    def sent_ms(self) -> float:
+        """Audio sent so far."""
+        return self._sent_ms
+
+    @property
+    def marked(self) -> bool:
+        """Whether the client tells what it plays."""
+        return self._mark is not None
+
+    def begin(self, round_number: int, text: str) -> None:
+        """The next audio belongs to this segment; all of the one before it was sent."""
+        self._segments.append(_Segment(round_number, text, self._sent_ms))
+
+    def sent(self, length_ms: float, words: Iterable[SpokenWord], now: float) -> None:
+        """A piece of the current segment was sent, in which ``words`` begin."""
+        segment = self._segments[-1]
+        segment.words.extend(words)
+        segment.sent_ms += length_ms
+        self._sent_ms += length_ms
+        self._end = max(self._end, now) + length_ms / 1000
+
+    def complete(self) -> None:
+        """The current segment has no more audio."""
+        self._segments[-1].complete = True
+
+    def mark(self, played_ms: float, now: float) -> None:
+        """The client has played so much; a mark that goes back is ignored."""
+        if self._mark is None or played_ms >= self._mark[0]:
+            self._mark = (played_ms, now)
+
+    def ahead_ms(self, now: float) -> float:
+        """Audio that was sent and not yet played, by the clock."""
+        return max(0.0, (self._end - now) * 1000)
+
+    def played_ms(self, now: float) -> float:
+        """Audio that was played."""
+        by_clock = self._sent_ms - self.ahead_ms(now)
+        if self._mark is None:
+            return by_clock
+        played, at = self._mark
+        return min(by_clock, played + min(now - at, _MARK_GRACE_S) * 1000)
+
+    def finished(self, now: float) -> bool:
+        """Whether everything sent so far was played."""
+        return self.played_ms(now) >= self._sent_ms - _ROUNDING_MS
+
+    def heard(self, now: float) -> Heard:
+        """What the user has heard."""
+        played = self.played_ms(now)
+        parts: list[tuple[int, str]] = []
+        everything = True
+        for segment in self._segments:
+            text = segment.heard(played - segment.begin_ms)
+            if text:
+                parts.append((segment.round_number, text))
+            if text != segment.text:
+                everything = False
+                break
+        return Heard(round(played), tuple(parts), everything)

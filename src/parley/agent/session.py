@@ -1,0 +1,307 @@
+"""One conversation, from START to ``closed``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Literal, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import AgentConfig
+from parley.agent.engines import Engines
+from parley.agent.listener import Listener
+from parley.agent.outlet import Outlet, Reason
+from parley.agent.tools import ToolDesk
+from parley.agent.turn import Turn, TurnContext
+from parley.agent.validation import primary_language
+from parley.agent.voice import Speaker
+from parley.asr.messages import AsrOptions
+from parley.audio.pcm import decode_pcm16
+from parley.errors import InvalidMessageError, ParleyError, SessionIdleError
+from parley.llm.history import History
+from parley.llm.messages import ChatMessage
+from parley.protocol import (
+    AgentState,
+    Closed,
+    Connected,
+    Control,
+    ErrorEvent,
+    Interrupted,
+    Playback,
+    ServerEvent,
+    SpeechStarted,
+    SpeechStopped,
+    Start,
+    ToolResponse,
+    Transcript,
+    decode_message,
+)
+
+State: TypeAlias = Literal["listening", "processing", "speaking"]
+
+_WATCH_S = 0.2
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """Owns everything of a conversation: ears, memory, the turn under way, and all their tasks.
+
+    The client's audio and messages are handed in by :meth:`hear` and :meth:`receive`, which never
+    wait; :meth:`run` is the session's life. Everything runs on one event loop. Exactly one
+    ``closed`` is sent, and nothing after it.
+
+    Args:
+        session_id: as the client knows it.
+        start: what the client asked for, checked by :func:`parley.agent.validation.check_start`.
+        engines: to hear, think and speak with.
+        outlet: the way to the client.
+        config: limits and deadlines.
+    """
+
+    def __init__(
+        self, session_id: str, start: Start, engines: Engines, outlet: Outlet, config: AgentConfig
+    ) -> None:
+        self.session_id = session_id
+        self._start = start
+        self._outlet = outlet
+        self._config = config
+        # Clients may use an id again, and the engines must not mix up old and new requests.
+        name = f"{session_id}-{uuid4().hex[:8]}"
+        language = primary_language(start.language)
+        prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
+        self._history = History(prompt, config.prompt_tokens, start.tools)
+        self._desk = ToolDesk({tool.name for tool in start.tools}, self._emit, config)
+        self._listener = Listener(
+            engines.recognizer, name, AsrOptions(vad=start.vad, language=language), self, config
+        )
+        known = engines.synthesizer.languages
+        self._context = TurnContext(
+            session=name,
+            engines=engines,
+            history=self._history,
+            tools=start.tools,
+            desk=self._desk,
+            speaker=Speaker(
+                start.voice, start.language if start.language in known else language, start.output_sample_rate
+            ),
+            config=config,
+            emit=self._emit_turn,
+        )
+        self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
+        self._closed = False
+        self._state: State | None = None
+        self._turns = 0
+        self._turn: Turn | None = None
+        self._turn_task: asyncio.Task[None] | None = None
+        self._turn_tasks: set[asyncio.Task[None]] = set()
+        self._unanswered = False
+        self._detected_at: float | None = None
+        self._last_input = _now()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has been told that the session is over."""
+        return self._closed
+
+    def messages(self) -> list[ChatMessage]:
+        """What the language model would be told now."""
+        return self._history.messages()
+
+    # --- what the client says -------------------------------------------------------------
+
+    def hear(self, raw: bytes) -> None:
+        """Take a chunk of audio: mono PCM16 at 16 kHz."""
+        self._last_input = _now()
+        try:
+            self._listener.hear(decode_pcm16(raw))
+        except ParleyError as error:
+            self.failed(error)
+
+    def receive(self, raw: bytes) -> None:
+        """Take a message."""
+        self._last_input = _now()
+        try:
+            self._obey(raw)
+        except ParleyError as error:
+            self.failed(error)
+
+    def end(self, reason: Reason) -> None:
+        """End the session; the first reason counts."""
+        if not self._end.done():
+            self._end.set_result(reason)
+
+    def _obey(self, raw: bytes) -> None:
+        message = decode_message(raw)
+        if isinstance(message, ToolResponse):
+            self._desk.resolve(message)
+        elif isinstance(message, Playback):
+            # Marks of a response that is over by now are late, not wrong.
+            if self._turn is not None and self._turn.response_id == message.response_id:
+                self._turn.playout.mark(message.played_ms, _now())
+        elif isinstance(message, Control):
+            if message.action == "mute":
+                self._listener.mute()
+            elif message.action == "unmute":
+                self._listener.unmute()
+            else:
+                self.end("hangup")
+        else:
+            raise InvalidMessageError("the session has started already")
+
+    # --- life -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Live until :meth:`end` is called, the client goes away, or nothing works any more."""
+        name = self.session_id
+        tasks = [
+            asyncio.create_task(self._listen(), name=f"{name} listener"),
+            asyncio.create_task(self._watch(), name=f"{name} watch"),
+        ]
+        reason: Reason = "shutdown"
+        try:
+            reason = await self._end
+        finally:
+            await self._close(reason, tasks)
+
+    async def _listen(self) -> None:
+        try:
+            await self._listener.open()
+            self._emit(
+                Connected(session_id=self.session_id, output_sample_rate=self._start.output_sample_rate)
+            )
+            self._enter("listening")
+            await self._listener.run()
+        except ParleyError as error:
+            self.failed(error)
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            self._broken("listener")
+        finally:
+            self.end("failed")
+
+    async def _watch(self) -> None:
+        """Notice a client that has gone away or fallen silent."""
+        limit = self._config.deadlines.idle_s
+        while not self._end.done():
+            await asyncio.sleep(_WATCH_S)
+            if self._outlet.cancelled:
+                self.end("disconnected")
+            elif _now() - self._last_input > limit:
+                self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
+                self.end("idle")
+
+    async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and self._turn_task is not None:
+            turn.stop()
+            self._turn_task.cancel()
+        self._emit(Closed(reason=reason))
+        self._closed = True
+        self._outlet.finish()
+        for task in tasks:
+            task.cancel()
+        waiting = {*tasks, *self._turn_tasks}
+        _, late = await asyncio.wait(waiting, timeout=self._config.deadlines.close_s)
+        for task in late:
+            _log.error("%s: task %s did not end", self.session_id, task.get_name())
+        await self._listener.close()
+
+    # --- what the user says ---------------------------------------------------------------
+
+    def speech_started(self, event: SpeechStarted) -> None:
+        """The user speaks: the agent falls silent and listens."""
+        self._emit(event)
+        self._interrupt()
+        self._enter("listening")
+
+    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+        """The user has finished; the final transcript follows."""
+        self._detected_at = detected_at
+        self._emit(event)
+
+    def transcribed(self, event: Transcript) -> None:
+        """A final text is the agent's turn to answer."""
+        self._emit(event)
+        if not event.is_final:
+            return
+        detected_at, self._detected_at = self._detected_at, None
+        text = event.text.strip()
+        if text:
+            self._interrupt()
+            self._history.add_user(text)
+        elif self._turn is not None or not self._unanswered:
+            # Noise, and nobody is waiting for an answer.
+            return
+        self._answer(detected_at)
+
+    def failed(self, error: ParleyError) -> None:
+        """Tell the client that something went wrong."""
+        self._emit(ErrorEvent.of(error))
+
+    # --- the agent's turns ----------------------------------------------------------------
+
+    def _answer(self, detected_at: float | None) -> None:
+        self._turns += 1
+        self._unanswered = False
+        self._enter("processing")
+        self._turn = Turn(self._turns, self._context, _now(), detected_at)
+        self._turn_task = asyncio.create_task(self._take(self._turn), name=self._turn.response_id)
+        self._turn_tasks.add(self._turn_task)
+        self._turn_task.add_done_callback(self._turn_tasks.discard)
+
+    async def _take(self, turn: Turn) -> None:
+        try:
+            await turn.run()
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            self._broken("turn")
+        if self._turn is turn:
+            self._turn = None
+            self._history.extend(turn.memory())
+            self._emit(turn.metrics(interrupted=False))
+            self._enter("listening")
+
+    def _interrupt(self) -> None:
+        """Stop the turn under way; only what the user has heard of it was said."""
+        turn, self._turn = self._turn, None
+        if turn is None or self._turn_task is None:
+            return
+        heard = turn.stop()
+        self._turn_task.cancel()
+        self._history.extend(turn.memory(heard))
+        self._unanswered = not heard.text and not turn.acted
+        self._emit(
+            Interrupted(
+                turn=turn.number,
+                response_id=turn.response_id,
+                played_ms=heard.played_ms,
+                spoken_text=heard.text,
+            )
+        )
+        self._emit(turn.metrics(interrupted=True))
+
+    # --- telling the client ---------------------------------------------------------------
+
+    def _emit_turn(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
+        if audio is not None:
+            self._enter("speaking")
+        self._emit(event, audio)
+
+    def _emit(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        if not self._closed:
+            self._outlet.send(event, audio)
+
+    def _enter(self, state: State) -> None:
+        if state != self._state:
+            self._state = state
+            self._emit(AgentState(state=state))
+
+    def _broken(self, what: str) -> None:
+        """An error that nobody expected: the log gets all of it, the client its existence."""
+        _log.exception("%s: %s failed", self.session_id, what)
+        self.failed(ParleyError(f"the {what} failed unexpectedly"))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

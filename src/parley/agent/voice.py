@@ -1,0 +1,227 @@
+"""The agent's voice in one turn: segments of text in, paced audio out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import AgentConfig
+from parley.agent.playout import Playout, SpokenWord
+from parley.agent.waiting import each_within, try_within
+from parley.audio.pcm import samples_to_ms
+from parley.audio.resample import Resampler
+from parley.engines.base import Synthesizer
+from parley.protocol import Audio
+from parley.tts.messages import SpeakRequest, WordMark
+
+_NOTHING = np.zeros(0, np.int16)
+# One segment is being sent while the next is being made.
+_SEGMENTS_AHEAD = 2
+_MAX_SEGMENTS = 64
+_MAX_PIECES = 64
+# A client that sends playback marks may be this late with the last one.
+_LAST_MARK_S = 1.0
+_LAST_MARK_CHECKS = 10
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """How the agent sounds in one session."""
+
+    voice: str | None
+    language: str
+    sample_rate: int
+    """Hertz of the audio that the client gets."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A stretch of a segment's audio at the client's sample rate."""
+
+    round_number: int
+    text: str
+    """Of the whole segment."""
+    samples: NDArray[np.int16] = field(default_factory=lambda: _NOTHING)
+    words: tuple[SpokenWord, ...] = ()
+    opens: bool = False
+    closes: bool = False
+
+
+class Voice:
+    """Speaks one response.
+
+    While one segment is sent, the next is synthesised. Audio leaves at most ``lead_ms`` before
+    it is to be heard, so that an interruption has little to take back; the first audio leaves
+    at once.
+
+    Args:
+        synthesizer: makes the audio.
+        speaker: voice and sample rate.
+        name: of the response; requests to the synthesizer are named after it.
+        turn: its turn's number.
+        playout: where all that is sent is written down.
+        emit: sends audio to the client.
+        config: lengths and deadlines.
+    """
+
+    def __init__(
+        self,
+        synthesizer: Synthesizer,
+        *,
+        speaker: Speaker,
+        name: str,
+        turn: int,
+        playout: Playout,
+        emit: Callable[[Audio, NDArray[np.int16]], None],
+        config: AgentConfig,
+    ) -> None:
+        self._synthesizer = synthesizer
+        self._speaker = speaker
+        self._name = name
+        self._turn = turn
+        self._playout = playout
+        self._emit = emit
+        self._config = config
+        self._segments: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue(_MAX_SEGMENTS)
+        self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_MAX_PIECES)
+        self._ahead = asyncio.Semaphore(_SEGMENTS_AHEAD)
+        self._count = 0
+        self.asked_at: float | None = None
+        """When the first segment was ready to be spoken (seconds of the loop's clock)."""
+        self.made_at: float | None = None
+        """When its first audio had been made."""
+        self.sent_at: float | None = None
+        """When its first audio was sent."""
+
+    async def say(self, round_number: int, text: str) -> None:
+        """Add a segment; waits while too many are waiting."""
+        if self.asked_at is None:
+            self.asked_at = _now()
+        await self._segments.put((round_number, text))
+
+    async def finish(self) -> None:
+        """No segment follows."""
+        await self._segments.put(None)
+
+    async def send_all(self) -> None:
+        """Speak until everything after :meth:`finish` was sent.
+
+        Raises:
+            ParleyError: the synthesizer failed (inside an exception group).
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._synthesise(), name=f"{self._name} synthesis")
+            await self._play()
+
+    async def wait_until_played(self) -> None:
+        """Wait until the client has played what was sent."""
+        await asyncio.sleep(self._playout.ahead_ms(_now()) / 1000)
+        for _ in range(_LAST_MARK_CHECKS):
+            if self._playout.finished(_now()):
+                return
+            await asyncio.sleep(_LAST_MARK_S / _LAST_MARK_CHECKS)
+
+    # --- making audio ---------------------------------------------------------------------
+
+    async def _synthesise(self) -> None:
+        while (segment := await self._segments.get()) is not None:
+            await self._ahead.acquire()
+            self._count += 1
+            await self._speak(*segment, f"{self._name}-{self._count}")
+        await self._pieces.put(None)
+
+    async def _speak(self, round_number: int, text: str, request_id: str) -> None:
+        request = SpeakRequest(
+            request_id=request_id, text=text, voice=self._speaker.voice, language=self._speaker.language
+        )
+        await self._pieces.put(_Piece(round_number, text, opens=True))
+        limits = self._config.deadlines
+        stream = each_within(self._synthesizer.speak(request), limits.tts_s, "the synthesizer")
+        resampler: Resampler | None = None
+        done = False
+        try:
+            async with aclosing(stream):
+                async for chunk, samples in stream:
+                    if self.made_at is None:
+                        self.made_at = _now()
+                    if resampler is None:
+                        resampler = Resampler(chunk.sample_rate, self._speaker.sample_rate)
+                    words = tuple(_spoken_word(mark, chunk.sample_rate) for mark in chunk.words)
+                    resampled = resampler.push(samples)
+                    await self._pieces.put(_Piece(round_number, text, resampled, words))
+            done = True
+        finally:
+            if not done:
+                await try_within(
+                    self._synthesizer.abort(request_id), limits.abort_s, f"stopping {request_id}"
+                )
+        rest = resampler.finish() if resampler else _NOTHING
+        await self._pieces.put(_Piece(round_number, text, rest, closes=True))
+
+    # --- sending it -----------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        waiting: list[SpokenWord] = []
+        position_ms = 0.0
+        while (piece := await self._pieces.get()) is not None:
+            if piece.opens:
+                waiting, position_ms = [], 0.0
+                self._playout.begin(piece.round_number, piece.text)
+            waiting.extend(piece.words)
+            for block in self._blocks(piece.samples):
+                length_ms = samples_to_ms(len(block), self._speaker.sample_rate)
+                position_ms += length_ms
+                words = [word for word in waiting if word.at_ms < position_ms]
+                del waiting[: len(words)]
+                await self._until_due(length_ms)
+                self._send(block, length_ms, piece.text, words)
+            if piece.closes:
+                self._playout.complete()
+                self._ahead.release()
+
+    def _blocks(self, samples: NDArray[np.int16]) -> Iterator[NDArray[np.int16]]:
+        size = self._speaker.sample_rate * self._config.block_ms // 1000
+        for start in range(0, len(samples), size):
+            yield samples[start : start + size]
+
+    async def _until_due(self, length_ms: float) -> None:
+        ahead_ms = self._playout.ahead_ms(_now())
+        early_ms = min(ahead_ms, ahead_ms + length_ms - self._config.lead_ms)
+        if early_ms > 0:
+            await asyncio.sleep(early_ms / 1000)
+
+    def _send(self, block: NDArray[np.int16], length_ms: float, text: str, words: list[SpokenWord]) -> None:
+        event = Audio(
+            turn=self._turn,
+            response_id=self._name,
+            offset_ms=round(self._playout.sent_ms),
+            sample_rate=self._speaker.sample_rate,
+            samples=len(block),
+            text=" ".join(_with_punctuation(text, word) for word in words),
+        )
+        now = _now()
+        if self.sent_at is None:
+            self.sent_at = now
+        self._emit(event, block)
+        self._playout.sent(length_ms, words, now)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _spoken_word(mark: WordMark, sample_rate: int) -> SpokenWord:
+    return SpokenWord(mark.start_char, mark.end_char, samples_to_ms(mark.at_sample, sample_rate))
+
+
+def _with_punctuation(text: str, word: SpokenWord) -> str:
+    """The word as it is written, with the punctuation that follows it."""
+    end = word.end_char
+    while end < len(text) and not text[end].isalnum() and not text[end].isspace():
+        end += 1
+    return text[word.start_char : end]

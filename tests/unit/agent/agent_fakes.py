@@ -1,0 +1,387 @@
+"""Engines that do as they are told, and a client that writes everything down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from parley.agent.config import AgentConfig
+from parley.agent.engines import Engines
+from parley.agent.host import Host, Incoming
+from parley.asr.messages import (
+    AsrEvent,
+    AsrReply,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscriptEvent,
+)
+from parley.errors import ParleyError
+from parley.llm.messages import Completed, LlmEvent, TextDelta, ToolCall, ToolCalled
+from parley.protocol import (
+    AgentState,
+    Audio,
+    Closed,
+    ErrorEvent,
+    Interrupted,
+    ServerEvent,
+    Start,
+    Transcript,
+    encode,
+)
+from parley.tts.messages import SpeechChunk, WordMark
+
+CHUNK_MS = 20
+SILENCE = bytes(CHUNK_MS * 32)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def utterance(number: int, start_ms: int, end_ms: int, text: str) -> list[tuple[int, AsrEvent]]:
+    """What a recogniser says of one utterance, and when."""
+    stopped_ms = end_ms + 300
+    return [
+        (start_ms + 96, SpeechStartedEvent(utterance=number, at_ms=start_ms)),
+        (stopped_ms, SpeechStoppedEvent(utterance=number, at_ms=end_ms, detected_at_ms=stopped_ms)),
+        (stopped_ms, TranscriptEvent(utterance=number, text=text, is_final=True, confidence=0.9)),
+    ]
+
+
+class FakeRecognizer:
+    """Delivers the rail's script as the audio reaches the given times."""
+
+    def __init__(self, rail: FakeRail, name: str) -> None:
+        self.rail = rail
+        self.name = name
+        self.opened = False
+        self.closed = False
+        self.samples = 0
+        self.flushes = 0
+        self._busy = False
+
+    async def start(self, options) -> None:
+        await asyncio.sleep(self.rail.start_s)
+        if self.rail.start_failures:
+            raise self.rail.start_failures.popleft()
+        self.opened = True
+        self.options = options
+
+    async def push(self, audio: NDArray[np.int16]) -> AsrReply:
+        assert self.opened
+        assert not self.closed
+        with self._alone():
+            await asyncio.sleep(self.rail.push_s)
+        if self.rail.push_failures:
+            raise self.rail.push_failures.popleft()
+        self.samples += len(audio)
+        self.rail.pushes.append(len(audio))
+        return self._reply()
+
+    async def flush(self) -> AsrReply:
+        self.flushes += 1
+        with self._alone():
+            await asyncio.sleep(self.rail.push_s)
+        return AsrReply(events=list(self.rail.on_flush), stream_ms=self.samples // 16)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    @contextmanager
+    def _alone(self):
+        assert not self._busy, "calls of one recogniser must not overlap"
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _reply(self) -> AsrReply:
+        events = []
+        script = self.rail.script
+        while script and script[0][0] * 16 <= self.samples:
+            events.append(script.popleft()[1])
+        return AsrReply(events=events, stream_ms=self.samples // 16)
+
+
+class FakeRail:
+    """Makes recognisers that share one script."""
+
+    def __init__(self) -> None:
+        self.script: deque[tuple[int, AsrEvent]] = deque()
+        self.on_flush: list[AsrEvent] = []
+        self.start_failures: deque[ParleyError] = deque()
+        self.push_failures: deque[ParleyError] = deque()
+        self.start_s = 0.005
+        self.push_s = 0.005
+        self.pushes: list[int] = []
+        self.streams: list[FakeRecognizer] = []
+
+    def __call__(self, name: str) -> FakeRecognizer:
+        self.streams.append(FakeRecognizer(self, name))
+        return self.streams[-1]
+
+
+def says(text: str) -> list[LlmEvent]:
+    """A spoken answer, one word at a time."""
+    words = text.split(" ")
+    pieces = [word + (" " if index + 1 < len(words) else "") for index, word in enumerate(words)]
+    return [
+        *(TextDelta(text=piece) for piece in pieces),
+        Completed(finish_reason="stop", prompt_tokens=10, completion_tokens=len(pieces)),
+    ]
+
+
+def calls(*named: tuple[str, dict]) -> list[LlmEvent]:
+    """An answer that asks for tools."""
+    return [
+        *(
+            ToolCalled(call=ToolCall(id=f"c{index}", name=name, arguments=arguments))
+            for index, (name, arguments) in enumerate(named)
+        ),
+        Completed(finish_reason="tool_calls", prompt_tokens=10, completion_tokens=5),
+    ]
+
+
+class FakeChat:
+    """Gives the prepared answers in order; an exception in an answer is raised at its place."""
+
+    def __init__(self) -> None:
+        self.answers: deque[list[LlmEvent | Exception]] = deque()
+        self.otherwise = "Okay."
+        self.requests = []
+        self.aborted: list[str] = []
+        self.running: set[str] = set()
+        self.first_s = 0.02
+        self.token_s = 0.01
+
+    async def generate(self, request):
+        self.requests.append(request)
+        answer = self.answers.popleft() if self.answers else says(self.otherwise)
+        self.running.add(request.request_id)
+        try:
+            await asyncio.sleep(self.first_s)
+            for event in answer:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+                await asyncio.sleep(self.token_s)
+        finally:
+            self.running.discard(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def prompt(self, index: int = -1) -> list[tuple[str, str]]:
+        """(role, text) of one request's messages."""
+        return [(message.role, message.content) for message in self.requests[index].messages]
+
+
+class FakeSynthesizer:
+    """Every character lasts 50 ms; a word's mark lies where its first character is."""
+
+    voices = ("low", "high")
+    languages = ("en", "de")
+    rate = 22_050
+    character_ms = 50
+
+    def __init__(self) -> None:
+        self.requests = []
+        self.aborted: list[str] = []
+        self.running: set[str] = set()
+        self.failures: deque[ParleyError | None] = deque()
+        self.first_s = 0.01
+        self.marks = True
+
+    async def speak(self, request):
+        self.requests.append(request)
+        self.running.add(request.request_id)
+        try:
+            await asyncio.sleep(self.first_s)
+            failure = self.failures.popleft() if self.failures else None
+            if failure is not None:
+                raise failure
+            per_character = self.rate * self.character_ms // 1000
+            total = len(request.text) * per_character
+            for offset in range(0, total, 4096):
+                length = min(4096, total - offset)
+                marks = [mark for mark in self._marks(request.text) if offset <= mark.at_sample < offset + length]
+                chunk = SpeechChunk(sample_rate=self.rate, offset=offset, words=marks)
+                yield chunk, np.full(length, 1000, np.int16)
+                await asyncio.sleep(0)
+        finally:
+            self.running.discard(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def _marks(self, text: str) -> list[WordMark]:
+        if not self.marks:
+            return []
+        marks, start = [], 0
+        for word in text.split(" "):
+            at = start * self.rate * self.character_ms // 1000
+            marks.append(WordMark(start_char=start, end_char=start + len(word), at_sample=at))
+            start += len(word) + 1
+        return marks
+
+
+@dataclass
+class Sent:
+    """One event as the client got it."""
+
+    at: float
+    event: ServerEvent
+    audio: NDArray[np.int16] | None
+
+
+@dataclass
+class FakeOutlet:
+    """Writes down what is sent, and checks what must hold of every session."""
+
+    sent: list[Sent] = field(default_factory=list)
+    finished: bool = False
+    gone: bool = False
+    _silent: set[str] = field(default_factory=set)
+
+    def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        assert not self.finished, f"{event} after the end"
+        if isinstance(event, Audio):
+            assert audio is not None
+            assert len(audio) == event.samples > 0
+            assert event.response_id not in self._silent, "audio after it was interrupted"
+        else:
+            assert audio is None
+        if isinstance(event, Interrupted):
+            self._silent.add(event.response_id)
+        self.sent.append(Sent(now(), event, audio))
+
+    def finish(self) -> None:
+        assert not self.finished
+        self.finished = True
+
+    @property
+    def cancelled(self) -> bool:
+        assert not self.finished, "a finished request must not be asked about"
+        return self.gone
+
+    @property
+    def events(self) -> list[ServerEvent]:
+        return [sent.event for sent in self.sent]
+
+    def of(self, kind) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def codes(self) -> list[str]:
+        return [error.code for error in self.of(ErrorEvent)]
+
+    @property
+    def states(self) -> list[str]:
+        return [event.state for event in self.of(AgentState)]
+
+    @property
+    def finals(self) -> list[str]:
+        return [event.text for event in self.of(Transcript) if event.is_final]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the session was closed; None: it is open."""
+        closed = self.of(Closed)
+        if not closed:
+            return None
+        assert len(closed) == 1
+        assert self.events[-1] is closed[0]
+        assert self.finished
+        return closed[0].reason
+
+
+class FakeCall:
+    """A client on a host with fake engines; sends its audio in real time."""
+
+    def __init__(self, config: AgentConfig | None = None, session_id: str | int = "call") -> None:
+        self.rail = FakeRail()
+        self.chat = FakeChat()
+        self.synthesizer = FakeSynthesizer()
+        self.released: list[str | int] = []
+        self.outlet = FakeOutlet()
+        self.id = session_id
+        self.began = 0.0
+        self._microphone: asyncio.Task[None] | None = None
+        self.host = Host(
+            Engines(self.rail, self.chat, self.synthesizer), config or AgentConfig(), self._release
+        )
+
+    async def _release(self, session_id: str | int) -> None:
+        self.released.append(session_id)
+
+    async def start(self, message: Start | bytes | None = None, *, microphone: bool = True) -> None:
+        """START, and wait until the session is open or refused; then switch the microphone on."""
+        raw = message if isinstance(message, bytes) else encode(message or Start())
+        self.host.handle(Incoming(self.id, message=raw, start=True), self.outlet)
+        while not self.outlet.sent:
+            await asyncio.sleep(0.001)
+        self.began = now()
+        if microphone:
+            self._microphone = asyncio.create_task(self._record())
+
+    async def _record(self) -> None:
+        for count in range(1, 1_000_000):
+            await asyncio.sleep(max(0.0, self.began + count * CHUNK_MS / 1000 - now()))
+            self.send(audio=SILENCE)
+
+    async def hang_up(self) -> None:
+        """Switch the microphone off."""
+        if self._microphone is not None:
+            self._microphone.cancel()
+            await asyncio.wait([self._microphone])
+            self._microphone = None
+
+    def hears(self, *utterances: tuple[int, int, str]) -> None:
+        """The user says (start_ms, end_ms, text), ..."""
+        for number, (start_ms, end_ms, text) in enumerate(utterances, 1):
+            self.rail.script.extend(utterance(number, start_ms, end_ms, text))
+
+    def send(self, message=None, audio: bytes = b"", *, end: bool = False) -> FakeOutlet:
+        """One request; returns its own outlet."""
+        answer = FakeOutlet()
+        raw = message if isinstance(message, bytes) else encode(message) if message else b""
+        self.host.handle(Incoming(self.id, message=raw, audio=audio, end=end), answer)
+        return answer
+
+    async def until(self, ms: float) -> None:
+        """Wait until the client has been recording for ``ms`` milliseconds."""
+        await asyncio.sleep(self.began + ms / 1000 - now())
+
+    async def wait_for(self, kind, count: int = 1):
+        """The ``count``-th event of a kind."""
+        async with asyncio.timeout(120):
+            while len(found := self.outlet.of(kind)) < count:
+                await asyncio.sleep(0.001)
+        return found[count - 1]
+
+    def at_ms(self, event) -> float:
+        """When an event was sent, in milliseconds of the recording."""
+        at = next(sent.at for sent in self.outlet.sent if sent.event is event)
+        return (at - self.began) * 1000
+
+    async def end(self) -> None:
+        """END, then check that nothing is left over."""
+        await self.hang_up()
+        self.send(end=True)
+        await self.check_nothing_left()
+
+    async def check_nothing_left(self) -> None:
+        """Everything that the session had has ended."""
+        await asyncio.sleep(10)
+        assert self.outlet.reason is not None
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not others, f"left over: {others}"
+        assert not self.chat.running
+        assert not self.synthesizer.running
+        assert all(stream.closed for stream in self.rail.streams if stream.opened)
+        assert len(self.host) == 0
