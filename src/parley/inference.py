@@ -25,7 +25,7 @@ StructT = TypeVar("StructT")
 class SequenceFlags:
     """Marks a request as part of a Triton sequence."""
 
-    correlation_id: str
+    correlation_id: str | int
     start: bool = False
     end: bool = False
 

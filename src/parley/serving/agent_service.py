@@ -1,0 +1,152 @@
+"""``voice_agent`` between Triton and :class:`parley.agent.host.Host`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import AgentConfig
+from parley.agent.engines import Engines
+from parley.agent.host import Host, Incoming, SessionId
+from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
+from parley.inference import (
+    InferencePort,
+    ModelRequest,
+    SequenceFlags,
+    Tensor,
+    struct_tensor,
+    tensor_bytes,
+    text_tensor,
+)
+from parley.protocol import ServerEvent
+from parley.serving.loop_thread import LoopThread
+from parley.serving.parameters import Parameters
+from parley.serving.ports import make_port
+from parley.serving.responder import Responder
+from parley.serving.stopping import wait_for_stop
+from parley.serving.tensors import read_tensors
+
+_OPEN_S = 30.0
+_CLOSE_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class AgentService:
+    """Runs all conversations of one model instance on an event loop of its own.
+
+    Args:
+        pb_utils: Triton's module.
+        parameters: the model's settings.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        self._pb = pb_utils
+        self._model = parameters.model
+        self._loop = LoopThread("conversations")
+        self._port: InferencePort
+        self._host: Host
+        self._watch: asyncio.Task[None]
+        self._loop.run(self._open(parameters), _OPEN_S)
+
+    def submit(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; called by ``execute``."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                # Copied now: the tensors are gone when execute returns.
+                incoming = _read(self._pb, request)
+                self._loop.call(self._handle, incoming, responder)
+            except Exception as error:  # noqa: BLE001 - logged and answered
+                _log.exception("a request was not understood")
+                responder.fail(error)
+
+    def close(self) -> None:
+        """End all conversations and stop."""
+        try:
+            self._loop.run(self._close(), _CLOSE_S)
+        except TimeoutError:
+            _log.exception("conversations did not end within %g s", _CLOSE_S)
+        self._loop.stop(_CLOSE_S)
+
+    async def _open(self, parameters: Parameters) -> None:
+        config = AgentConfig.from_parameters(parameters)
+        make_recognizer = find_engine(RECOGNIZERS, config.asr)
+        make_chat = find_engine(CHAT_MODELS, config.llm)
+        make_synthesizer = find_engine(SYNTHESIZERS, config.tts)
+        self._port = make_port(self._pb, parameters)
+        engines = Engines(
+            partial(make_recognizer, self._port), make_chat(self._port), make_synthesizer(self._port)
+        )
+        self._host = Host(engines, config, self._release)
+        self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
+
+    async def _close(self) -> None:
+        self._watch.cancel()
+        await self._host.close()
+        await self._port.close()
+
+    async def _follow_server(self) -> None:
+        await wait_for_stop(self._pb, self._model)
+        await self._host.shut_down()
+
+    def _handle(self, incoming: Incoming, responder: Responder) -> None:
+        try:
+            self._host.handle(incoming, TritonOutlet(responder))
+        except Exception as error:  # noqa: BLE001 - logged and answered
+            _log.exception("request of session %s failed", incoming.session_id)
+            responder.fail(error)
+
+    async def _release(self, session_id: SessionId) -> None:
+        """Send the END that the client never sent: until then the sequence keeps its place."""
+        request = ModelRequest(
+            self._model,
+            {"MESSAGE": text_tensor(b"", batched=True)},
+            ("EVENT",),
+            sequence=SequenceFlags(session_id, end=True),
+        )
+        async with aclosing(self._port.stream(request)) as responses:
+            async for _ in responses:
+                pass
+
+
+class TritonOutlet:
+    """:class:`parley.agent.outlet.Outlet` on one Triton request."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        """Send one event: ``EVENT`` [1, 1], and ``AUDIO`` [1, n] if there is audio."""
+        outputs: dict[str, Tensor] = {"EVENT": struct_tensor(event, batched=True)}
+        if audio is not None:
+            outputs["AUDIO"] = audio.reshape(1, -1)
+        self._responder.send(outputs)
+
+    def finish(self) -> None:
+        """Nothing follows."""
+        self._responder.finish()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has gone away."""
+        return self._responder.cancelled
+
+
+def _read(pb_utils: Any, request: Any) -> Incoming:
+    tensors: Mapping[str, Tensor] = read_tensors(request.inputs())
+    message, audio = tensors.get("MESSAGE"), tensors.get("AUDIO")
+    flags = request.flags()
+    return Incoming(
+        session_id=request.correlation_id(),
+        message=b"" if message is None else tensor_bytes(message),
+        audio=b"" if audio is None else audio.tobytes(),
+        start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+    )
