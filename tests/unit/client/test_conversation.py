@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 
 import numpy as np
 import pytest
 from fake_agent import CONNECTED, FakeAgent
+from rich.console import Console
+from rich.text import Text
 
 from parley import protocol
 from parley.errors import ModelUnavailableError
@@ -308,3 +311,18 @@ def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
     assert columns["from det."] == ["100", "200", "100", "200"]
     assert columns["barge-in"] == ["", "", "", ""]
     assert by_stage(reports)["detection"] == pytest.approx([300, 300])
+
+
+def test_on_a_terminal_partial_texts_are_updated_in_place():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, _environ={})
+    with CallView(console) as view:
+        view.show(protocol.AgentState(state="listening"), 0.1)
+        view.show(protocol.Transcript(utterance=1, text="what ti", is_final=False, confidence=0.5), 0.2)
+        view._live.refresh()
+        assert "[listening] you: what ti…" in Text.from_ansi(out.getvalue()).plain
+        view.show(protocol.ResponseText(turn=1, response_id="r", text="It is"), 0.3)
+        view.show(final("what time is it"), 0.4)
+        view._live.refresh()
+        assert "[listening] agent: It is" in Text.from_ansi(out.getvalue()).plain
+    assert "what time is it" in Text.from_ansi(out.getvalue()).plain
