@@ -74,11 +74,11 @@ def _is_final(result: triton.InferResult) -> bool:
 def call_voice_agent(address: str, deadline_s: float) -> str:
     """Open a conversation and end it at once: ``connected`` … ``closed``."""
     session = f"canary-{uuid.uuid4().hex}"
-    nothing = np.zeros(0, dtype=np.uint8)
+    nothing = np.zeros((1, 0), dtype=np.uint8)
     with _Stream(address, deadline_s) as stream:
         for message, start in ((encode(Start()), True), (b"", False)):
             inputs = [
-                _input("MESSAGE", "BYTES", text_tensor(message)),
+                _input("MESSAGE", "BYTES", text_tensor(message, batched=True)),
                 _input("AUDIO", "UINT8", nothing),
             ]
             stream.send(
