@@ -30,13 +30,16 @@ class OnnxEncoder:
             f32 ``[B, D, T']`` and i64 ``[B]``, how many of the ``T'`` frames are real.
 
         Raises:
-            InferenceError: the network failed, for example because a row is too long for it.
+            InferenceError: the network failed, for example because a row is too long for it, or its
+                output is not finite.
         """
         feed = {"audio_signal": features, "length": lengths}
         try:
             outputs, encoded = self._session.run(["outputs", "encoded_lengths"], feed)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
             raise InferenceError(f"the encoder failed on {features.shape}: {error}") from error
+        if not np.isfinite(outputs).all():
+            raise InferenceError("the encoder's output is not finite")
         return outputs, encoded
 
 

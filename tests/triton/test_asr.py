@@ -1,0 +1,315 @@
+"""The recogniser's models inside the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import soundfile
+
+from parley.asr import checkpoint
+from parley.asr.frontend import LogMel
+from parley.asr.local import LocalModels
+from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.rail import Chunk, step
+from parley.asr.stream import AsrStream, StreamLimits
+from parley.engines.parakeet import ParakeetRecognizer
+from parley.errors import (
+    InferenceError,
+    InvalidAudioError,
+    InvalidInputError,
+    InvalidMessageError,
+    ModelUnavailableError,
+    SessionNotFoundError,
+    TooManySessionsError,
+)
+from parley.inference import ModelRequest, SequenceFlags, text_tensor
+from parley.launcher.options import ROOT, ServerOptions
+from parley.launcher.server import EmbeddedServer
+from parley.serving.loopback import LoopbackPort
+
+CLIPS = ROOT / "tests/data/conversation"
+MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+MAX_SESSIONS = 8
+QUIET = np.zeros(8000, np.int16)
+NOTHING = np.zeros(0, np.int16)
+
+
+@dataclass(frozen=True)
+class Clip:
+    text: str
+    audio: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def clips():
+    """What a caller says, with half a second of silence around it."""
+    entries = json.loads((CLIPS / "manifest.json").read_text())
+    return [
+        Clip(
+            entry["text"],
+            np.concatenate([QUIET, soundfile.read(CLIPS / entry["file"], dtype="int16")[0], QUIET]),
+        )
+        for entry in entries
+    ]
+
+
+def serve(tmp_path, *, models=MODELS, repository=ROOT / "model_repository", **environment):
+    return EmbeddedServer(
+        ServerOptions(
+            model_repository=repository,
+            load_models=models,
+            state_dir=tmp_path / "state",
+            grpc_port=0,
+            http_port=0,
+            metrics_port=0,
+            environment={"PARLEY_MODELS_DIR": str(ROOT / "models"), **environment},
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    sessions = {"PARLEY_PARAKEET_TDT_MAX_SESSIONS": str(MAX_SESSIONS)}
+    with serve(tmp_path_factory.mktemp("asr"), **sessions) as running:
+        yield running
+
+
+@pytest.fixture
+async def port(server):
+    port = LoopbackPort(server.endpoints.grpc)
+    yield port
+    await port.close()
+
+
+@pytest.fixture
+def key(request):
+    """A correlation id that no other test has."""
+    return request.node.name
+
+
+async def hear(port, key, audio, chunk, **options):
+    """All events of a recording that is sent in chunks."""
+    recognizer = ParakeetRecognizer(port, key, timeout_s=20)
+    await recognizer.start(AsrOptions(**options))
+    try:
+        replies = [await recognizer.push(audio[at : at + chunk]) for at in range(0, len(audio), chunk)]
+    finally:
+        await recognizer.close()
+    assert replies[-1].stream_ms == len(audio) // 16
+    return [event for reply in replies for event in reply.events]
+
+
+def hear_locally(audio, chunk):
+    """The same without a server."""
+    export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
+    models = LocalModels.open(export)
+    stream, events = AsrStream(export, LogMel(export.config), AsrOptions(), StreamLimits()), []
+    for at in range(0, len(audio), chunk):
+        (heard,) = step([Chunk(stream, audio[at : at + chunk])], models)
+        stream = heard.stream
+        events += heard.reply.events
+    return events
+
+
+def simple(events):
+    """Without confidences, whose last digits depend on the batch."""
+    return [
+        (event.text, event.is_final, [(word.text, word.start_ms, word.end_ms) for word in event.words])
+        if isinstance(event, TranscriptEvent)
+        else event
+        for event in events
+    ]
+
+
+def final_text(events):
+    (final,) = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
+    return final.text
+
+
+async def send(port, key, audio=NOTHING, message=b"{}", *, start=False, end=False):
+    return await port.infer(
+        ModelRequest(
+            "parakeet_tdt",
+            {"AUDIO": audio[None], "REQUEST": text_tensor(message, batched=True)},
+            ("REPLY",),
+            sequence=SequenceFlags(key, start=start, end=end),
+            timeout_s=20,
+        )
+    )
+
+
+@pytest.mark.parametrize("chunk_ms", [20, 100])
+async def test_a_recording_is_heard_from_its_beginning_to_its_end(port, clips, key, chunk_ms):
+    clip = clips[1]
+    events = await hear(port, key, clip.audio, chunk_ms * 16)
+    assert isinstance(events[0], SpeechStartedEvent)
+    assert isinstance(events[-2], SpeechStoppedEvent)
+    partials = events[1:-2]
+    assert partials
+    assert not any(event.is_final for event in partials)
+    assert final_text(events) == clip.text
+    assert abs(events[0].at_ms - 550) < 100
+    assert abs(events[-2].at_ms - (len(clip.audio) / 16 - 550)) < 150
+    assert simple(events) == simple(hear_locally(clip.audio, chunk_ms * 16))
+
+
+async def test_sequences_at_once_hear_what_each_hears_alone(port, clips, key):
+    chosen = clips[:6]
+    alone = [await hear(port, f"{key}-{n}", clip.audio, 1600) for n, clip in enumerate(chosen)]
+    together = await asyncio.gather(
+        *(hear(port, f"{key}-{n}", clip.audio, 1600) for n, clip in enumerate(chosen))
+    )
+    assert [simple(events) for events in together] == [simple(events) for events in alone]
+
+
+async def test_nearly_everything_a_caller_says_is_understood(port, clips, key):
+    wrong = [
+        (clip.text, text)
+        for number, clip in enumerate(clips)
+        if (text := final_text(await hear(port, f"{key}-{number}", clip.audio, 16_000))) != clip.text
+    ]
+    assert len(wrong) <= 1, wrong
+
+
+async def test_audio_is_served_together(port, clips, key):
+    async def largest_batch(number):
+        recognizer = ParakeetRecognizer(port, f"{key}-{number}", timeout_s=20)
+        await recognizer.start(AsrOptions())
+        audio = clips[number].audio
+        batches = [(await recognizer.push(audio[at : at + 320])).batch for at in range(0, 16_000, 320)]
+        await recognizer.close()
+        return max(batches)
+
+    assert max(await asyncio.gather(*(largest_batch(number) for number in range(6)))) > 1
+
+
+async def test_flush_brings_the_final_text_at_once(port, clips, key):
+    recognizer = ParakeetRecognizer(port, key, timeout_s=20)
+    await recognizer.start(AsrOptions())
+    await recognizer.push(clips[0].audio[: -len(QUIET)])
+    reply = await recognizer.flush()
+    await recognizer.close()
+    assert final_text(reply.events) == clips[0].text
+
+
+async def test_start_again_begins_anew(port, clips, key):
+    await send(port, key, clips[0].audio[:9000], start=True)
+    reply = await send(port, key, clips[0].audio[:1600], start=True)
+    assert json.loads(reply["REPLY"].item())["stream_ms"] == 100
+    await send(port, key, end=True)
+
+
+async def test_what_cannot_be_served_is_refused_and_the_stream_lives_on(port, key):
+    await send(port, key, start=True)
+    with pytest.raises(InvalidMessageError):
+        await send(port, key, message=b"garbage")
+    with pytest.raises(InvalidMessageError):
+        await send(port, key, message=b'{"flush": "perhaps"}')
+    with pytest.raises(InvalidAudioError):
+        await send(port, key, np.zeros(160_001, np.int16))
+    with pytest.raises(InferenceError, match="INT16"):  # Triton's own check of the tensor's type
+        await send(port, key, np.zeros(160, np.float32))
+    reply = await send(port, key, np.zeros(1600, np.int16), end=True)
+    assert json.loads(reply["REPLY"].item())["stream_ms"] == 100
+
+
+async def test_a_bad_stream_does_not_disturb_its_neighbours(port, clips, key):
+    async def misbehave():
+        for _ in range(20):
+            with pytest.raises(InvalidMessageError):
+                await send(port, f"{key}-bad", message=b"garbage", start=True)
+
+    events, _ = await asyncio.gather(hear(port, key, clips[1].audio, 1600), misbehave())
+    assert final_text(events) == clips[1].text
+
+
+async def test_a_chunk_without_start_is_refused(port, key):
+    with pytest.raises(InferenceError, match="START"):
+        await send(port, key, np.zeros(160, np.int16))
+
+
+async def test_one_stream_too_many_is_refused_until_another_ends(port, key):
+    keys = [f"{key}-{number}" for number in range(MAX_SESSIONS)]
+    for name in keys:
+        await send(port, name, start=True)
+    with pytest.raises(TooManySessionsError):
+        await send(port, f"{key}-more", start=True)
+    with pytest.raises(SessionNotFoundError):
+        await send(port, f"{key}-more")
+    await send(port, keys[0], end=True)
+    await send(port, f"{key}-more", start=True, end=True)
+    for name in keys[1:]:
+        await send(port, name, end=True)
+
+
+async def test_an_idle_stream_is_freed(tmp_path, key):
+    repository = tmp_path / "repository"
+    shutil.copytree(ROOT / "model_repository" / "parakeet_tdt", repository / "parakeet_tdt")
+    config = repository / "parakeet_tdt/configs/cpu.pbtxt"
+    patient = "max_sequence_idle_microseconds: 60000000"
+    assert patient in config.read_text()
+    config.write_text(config.read_text().replace(patient, "max_sequence_idle_microseconds: 500000"))
+    with serve(
+        tmp_path, models=("parakeet_tdt",), repository=repository, PARLEY_PARAKEET_TDT_MAX_SESSIONS="1"
+    ) as server:
+        port = LoopbackPort(server.endpoints.grpc)
+        await send(port, key, start=True)
+
+        async def until_there_is_room():
+            while True:
+                try:
+                    return await send(port, f"{key}-next", start=True, end=True)
+                except TooManySessionsError:
+                    continue
+
+        await asyncio.wait_for(until_there_is_room(), 20)
+        with pytest.raises(InferenceError, match="START"):
+            await send(port, key)
+        await port.close()
+
+
+async def test_a_missing_network_is_named_and_what_does_not_need_it_goes_on(tmp_path, clips, key):
+    with serve(tmp_path, models=("silero_vad", "parakeet_tdt")) as server:
+        port = LoopbackPort(server.endpoints.grpc)
+        await send(port, key, clips[0].audio[:8000], start=True)
+        with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):
+            await send(port, key, clips[0].audio[8000:])
+        reply = await send(port, key, QUIET, end=True)
+        # The piece that failed was not heard.
+        assert json.loads(reply["REPLY"].item())["stream_ms"] == 1000
+        await port.close()
+
+
+async def test_networks_refuse_input_that_makes_no_sense(port):
+    features = np.full((1, 80, 20), np.nan, np.float32)
+    with pytest.raises(InvalidInputError, match="finite"):
+        await port.infer(
+            ModelRequest("parakeet_encoder", {"FEATURES": features, "LENGTH": np.array([[20]])}, ("ENCODED",))
+        )
+
+
+async def test_the_decoder_carries_its_state_through_the_server(port):
+    config = json.loads((ROOT / "models" / checkpoint.DEFAULT / "config.json").read_text())
+    encoded = np.random.default_rng(0).standard_normal((1, config["encoder_hidden_size"], 24))
+    encoded = encoded.astype(np.float32) * 2
+    carried = ("TARGET", "HIDDEN", "CELL", "SKIP")
+    outputs = ("TOKENS", "TOKEN_COUNT", *(f"NEXT_{name}" for name in carried))
+
+    async def decode(piece, state):
+        length = np.array([[piece.shape[2]]], np.int64)
+        inputs = {"ENCODED": piece, "ENCODED_LENGTH": length} | state
+        result = await port.infer(ModelRequest("parakeet_decoder", inputs, outputs))
+        return result["TOKENS"][0, : result["TOKEN_COUNT"].item()].tolist(), {
+            name: result[f"NEXT_{name}"] for name in carried
+        }
+
+    whole, _ = await decode(encoded, {})
+    first, state = await decode(encoded[:, :, :11], {})
+    second, _ = await decode(encoded[:, :, 11:], state)
+    assert whole
+    assert first + second == whole

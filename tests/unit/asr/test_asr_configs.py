@@ -1,0 +1,41 @@
+"""The two profiles of the recogniser's models."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+
+
+def read(path):
+    return text_format.Parse(path.read_text(), ModelConfig())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_profiles_differ_only_in_where_and_with_which_weights_they_run(model):
+    gpu = read(REPOSITORY / model / "config.pbtxt")
+    cpu = read(REPOSITORY / model / "configs/cpu.pbtxt")
+    assert gpu.name == cpu.name == model
+    for config in (gpu, cpu):
+        config.ClearField("instance_group")
+        for setting in ("weights", "device", "threads"):
+            config.parameters.pop(setting, None)
+    assert gpu == cpu
+
+
+def test_the_gpu_profile_takes_the_published_weights():
+    for model in MODELS[1:]:
+        config = read(REPOSITORY / model / "config.pbtxt")
+        assert config.parameters["weights"].string_value == "parakeet-tdt-0.6b-v2"
+
+
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
+def test_one_instance_holds_all_streams(profile):
+    config = read(REPOSITORY / "parakeet_tdt" / profile)
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (1, group.KIND_CPU)
+    sessions = int(config.parameters["max_sessions"].string_value)
+    assert config.sequence_batching.oldest.max_candidate_sequences > sessions <= config.max_batch_size
