@@ -107,14 +107,14 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     target = ("--python", str(python))
     progress.step(f"installing the packages of {', '.join(environment.locks)}")
     locks = [option for name in environment.locks for option in ("-r", str(locks_folder(root) / name))]
-    uv.run("pip", "install", *target, "--no-deps", *locks, sources=True)
+    uv.run("pip", "install", *target, "--no-deps", *locks, sources="all")
 
     progress.step("installing torch for CPUs")
     _install_torch(root, uv, python, progress)
 
     progress.step("installing parley itself (editable)")
     flags = ("--quiet", "--no-deps", "--no-build-isolation")
-    uv.run("pip", "install", *target, *flags, "--editable", str(root), sources=True)
+    uv.run("pip", "install", *target, *flags, "--editable", str(root), sources="all")
     _check(environment, python)
     stamp.write_text(json.dumps({"+".join(environment.locks): fingerprint(root, environment)}))
 
@@ -170,9 +170,10 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         "--excludes=excludes.txt",
         "--quiet",
     )
-    # One package of NeMo's exists as source only.
+    # The main index only: a mirror with some of a version's files would make a lock with some of
+    # its hashes. One package of NeMo's exists as source only.
     for name, extra in (("serve", wheels), ("dev", wheels), ("talk", wheels), ("export", ())):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))
         files = (f"{name}.in", "--output-file", f"{name}.txt")
-        uv.run("pip", "compile", *files, *options, sources=True, folder=locks_folder(root))
+        uv.run("pip", "compile", *files, *options, sources="main", folder=locks_folder(root))

@@ -59,7 +59,7 @@ def probe(path: str) -> Interpreter | None:
 def candidates() -> list[str]:
     """Interpreters worth asking: the system's own first, then what PATH offers."""
     names = [f"python{major}.{minor}" for major, minor in SUPPORTED] + ["python3"]
-    paths = [os.path.join(folder, name) for folder in ("/usr/bin", "/usr/local/bin") for name in names]
+    paths = [f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin") for name in names]
     paths += [found for found in map(shutil.which, names) if found] + [sys.executable]
     unique: dict[str, str] = {}
     for path in paths:

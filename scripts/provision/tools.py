@@ -22,7 +22,7 @@ class Uv:
         self._home = root / ".cache" / f"uv-{UV_VERSION}"
         self.program = str(self._home / "bin" / "uv")
         self.pip = [str(self._home / "bin" / "python"), "-m", "pip"]
-        self._options: list[str] = []
+        self._sources: dict[str, list[str]] = {"none": []}
         self._environment: dict[str, str] = {}
 
     def prepare(self) -> None:
@@ -34,7 +34,9 @@ class Uv:
         if not Path(self.program).exists():
             self._install()
         config = read_pip_config(self.pip)
-        self._options = uv_options(config, os.environ)
+        self._sources["all"] = uv_options(config, os.environ)
+        main = {name: config[name] for name in ("index-url", "trusted-host") if name in config}
+        self._sources["main"] = uv_options(main, os.environ)
         self._environment = uv_environment(config, os.environ, self._root)
 
     def _install(self) -> None:
@@ -57,18 +59,18 @@ class Uv:
                 f"{_last_lines(installed)}"
             )
 
-    def run(self, *arguments: str, sources: bool = False, folder: Path | None = None) -> None:
+    def run(self, *arguments: str, sources: str = "none", folder: Path | None = None) -> None:
         """Run uv and show its progress.
 
         Args:
             arguments: of uv.
-            sources: whether the command takes package sources.
+            sources: package sources to add: ``none``, ``all``, or ``main`` (the main index only).
             folder: where to run it; None: the checkout.
 
         Raises:
             SetupError: it failed; its own message has been shown.
         """
-        command = [self.program, *arguments, *(self._options if sources else [])]
+        command = [self.program, *arguments, *self._sources[sources]]
         place = folder or self._root
         status = subprocess.run(command, env=self._environment, cwd=place, check=False).returncode
         if status:
