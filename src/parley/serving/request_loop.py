@@ -108,6 +108,7 @@ class RequestLoop:
             await asyncio.sleep(self._poll_cancelled_s)
             for task, responder in tuple(self._tasks.items()):
                 if responder.cancelled:
+                    responder.finish()  # nobody is there to read an error
                     task.cancel()
 
     async def _end_all(self, release: Callable[[], Awaitable[None]] | None) -> None:

@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+from parley.errors import ModelLoadingError
+from parley.serving.parameters import Parameters
+
+
+def parameters(environment=None, **values):
+    return Parameters("qwen3", values, environment=environment or {})
+
+
+def test_reads_what_triton_gives(tmp_path):
+    config = {"parameters": {"threads": {"string_value": "2"}}}
+    args = {
+        "model_name": "qwen3",
+        "model_repository": str(tmp_path / "qwen3"),
+        "model_version": "1",
+        "model_config": json.dumps(config),
+    }
+    read = Parameters.from_args(args, environment={})
+    assert read.integer("threads", 0) == 2
+    assert read.version_dir == tmp_path / "qwen3" / "1"
+    assert read.repository == tmp_path
+
+
+def test_unset_and_empty_values_are_defaults():
+    assert parameters(name="").text("name", "default") == "default"
+    assert parameters().integer("n", 5) == 5
+    assert parameters().number("x", 0.5) == 0.5
+    assert parameters().flag("f", True) is True
+    assert parameters().choice("c", "a", ("a", "b")) == "a"
+
+
+def test_environment_wins():
+    read = parameters({"PARLEY_QWEN3_THREADS": "4"}, threads="1")
+    assert read.integer("threads", 0) == 4
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("Off", False), ("no", False)])
+def test_flags(text, value):
+    assert parameters(f=text).flag("f", not value) is value
+
+
+@pytest.mark.parametrize(
+    ("read", "named"),
+    [
+        (lambda p: p.integer("n", 0), "1.5"),
+        (lambda p: p.integer("low", 0, minimum=1), "at least 1"),
+        (lambda p: p.number("word", 0), "a number"),
+        (lambda p: p.number("nan", 0), "at least"),
+        (lambda p: p.flag("word", True), "true or false"),
+        (lambda p: p.choice("word", "a", ("a", "b")), "a, b"),
+    ],
+)
+def test_bad_values_say_which_and_why(read, named):
+    settings = parameters(n="1.5", low="0", word="x", nan="nan")
+    with pytest.raises(ModelLoadingError, match=named):
+        read(settings)
+
+
+def test_a_bad_override_names_the_variable():
+    with pytest.raises(ModelLoadingError, match="PARLEY_QWEN3_N"):
+        parameters({"PARLEY_QWEN3_N": "x"}).integer("n", 0)

@@ -1,0 +1,79 @@
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+from fake_pb_utils import Request
+
+from parley.errors import OverloadedError
+from parley.serving.logs import log_to_triton
+from parley.serving.responder import Responder
+
+DATA = {"X": np.array([1], np.int16)}
+
+
+def kinds(request):
+    return [entry[0] for entry in request.sender.sent]
+
+
+def test_every_request_ends_with_one_final(pb_utils):
+    request = Request()
+    with Responder(pb_utils, request) as responder:
+        assert responder.send(DATA)
+        responder.finish()
+        assert not responder.send(DATA)
+    assert kinds(request) == ["data", "final"]
+
+
+def test_errors_are_answered_and_logged(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        raise OverloadedError("full")
+    assert request.sender.sent == [("error", "overloaded: full"), ("final",)]
+    assert "overloaded: full" in caplog.text
+
+
+def test_unexpected_errors_are_answered_and_logged_with_their_trace(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        {}["missing"]
+    assert request.sender.sent[0][1].startswith("internal_error: KeyError")
+    assert "Traceback" in caplog.text
+
+
+def test_cancellation_is_answered_and_goes_on(pb_utils):
+    request = Request()
+    with pytest.raises(asyncio.CancelledError), Responder(pb_utils, request):
+        raise asyncio.CancelledError
+    assert request.sender.sent[0][1].startswith("shutting_down")
+    assert kinds(request) == ["error", "final"]
+
+
+def test_only_the_first_end_counts(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    responder.fail(OverloadedError("first"))
+    responder.fail(OverloadedError("second"))
+    responder.finish()
+    assert request.sender.sent == [("error", "overloaded: first"), ("final",)]
+
+
+def test_knows_whether_the_caller_is_gone(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    assert not responder.cancelled
+    request.sender.gone = True
+    assert responder.cancelled
+
+
+def test_log_records_reach_tritons_log(pb_utils):
+    pb_utils.Logger.lines = []
+    logger = logging.getLogger("parley")
+    before = logger.handlers, logger.level, logger.propagate
+    try:
+        log_to_triton(pb_utils, "qwen3")
+        logging.getLogger("parley.llm").warning("slow: %d", 3)
+        logging.getLogger("parley.llm").debug("not shown")
+    finally:
+        logger.handlers, logger.level, logger.propagate = before
+    assert pb_utils.Logger.lines == [("warning", "qwen3: slow: 3")]

@@ -1,0 +1,55 @@
+import pytest
+
+from parley.errors import WeightsNotFoundError
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("default", "chosen", "operator"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").touch()
+    return tmp_path
+
+
+def parameters(root, environment=None, **values):
+    return Parameters(
+        "qwen3", values, model_dir=root / "model_repository" / "qwen3", environment=environment or {}
+    )
+
+
+def test_order_of_choices(root):
+    models = root / "models"
+    assert resolve_weights(parameters(root), "default") == models / "default"
+    assert resolve_weights(parameters(root, weights="chosen"), "default") == models / "chosen"
+    override = {"PARLEY_WEIGHTS_QWEN3": "operator"}
+    assert resolve_weights(parameters(root, override, weights="chosen"), "default") == models / "operator"
+
+
+def test_absolute_path_and_models_dir(root, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "w").mkdir()
+    assert resolve_weights(parameters(root, weights=str(elsewhere / "w")), "default") == elsewhere / "w"
+    environment = {"PARLEY_MODELS_DIR": str(elsewhere)}
+    assert resolve_weights(parameters(root, environment), "w") == elsewhere / "w"
+
+
+def test_relative_repository_finds_the_folder_beside_it(root, monkeypatch):
+    monkeypatch.chdir(root)
+    found = resolve_weights(
+        Parameters("qwen3", {}, model_dir=type(root)("model_repository/qwen3"), environment={}), "default"
+    )
+    assert found == root / "models" / "default"
+
+
+def test_missing_folder_names_the_command(root):
+    with pytest.raises(WeightsNotFoundError, match=r"train_tiny_llm\.py") as caught:
+        resolve_weights(parameters(root), "tiny-qwen3")
+    assert isinstance(caught.value, FileNotFoundError)
+    assert caught.value.code == "weights_not_found"
+
+
+def test_missing_file_is_named(root):
+    with pytest.raises(WeightsNotFoundError, match=r"is without tokenizer\.json.*PARLEY_WEIGHTS_QWEN3"):
+        resolve_weights(parameters(root), "default", ("config.json", "tokenizer.json"))
