@@ -117,6 +117,7 @@ class InProcessEngine:
         try:
             started.result(start_timeout_s)
         except TimeoutError as error:
+            self._commands.put(None)  # should it start after all, it ends at once
             raise DeadlineExceededError(f"the engine did not start within {start_timeout_s:g} s") from error
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:

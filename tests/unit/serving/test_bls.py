@@ -33,7 +33,7 @@ async def take(stream, count):
 
 async def wait_until(condition):
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - of another thread
             await asyncio.sleep(0.001)
 
 
@@ -77,7 +77,7 @@ class TestInfer:
             await port.infer(request())
         model.answer(response(Y=[1]))
         model.answer(failure("inference_failed: late"))
-        await wait_until(lambda: model.answers.empty())
+        await wait_until(model.answers.empty)
         model.answer(response(Y=[3]))
         async with asyncio.timeout(5):
             while True:
@@ -143,7 +143,7 @@ class TestStream:
         stream = port.stream(request())
         assert await take(stream, 1) == [[0]]
         await stream.aclose()
-        await wait_until(lambda: iterator.items.empty())
+        await wait_until(iterator.items.empty)
         assert not iterator.ended.is_set()
         iterator.items.put(Iterator.END)
         await wait_until(iterator.ended.is_set)
@@ -220,7 +220,7 @@ class TestStream:
         ended.items.put(Iterator.END)
         for _ in range(3):  # whoever asked gets an iterator; the call only drops it
             model.answer(ended)
-        await wait_until(lambda: model.answers.empty())
+        await wait_until(model.answers.empty)
 
 
 def test_blocking_call(pb_utils, model):

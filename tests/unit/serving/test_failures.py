@@ -31,8 +31,7 @@ def test_triton_may_put_words_before_a_models_error():
     [
         "Request for unknown model: 'x' is not found",
         "Request for unknown model: 'espeak' has no available versions",
-        "Model x - Error when running inference: Failed for execute the inference request. "
-        "Model 'x' is not ready.",
+        "Model x - Error when running inference: Model 'x' is not ready.",
     ],
 )
 def test_missing_models_are_unavailable(text):

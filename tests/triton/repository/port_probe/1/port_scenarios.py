@@ -116,7 +116,7 @@ async def calls_beside_slow_streams(port, streams):
     return {"ms": times, "still_waiting": still_waiting}
 
 
-async def stress(port, users, seconds, count=20, delay_s=0.0, think_s=0.0):
+async def stress(port, *, users, seconds, count=20, delay_s=0.0, think_s=0.0):
     """Users that stream, call and hang up at the same time; every response is checked."""
     end = time.monotonic() + seconds
     totals = {"streams": 0, "cut": 0, "calls": 0}

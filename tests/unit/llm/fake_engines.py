@@ -1,0 +1,59 @@
+"""Engines without a model."""
+
+import asyncio
+
+from parley.llm.engine import Progress
+
+
+class ScriptedEngine:
+    """Writes the reports it is given; a report of ``None`` waits until ``go`` is set or abort."""
+
+    def __init__(self, *reports):
+        self.reports = reports
+        self.requests = []
+        self.aborted = []
+        self.closed = []
+        self.go = asyncio.Event()
+        self.running = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def generate(self, request):
+        self.requests.append(request)
+        self.running.set()
+        try:
+            for report in self.reports:
+                if report is None:
+                    waits = [asyncio.ensure_future(event.wait()) for event in (self.go, self._stop)]
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    for wait in waits:
+                        wait.cancel()
+                    if self._stop.is_set():
+                        yield Progress(finish_reason="abort")
+                        return
+                elif isinstance(report, Exception):
+                    raise report
+                else:
+                    yield report
+        finally:
+            self.closed.append(request.request_id)
+
+    async def abort(self, request_id):
+        self.aborted.append(request_id)
+        self._stop.set()
+
+    async def shutdown(self):
+        self._stop.set()
+
+
+class WordTokenizer:
+    """One token per word of the rendered conversation."""
+
+    def __init__(self):
+        self.conversation = None
+        self.options = None
+
+    def apply_chat_template(self, conversation, **options):
+        self.conversation, self.options = conversation, options
+        if conversation and conversation[0]["content"] == "raise":
+            raise TypeError("the template says no")
+        return list(range(sum(len(message["content"].split()) for message in conversation)))

@@ -1,0 +1,58 @@
+import pytest
+from fake_engines import ScriptedEngine, WordTokenizer
+
+from parley.errors import InvalidMessageError
+from parley.inference import struct_tensor, tensor_struct, text_tensor
+from parley.llm.chat import PromptBuilder
+from parley.llm.engine import Progress
+from parley.llm.handler import ChatHandler
+from parley.llm.messages import AbortRequest, ChatMessage, Completed, GenerateRequest, TextDelta
+from parley.llm.service import ChatService
+
+REQUEST = GenerateRequest(request_id="r", messages=[ChatMessage(role="user", content="hi")])
+
+
+class Responder:
+    def __init__(self, room=10):
+        self.sent = []
+        self.room = room
+
+    def send(self, outputs):
+        if len(self.sent) == self.room:
+            return False
+        self.sent.append(outputs["EVENT"])
+        return True
+
+
+def handler(engine):
+    return ChatHandler(ChatService(engine, PromptBuilder(WordTokenizer(), 100)))
+
+
+async def test_generate():
+    responder = Responder()
+    engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+    await handler(engine)(responder, {"REQUEST": struct_tensor(REQUEST)})
+    text, completed = responder.sent
+    assert tensor_struct(text, TextDelta).text == "Hi."
+    assert tensor_struct(completed, Completed).finish_reason == "stop"
+
+
+async def test_abort_is_answered_by_nothing():
+    responder = Responder()
+    handle = handler(ScriptedEngine())
+    await handle(responder, {"REQUEST": struct_tensor(AbortRequest(request_id="r"))})
+    assert responder.sent == []
+    await handle(responder, {"REQUEST": struct_tensor(REQUEST)})
+    assert tensor_struct(responder.sent[0], Completed).finish_reason == "abort"
+
+
+async def test_stops_when_the_request_has_ended():
+    engine = ScriptedEngine(Progress("a"), Progress("b"), None)
+    await handler(engine)(Responder(room=1), {"REQUEST": struct_tensor(REQUEST)})
+    assert engine.closed == ["r"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"{", b'{"op": "fly"}', b'{"op": "generate"}', b"[" * 10000])
+async def test_garbage(raw):
+    with pytest.raises(InvalidMessageError):
+        await handler(ScriptedEngine())(Responder(), {"REQUEST": text_tensor(raw)})

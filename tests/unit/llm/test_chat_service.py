@@ -1,0 +1,189 @@
+import asyncio
+
+import pytest
+from fake_engines import ScriptedEngine, WordTokenizer
+
+from parley.errors import (
+    ContextTooLongError,
+    InferenceError,
+    InvalidMessageError,
+    ModelUnavailableError,
+    OverloadedError,
+)
+from parley.llm.chat import PromptBuilder
+from parley.llm.engine import Progress
+from parley.llm.messages import (
+    ChatMessage,
+    Completed,
+    GenerateRequest,
+    Sampling,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+)
+from parley.llm.service import ChatService
+
+CALL = '<tool_call>{"name": "get_time", "arguments": {"city": "Paris"}}</tool_call>'
+
+
+def service(engine, **options):
+    return ChatService(engine, PromptBuilder(WordTokenizer(), 100), **options)
+
+
+def request(request_id="r", text="what time is it", **sampling):
+    message = ChatMessage(role="user", content=text)
+    return GenerateRequest(request_id=request_id, messages=[message], sampling=Sampling(**sampling))
+
+
+async def collect(generator):
+    return [event async for event in generator]
+
+
+async def test_text_then_usage():
+    engine = ScriptedEngine(
+        Progress("It's ", 2, 3), Progress("ten.", 1, 3), Progress("", 1, 3, finish_reason="stop")
+    )
+    events = await collect(
+        service(engine).generate(request(temperature=0.5, top_p=0.9, seed=7, max_tokens=9))
+    )
+    assert events == [
+        TextDelta(text="It's"),
+        TextDelta(text=" ten."),
+        Completed(finish_reason="stop", prompt_tokens=4, cached_tokens=3, completion_tokens=4),
+    ]
+    sent = engine.requests[0]
+    assert (sent.temperature, sent.top_p, sent.seed, sent.max_tokens) == (0.5, 0.9, 7, 9)
+    assert list(sent.prompt) == [0, 1, 2, 3]
+
+
+async def test_tool_calls_have_ids_of_their_own():
+    engine = ScriptedEngine(Progress(f"One moment. {CALL}{CALL}", 9, finish_reason="stop"))
+    events = await collect(service(engine).generate(request("r1")))
+    calls = [
+        ToolCalled(call=ToolCall(id=f"r1-{n}", name="get_time", arguments={"city": "Paris"}))
+        for n in range(2)
+    ]
+    assert events[:-1] == [TextDelta(text="One moment."), *calls]
+    assert events[-1].finish_reason == "tool_calls"
+
+
+async def test_a_cut_off_answer_says_so():
+    engine = ScriptedEngine(Progress("It's <to", 3, finish_reason="length"))
+    events = await collect(service(engine).generate(request()))
+    assert [e.text for e in events[:-1]] == ["It's", " <to"]
+    assert events[-1].finish_reason == "length"
+
+
+async def test_a_call_that_cannot_be_read_fails_the_request_and_frees_the_engine():
+    engine = ScriptedEngine(Progress("<tool_call>{</tool_call>", 3), None)
+    with pytest.raises(InferenceError, match="cannot be read"):
+        await collect(service(engine).generate(request()))
+    assert engine.closed == ["r"]
+
+
+async def test_engine_failures_are_passed_on():
+    chat = service(ScriptedEngine(Progress("It", 1), ModelUnavailableError("dead")))
+    with pytest.raises(ModelUnavailableError):
+        await collect(chat.generate(request()))
+    assert chat.active == 0
+
+
+async def test_an_answer_without_an_end_is_an_error():
+    with pytest.raises(InferenceError, match="without a reason"):
+        await collect(service(ScriptedEngine(Progress("It", 1))).generate(request()))
+
+
+class TestAbort:
+    async def test_while_running(self):
+        engine = ScriptedEngine(Progress("It's", 1), None)
+        chat = service(engine)
+        stream = chat.generate(request())
+        assert await anext(stream) == TextDelta(text="It's")
+        await chat.abort("r")
+        assert [event async for event in stream] == [
+            Completed(finish_reason="abort", prompt_tokens=4, completion_tokens=1)
+        ]
+        assert engine.aborted == ["r"]
+        assert chat.active == 0
+
+    async def test_before_the_request_arrives(self):
+        engine = ScriptedEngine(Progress("It's", 1, finish_reason="stop"))
+        chat = service(engine)
+        await chat.abort("r")
+        assert await collect(chat.generate(request())) == [Completed(finish_reason="abort")]
+        assert engine.requests == []
+        # Only once: the id may be used again.
+        assert len(await collect(chat.generate(request()))) == 2
+
+    async def test_of_an_unknown_request_does_nothing(self):
+        engine = ScriptedEngine(Progress("It's", 1, finish_reason="stop"))
+        chat = service(engine)
+        await chat.abort("other")
+        assert engine.aborted == []
+        assert len(await collect(chat.generate(request()))) == 2
+
+    async def test_an_old_abort_is_forgotten(self):
+        now = [0.0]
+        chat = service(ScriptedEngine(Progress("It's", 1, finish_reason="stop")), clock=lambda: now[0])
+        await chat.abort("r")
+        now[0] = 60.0
+        assert len(await collect(chat.generate(request()))) == 2
+
+    async def test_closing_early_frees_the_engine(self):
+        engine = ScriptedEngine(Progress("It's", 1), None)
+        chat = service(engine)
+        stream = chat.generate(request())
+        await anext(stream)
+        await stream.aclose()
+        assert engine.closed == ["r"]
+        assert chat.active == 0
+
+
+class TestAdmission:
+    async def test_an_id_in_use_is_refused_and_the_first_goes_on(self):
+        engine = ScriptedEngine(None, Progress("It's", 1, finish_reason="stop"))
+        chat = service(engine)
+        first = asyncio.ensure_future(collect(chat.generate(request())))
+        await engine.running.wait()
+        with pytest.raises(InvalidMessageError, match="in use"):
+            await collect(chat.generate(request()))
+        engine.go.set()
+        assert len(await first) == 2
+
+    async def test_too_many_requests(self):
+        engine = ScriptedEngine(None, Progress("It's", 1, finish_reason="stop"))
+        chat = service(engine, max_requests=1)
+        first = asyncio.ensure_future(collect(chat.generate(request("a"))))
+        await engine.running.wait()
+        with pytest.raises(OverloadedError):
+            await collect(chat.generate(request("b")))
+        engine.go.set()
+        await first
+        assert len(await collect(chat.generate(request("b")))) == 2
+
+    @pytest.mark.parametrize(
+        ("sampling", "named"),
+        [
+            ({"temperature": -0.1}, "temperature"),
+            ({"temperature": float("nan")}, "temperature"),
+            ({"top_p": 0.0}, "top_p"),
+            ({"top_p": 1.5}, "top_p"),
+            ({"max_tokens": 0}, "max_tokens"),
+            ({"seed": -1}, "seed"),
+        ],
+    )
+    async def test_sampling_out_of_range(self, sampling, named):
+        chat = service(ScriptedEngine())
+        with pytest.raises(InvalidMessageError, match=named):
+            await collect(chat.generate(request(**sampling)))
+        assert chat.active == 0
+
+    async def test_empty_id(self):
+        with pytest.raises(InvalidMessageError):
+            await collect(service(ScriptedEngine()).generate(request("")))
+
+    async def test_too_long_a_conversation(self):
+        chat = service(ScriptedEngine())
+        with pytest.raises(ContextTooLongError):
+            await collect(chat.generate(request(text="word " * 200)))
+        assert chat.active == 0
