@@ -22,6 +22,7 @@ from parley_client.turns import TurnReport
 _MARK_INTERVAL_S = 0.2
 _POLL_S = 0.01
 _SPEECH_GRACE_S = 10.0
+_NOTHING_HEARD_S = 1.5  # the agent does not answer an empty transcript, unless something was open
 DEFAULT_TURN_TIMEOUT_S = 20.0
 
 
@@ -73,9 +74,9 @@ class Conversation:
         Raises:
             ParleyError: the call broke.
         """
-        began_s = self.microphone.restart()
+        self.tracker.began_s = self.microphone.restart()
         if self.recording is not None:
-            self.recording.began_s = began_s
+            self.recording.began_s = self.tracker.began_s
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
@@ -128,6 +129,12 @@ class Conversation:
     async def _wait_for_answer(self, report: TurnReport) -> None:
         """Wait until the server has settled the turn and its audio has been heard."""
         if report.problem:
+            return
+        if not await _within(report.transcribed, self._turn_timeout_s):
+            report.problem = f"not heard within {self._turn_timeout_s:g} s"
+            return
+        if not report.heard and not await _within(report.settled, _NOTHING_HEARD_S):
+            report.problem = "heard, but no word of it understood"
             return
         if not await _within(report.settled, self._turn_timeout_s):
             report.problem = f"no complete answer within {self._turn_timeout_s:g} s"

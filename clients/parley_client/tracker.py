@@ -26,7 +26,8 @@ class TurnTracker:
         self._on_heard = on_heard
         self.playout = PlayoutClock(self._note_heard)
         self.reports: list[TurnReport] = []
-        self.state: str = "listening"
+        self.began_s = 0.0
+        """When the microphone's first sample was spoken: the server counts audio from there."""
         self._by_turn: dict[int, TurnReport] = {}
         self._by_response: dict[str, TurnReport] = {}
 
@@ -38,14 +39,10 @@ class TurnTracker:
         """An event arrives at ``now`` (seconds on the microphone's clock)."""
         self.playout.advance(now)
         match event:
-            case protocol.SpeechStopped():
-                self._note_current("detected_s", now)
-            case protocol.Transcript(is_final=True):
-                self._note_current("transcribed_s", now)
-                if self.reports:
-                    self.reports[-1].heard = f"{self.reports[-1].heard} {event.text}".strip()
-            case protocol.AgentState():
-                self.state = event.state
+            case protocol.SpeechStopped() if self.reports:
+                self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
+            case protocol.Transcript(is_final=True) if self.reports:
+                self._note_transcript(self.reports[-1], event.text, now)
             case protocol.ResponseText():
                 self._report_of(event.turn).answer += event.text
             case protocol.ToolRequest():
@@ -62,9 +59,10 @@ class TurnTracker:
             case _:
                 pass
 
-    def _note_current(self, field: str, now: float) -> None:
-        if self.reports:
-            setattr(self.reports[-1], field, now)
+    def _note_transcript(self, report: TurnReport, text: str, now: float) -> None:
+        report.transcribed_s = now
+        report.heard = f"{report.heard} {text}".strip()
+        report.transcribed.set()
 
     def _report_of(self, turn: int) -> TurnReport:
         if turn not in self._by_turn:

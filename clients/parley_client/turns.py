@@ -26,7 +26,7 @@ class TurnReport:
     speech_began_s: float | None = None
     speech_ended_s: float | None = None
     detected_s: float | None = None
-    """When the client learnt that the user had finished."""
+    """When the silence that ended the user's speech had lasted long enough (the server decides)."""
     transcribed_s: float | None = None
     """When the final transcript came."""
     answered_s: float | None = None
@@ -41,6 +41,8 @@ class TurnReport:
     """The server's own account."""
     problem: str = ""
     """Why the turn did not go as planned."""
+    transcribed: asyncio.Event = field(default_factory=asyncio.Event)
+    """A final transcript has come."""
     speaking: asyncio.Event = field(default_factory=asyncio.Event)
     """The answer is being heard."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,12 +55,12 @@ class TurnReport:
 
     @property
     def from_detection_ms(self) -> float | None:
-        """The client's news that the user has finished, to the answer's first sample."""
+        """Detection of the end of the user's speech to the answer's first sample."""
         return _span_ms(self.detected_s, self.answered_s)
 
     @property
     def detection_ms(self) -> float | None:
-        """True end of the user's speech to the client's news of it."""
+        """True end of the user's speech to its detection."""
         return _span_ms(self.speech_ended_s, self.detected_s)
 
     @property

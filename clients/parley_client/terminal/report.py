@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -11,25 +12,28 @@ from parley_client.turns import TurnReport, percentile
 
 # Column heading and what it measures, by the name of the stage.
 STAGES = {
-    "voice_to_voice": ("voice→voice", "true end of the user's speech to the first sample of the answer"),
-    "detection": ("detection", "true end of the user's speech to the news that it has ended"),
-    "from_detection": ("from det.", "that news to the first sample of the answer"),
-    "asr_final": ("ASR", "detection to the final transcript"),
-    "llm_first_token": ("LLM first", "final transcript to the first token"),
-    "llm_total": ("LLM all", "the language model's whole answer"),
+    "voice_to_voice": ("voice→\nvoice", "true end of the user's speech to the first sample of the answer"),
+    "detection": ("speech\nend", "true end of the user's speech to its detection"),
+    "from_detection": ("to\nvoice", "that detection to the first sample of the answer"),
+    "asr_final": ("ASR", "detection to the final transcript, by the server's clock as all that follow"),
+    "llm_first_token": ("LLM\nfirst", "final transcript to the first token"),
+    "llm_total": ("LLM\nall", "the language model's whole answer"),
     "tool": ("tools", "waiting for tools"),
-    "tts_first_audio": ("TTS first", "first speakable segment to its first audio"),
-    "first_audio": ("server", "detection to the first audio sent, by the server's clock"),
-    "barge_in_stop": ("barge-in", "first sample of an interruption to the agent's last"),
+    "tts_first_audio": ("TTS\nfirst", "first speakable segment to its first audio"),
+    "first_audio": ("server", "detection to the first audio sent"),
+    "barge_in_stop": (
+        "barge-\nin",
+        "first sample of an interruption to the agent's last, by the client's clock",
+    ),
 }
 
 
 def latency_table(reports: Sequence[TurnReport]) -> Table:
     """One row for each turn, and p50 and p95 of them all (milliseconds)."""
-    table = Table(title="Latency of each turn (ms)", title_justify="left", expand=False)
+    table = Table(title="Latency of each turn (ms)", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("turn", no_wrap=True)
     for heading, _ in STAGES.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for report in reports:
         table.add_row(report.name, *(_ms(value) for value in report.stages.values()))
     table.add_section()
@@ -55,10 +59,14 @@ def print_reports(console: Console, reports: Sequence[TurnReport]) -> None:
     """The table, what its columns mean, and what went wrong."""
     console.print(latency_table(reports))
     for heading, meaning in STAGES.values():
-        console.print(f"[dim]{heading:>12}  {meaning}[/]")
+        console.print(f"[dim]{_one_line(heading):>14}  {meaning}[/]")
     for report in reports:
         if report.problem:
             console.print(f"[red]{report.name}: {report.problem}[/]")
+
+
+def _one_line(heading: str) -> str:
+    return heading.replace("-\n", "-").replace("→\n", "→").replace("\n", " ")
 
 
 def _ms(value: float | None) -> str:

@@ -75,8 +75,9 @@ class CallView:
                 self._flush_answer()
                 self._line("magenta", "tool", escape(f"{event.name}({_arguments(event.arguments)})"))
             case protocol.Interrupted():
-                self._answer = event.spoken_text
-                self._flush_answer(" [yellow](interrupted)[/]")
+                self._answer = ""
+                heard = escape(event.spoken_text) or "nothing"
+                self._line("bold green", "agent", f"[yellow]interrupted; heard of it:[/] {heard}")
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._flush_answer()
             case protocol.ErrorEvent():
@@ -97,9 +98,9 @@ class CallView:
             f"[{style}]{escape(request.name)} → {escape(json.dumps(response.output, default=str))}[/]",
         )
 
-    def _flush_answer(self, mark: str = "") -> None:
-        if self._answer.strip() or mark:
-            self._line("bold green", "agent", escape(self._answer.strip()) + mark)
+    def _flush_answer(self) -> None:
+        if self._answer.strip():
+            self._line("bold green", "agent", escape(self._answer.strip()))
         self._answer = ""
 
     def _line(self, style: str, who: str, text: str) -> None:
