@@ -1,0 +1,47 @@
+"""The real server, started once with the whole model repository."""
+
+from __future__ import annotations
+
+import pytest
+import tritonclient.grpc as triton
+from leftovers import ANY_PORTS, leftovers
+
+from parley.launcher import EmbeddedServer, ServerOptions
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The models of the cpu profile, ready; stopped at the end without a trace."""
+    state = tmp_path_factory.mktemp("server")
+    running = EmbeddedServer(ServerOptions(state_dir=state, **ANY_PORTS))
+    with running:
+        session = running.pid
+        yield running
+    assert leftovers(session, running.shm_prefix) == ([], [])
+
+
+@pytest.fixture
+def client(server):
+    """A plain Triton client for the server."""
+    connection = triton.InferenceServerClient(server.endpoints.grpc)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Writes small model repositories."""
+
+    def add(name, code, *, config=""):
+        version = tmp_path / "repository" / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(code)
+        (version.parent / "config.pbtxt").write_text(
+            f'name: "{name}"\nbackend: "python"\nmax_batch_size: 0\n'
+            'input [{ name: "X" data_type: TYPE_FP32 dims: [-1] }]\n'
+            'output [{ name: "Y" data_type: TYPE_FP32 dims: [-1] }]\n'
+            f"instance_group [{{ kind: KIND_CPU count: 1 }}]\n{config}"
+        )
+        return version.parents[1]
+
+    return add

@@ -1,0 +1,14 @@
+"""What a stopped server must not leave behind."""
+
+from __future__ import annotations
+
+from parley.launcher.processes import session_members
+from parley.launcher.shared_memory import SHARED_MEMORY
+
+ANY_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+
+
+def leftovers(session, prefix):
+    """Processes and shared memory of a server that are still there."""
+    processes = [process.cmdline() for process in session_members(session)]
+    return processes, [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]

@@ -1,0 +1,256 @@
+"""The launcher with the real tritonserver."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from leftovers import ANY_PORTS, leftovers
+
+from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
+from parley.launcher.canary import CanaryError, call_canaries
+from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError
+from parley.launcher.options import ROOT
+from parley.launcher.processes import session_members
+from parley.launcher.shared_memory import SHARED_MEMORY
+
+ECHO = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {initialize}
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", value * 2)]) for value in inputs]
+"""
+GOOD = ECHO.format(initialize="pass")
+
+
+def options(tmp_path, repository, **more):
+    return ServerOptions(
+        **{"model_repository": repository, "state_dir": tmp_path / "state", **ANY_PORTS, **more}
+    )
+
+
+def infer(address):
+    client = triton.InferenceServerClient(address)
+    try:
+        tensor = triton.InferInput("X", [3], "FP32")
+        tensor.set_data_from_numpy(np.array([1, 2, 3], np.float32))
+        return client.infer("echo", [tensor], client_timeout=10).as_numpy("Y").tolist()
+    finally:
+        client.close()
+
+
+def regions(prefix="parley-"):
+    return {path.name for path in SHARED_MEMORY.glob(f"{prefix}*")}
+
+
+def test_a_server_serves_and_leaves_nothing(tmp_path, repository):
+    said = []
+    server = EmbeddedServer(options(tmp_path, repository("echo", GOOD)), on_progress=said.append)
+    with server:
+        session = server.pid
+        assert infer(server.endpoints.grpc) == [2, 4, 6]
+        assert {usage.name for usage in server.usage()} == {"tritonserver", "echo_0_0"}
+        assert all(usage.rss_bytes > 0 for usage in server.usage())
+        assert server.shared_memory_bytes() >= 1 << 20
+        with urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
+            assert b"nv_inference_request_success" in page.read()
+    assert "loaded echo (1 of 1)" in said
+    assert leftovers(session, server.shm_prefix) == ([], [])
+    assert not (tmp_path / "state" / "server.json").exists()
+
+
+def test_a_failed_model_shows_its_own_error(tmp_path, repository):
+    folder = repository("echo", GOOD)
+    repository("broken", ECHO.format(initialize='raise FileNotFoundError("no weights; run: make weights")'))
+    server = EmbeddedServer(options(tmp_path, folder))
+    before = regions()
+    with pytest.raises(
+        ModelFailedError, match=r"'broken'(?s:.*)FileNotFoundError: no weights; run"
+    ) as caught:
+        server.start()
+    assert "+---" not in str(caught.value), "Triton's table is not for people"
+    assert "broken/1/model.py" in str(caught.value)
+    assert regions() <= before
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def (", "SyntaxError"),
+        (None, "model file not found"),
+        (ECHO.format(initialize="import os; print('going down', flush=True); os.abort()"), "going down"),
+    ],
+    ids=["syntax", "no file", "process dies"],
+)
+def test_every_way_to_fail_is_named(tmp_path, repository, code, message):
+    folder = repository("broken", code or "")
+    if code is None:
+        (folder / "broken" / "1" / "model.py").unlink()
+    server = EmbeddedServer(options(tmp_path, folder, ready_timeout_s=60))
+    with pytest.raises(ModelFailedError, match=message):
+        server.start()
+
+
+def test_a_busy_port_is_named_with_its_holder(tmp_path, repository):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = EmbeddedServer(options(tmp_path, repository("echo", GOOD), http_port=port))
+        with pytest.raises(PortBusyError, match=rf"http port 127.0.0.1:{port} .*process {os.getpid()} "):
+            server.start()
+
+
+def test_one_server_per_state_folder(tmp_path, repository):
+    folder = repository("echo", GOOD)
+    with (
+        EmbeddedServer(options(tmp_path, folder)),
+        pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}"),
+    ):
+        EmbeddedServer(options(tmp_path, folder)).start()
+    with EmbeddedServer(options(tmp_path, folder)) as again:
+        assert infer(again.endpoints.grpc) == [2, 4, 6]
+
+
+def test_a_dead_stub_fails_the_canary(tmp_path, server):
+    """Triton itself still calls the model ready."""
+    alone = ServerOptions(
+        state_dir=tmp_path / "state", load_models=("espeak",), exit_timeout_s=2, **ANY_PORTS
+    )
+    with EmbeddedServer(alone) as victim:
+        assert call_canaries(victim.endpoints.grpc, ["espeak"], 10) == ["espeak answered"]
+        (stub,) = [usage for usage in victim.usage() if usage.name.startswith("espeak")]
+        os.kill(stub.pid, signal.SIGKILL)
+        with pytest.raises(CanaryError, match="espeak"):
+            call_canaries(victim.endpoints.grpc, ["espeak"], 3)
+
+
+def test_the_administration_protocols_are_closed(client):
+    with pytest.raises(triton.InferenceServerException, match=r"restricted|expecting"):
+        client.get_model_repository_index()
+    with pytest.raises(triton.InferenceServerException):
+        client.get_system_shared_memory_status()
+
+
+def test_every_model_with_a_canary_answers(server):
+    answers = call_canaries(server.endpoints.grpc, server.models, 20)
+    assert "voice_agent opened and closed a session" in answers
+
+
+class Launched:
+    """``scripts/serve`` as a process."""
+
+    def __init__(self, tmp_path, folder):
+        name = f"test-{os.getpid()}-{tmp_path.name}"
+        self.process = subprocess.Popen(
+            [ROOT / "scripts/serve", "--any-port", "--name", name, "--model-repository", folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.state = ROOT / ".server" / name
+        self.line = self.process.stdout.readline()
+        (self.server,) = psutil.Process(self.process.pid).children()
+        self.prefix = f"parley-{Path('/proc/self/ns/pid').stat().st_ino}-{self.process.pid}-"
+
+
+@pytest.fixture
+def launched(tmp_path, repository):
+    found = Launched(tmp_path, repository("echo", GOOD))
+    yield found
+    found.process.kill()
+    found.process.communicate(timeout=30)
+    for process in session_members(found.server.pid):
+        process.kill()
+    shutil.rmtree(found.state)
+
+
+def address_in(line):
+    assert re.fullmatch(r"ready grpc=\S+:\d+ http=\S+:\d+ metrics=\S+:\d+\n", line), line
+    return line.split()[1].removeprefix("grpc=")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_stops_cleanly_on_a_signal(launched, number):
+    assert infer(address_in(launched.line)) == [2, 4, 6]
+    assert regions(launched.prefix)
+    launched.process.send_signal(number)
+    _, said = launched.process.communicate(timeout=30)
+    assert launched.process.returncode == 0, said
+    assert said.rstrip().endswith("stopped")
+    assert leftovers(launched.server.pid, launched.prefix) == ([], [])
+
+
+def test_the_command_fails_when_the_server_dies(launched):
+    launched.server.kill()
+    _, said = launched.process.communicate(timeout=30)
+    assert launched.process.returncode == 1
+    assert "ended by itself with status -9" in said
+    assert leftovers(launched.server.pid, launched.prefix) == ([], [])
+
+
+def test_what_a_killed_launcher_left_is_cleared_by_the_next_start(tmp_path, launched):
+    launched.process.kill()
+    launched.process.wait(timeout=10)
+    assert launched.server.is_running(), "nothing told the server to stop"
+    assert regions(launched.prefix)
+    with EmbeddedServer(
+        ServerOptions(model_repository=tmp_path / "repository", state_dir=launched.state, **ANY_PORTS)
+    ) as again:
+        assert infer(again.endpoints.grpc) == [2, 4, 6]
+        assert leftovers(launched.server.pid, launched.prefix) == ([], [])
+
+
+def test_a_signal_while_loading_ends_the_start(tmp_path, repository):
+    slow = repository(
+        "slow", ECHO.format(initialize="import time; print('loading now', flush=True); time.sleep(60)")
+    )
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "parley.launcher",
+            "--any-port",
+            "--verbose",
+            "--model-repository",
+            slow,
+            "--name",
+            f"test-{os.getpid()}-slow",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "loading now" in line:
+            break
+    (server,) = psutil.Process(process.pid).children()
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert time.monotonic() - begin < 10
+    assert process.returncode == 130
+    assert session_members(server.pid) == []
+    shutil.rmtree(ROOT / ".server" / name)
+
+
+def test_a_wrong_model_name_is_refused_at_once(tmp_path):
+    server = EmbeddedServer(ServerOptions(state_dir=tmp_path, load_models=("no_such",), **ANY_PORTS))
+    with pytest.raises(LauncherError, match=r"no model no_such; it has .*espeak"):
+        server.start()
