@@ -221,18 +221,10 @@ def test_a_signal_while_loading_ends_the_start(tmp_path, repository):
     slow = repository(
         "slow", ECHO.format(initialize="import time; print('loading now', flush=True); time.sleep(60)")
     )
+    name = f"test-{os.getpid()}-slow"
+    command = [sys.executable, "-m", "parley.launcher", "--any-port", "--verbose", "--name", name]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "parley.launcher",
-            "--any-port",
-            "--verbose",
-            "--model-repository",
-            slow,
-            "--name",
-            f"test-{os.getpid()}-slow",
-        ],
+        [*command, "--model-repository", slow],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
