@@ -146,8 +146,9 @@ class Host:
 
     def _handle_late(self, request: Incoming, outlet: Outlet, *, known: bool) -> None:
         """A request that has no open session, or crossed the end of its session on the way."""
-        known = self._forget(request.session_id) or known
+        known = known or request.session_id in self._ended
         if request.end:
+            self._forget(request.session_id)
             self._sessions.pop(request.session_id, None)
         elif known:
             self._await_end(request.session_id)
@@ -158,6 +159,7 @@ class Host:
 
     def _await_end(self, session_id: SessionId) -> None:
         """Give the client time to end its sequence; then end it here."""
+        self._forget(session_id)
         loop = asyncio.get_running_loop()
         self._ended[session_id] = loop.call_later(_GRACE_S, self._give_back, session_id)
 

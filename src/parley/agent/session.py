@@ -91,6 +91,7 @@ class Session:
             emit=self._emit_turn,
         )
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
+        self._opened = asyncio.Event()
         self._closed = False
         self._state: State | None = None
         self._turns = 0
@@ -163,6 +164,9 @@ class Session:
         reason: Reason = "shutdown"
         try:
             reason = await self._end
+            if reason in ("ended", "hangup"):
+                # A client that says all it has to say at once still gets its `connected`.
+                await self._opened.wait()
         finally:
             await self._close(reason, tasks)
 
@@ -173,12 +177,14 @@ class Session:
                 Connected(session_id=self.session_id, output_sample_rate=self._start.output_sample_rate)
             )
             self._enter("listening")
+            self._opened.set()
             await self._listener.run()
         except ParleyError as error:
             self.failed(error)
         except Exception:  # noqa: BLE001 - logged and told to the client
             self._broken("listener")
         finally:
+            self._opened.set()
             self.end("failed")
 
     async def _watch(self) -> None:

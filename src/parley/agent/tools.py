@@ -44,6 +44,12 @@ class ToolDesk:
             raise UnknownToolCallError(f"no tool call {response.call_id!r} is waiting for a response")
         future.set_result(response)
 
+    def drop(self) -> None:
+        """Stop waiting: the turn that asked is over."""
+        for future in self._waiting.values():
+            future.cancel()
+        self._waiting.clear()
+
     async def call(self, turn: int, call: ToolCall) -> str:
         """Run one call; returns what the language model is told, as JSON.
 

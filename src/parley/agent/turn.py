@@ -85,7 +85,7 @@ class Turn:
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._stopped = False
-        self._failed = False
+        self._failure: ParleyError | None = None
         self._voice = Voice(
             context.engines.synthesizer,
             speaker=context.speaker,
@@ -119,11 +119,12 @@ class Turn:
     def stop(self) -> Heard:
         """Say nothing more; returns what was heard."""
         self._stopped = True
+        self._context.desk.drop()
         return self.playout.heard(_now())
 
     def memory(self, heard: Heard | None = None) -> list[ChatMessage]:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
-        if heard is None and self._failed:
+        if heard is None and self._failure is not None:
             heard = self.playout.heard(_now())
         return remember(self._rounds, heard)
 
@@ -238,8 +239,10 @@ class Turn:
     # --- telling the client ---------------------------------------------------------------
 
     def _fail(self, error: ParleyError) -> None:
-        self._failed = True
-        self._emit(ErrorEvent.of(error))
+        # The voice reports its failure to whoever gives it something to say, and at its end.
+        if error is not self._failure:
+            self._failure = error
+            self._emit(ErrorEvent.of(error))
 
     def _emit(self, event: ServerEvent) -> None:
         if not self._stopped:

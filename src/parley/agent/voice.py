@@ -16,6 +16,7 @@ from parley.agent.waiting import each_within, try_within
 from parley.audio.pcm import samples_to_ms
 from parley.audio.resample import Resampler
 from parley.engines.base import Synthesizer
+from parley.errors import ParleyError
 from parley.protocol import Audio
 from parley.tts.messages import SpeakRequest, WordMark
 
@@ -91,6 +92,7 @@ class Voice:
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_MAX_PIECES)
         self._ahead = asyncio.Semaphore(_SEGMENTS_AHEAD)
         self._count = 0
+        self._failure: ParleyError | None = None
         self.asked_at: float | None = None
         """When the first segment was ready to be spoken (seconds of the loop's clock)."""
         self.made_at: float | None = None
@@ -99,7 +101,13 @@ class Voice:
         """When its first audio was sent."""
 
     async def say(self, round_number: int, text: str) -> None:
-        """Add a segment; waits while too many are waiting."""
+        """Add a segment; waits while too many are waiting.
+
+        Raises:
+            ParleyError: the synthesizer has failed.
+        """
+        if self._failure is not None:
+            raise self._failure
         if self.asked_at is None:
             self.asked_at = _now()
         await self._segments.put((round_number, text))
@@ -109,14 +117,16 @@ class Voice:
         await self._segments.put(None)
 
     async def send_all(self) -> None:
-        """Speak until everything after :meth:`finish` was sent.
+        """Speak until everything before :meth:`finish` was sent.
 
         Raises:
-            ParleyError: the synthesizer failed (inside an exception group).
+            ParleyError: the synthesizer failed; what it had made until then was sent.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._synthesise(), name=f"{self._name} synthesis")
             await self._play()
+        if self._failure is not None:
+            raise self._failure
 
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
@@ -129,11 +139,18 @@ class Voice:
     # --- making audio ---------------------------------------------------------------------
 
     async def _synthesise(self) -> None:
-        while (segment := await self._segments.get()) is not None:
-            await self._ahead.acquire()
-            self._count += 1
-            await self._speak(*segment, f"{self._name}-{self._count}")
+        try:
+            while (segment := await self._segments.get()) is not None:
+                await self._ahead.acquire()
+                self._count += 1
+                await self._speak(*segment, f"{self._name}-{self._count}")
+        except ParleyError as error:
+            self._failure = error
         await self._pieces.put(None)
+        if self._failure is not None:
+            # Nobody may wait for room among segments that will never be spoken.
+            while await self._segments.get() is not None:
+                pass
 
     async def _speak(self, round_number: int, text: str, request_id: str) -> None:
         request = SpeakRequest(

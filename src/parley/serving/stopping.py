@@ -20,13 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 async def wait_for_stop(pb_utils: Any, model: str, interval_s: float = 0.5) -> None:
-    """Return when the server or ``model`` is being stopped.
+    """Return when the server or ``model``, once it serves, is being stopped.
 
     Args:
         pb_utils: Triton's module.
         model: name of the calling model, which must be decoupled.
         interval_s: seconds between two looks.
     """
+    served = False
     while True:
         await asyncio.sleep(interval_s)
         try:
@@ -35,7 +36,9 @@ async def wait_for_stop(pb_utils: Any, model: str, interval_s: float = 0.5) -> N
         except TimeoutError:
             _log.warning("the server did not answer within %g s", _ANSWER_S)
             continue
-        if _STOPPING.search(text):
+        if not _STOPPING.search(text):
+            served = True
+        elif served:  # the same words are said while the server is still loading
             _log.info("the server is stopping: %s", text)
             return
 

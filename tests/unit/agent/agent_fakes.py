@@ -209,7 +209,9 @@ class FakeSynthesizer:
             total = len(request.text) * per_character
             for offset in range(0, total, 4096):
                 length = min(4096, total - offset)
-                marks = [mark for mark in self._marks(request.text) if offset <= mark.at_sample < offset + length]
+                marks = [
+                    mark for mark in self._marks(request.text) if offset <= mark.at_sample < offset + length
+                ]
                 chunk = SpeechChunk(sample_rate=self.rate, offset=offset, words=marks)
                 yield chunk, np.full(length, 1000, np.int16)
                 await asyncio.sleep(0)
@@ -246,6 +248,7 @@ class FakeOutlet:
     sent: list[Sent] = field(default_factory=list)
     finished: bool = False
     gone: bool = False
+    more: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: set[str] = field(default_factory=set)
 
     def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
@@ -259,6 +262,7 @@ class FakeOutlet:
         if isinstance(event, Interrupted):
             self._silent.add(event.response_id)
         self.sent.append(Sent(now(), event, audio))
+        self.more.set()
 
     def finish(self) -> None:
         assert not self.finished
@@ -323,8 +327,7 @@ class FakeCall:
         """START, and wait until the session is open or refused; then switch the microphone on."""
         raw = message if isinstance(message, bytes) else encode(message or Start())
         self.host.handle(Incoming(self.id, message=raw, start=True), self.outlet)
-        while not self.outlet.sent:
-            await asyncio.sleep(0.001)
+        await self.outlet.more.wait()
         self.began = now()
         if microphone:
             self._microphone = asyncio.create_task(self._record())
@@ -361,7 +364,8 @@ class FakeCall:
         """The ``count``-th event of a kind."""
         async with asyncio.timeout(120):
             while len(found := self.outlet.of(kind)) < count:
-                await asyncio.sleep(0.001)
+                self.outlet.more.clear()
+                await self.outlet.more.wait()
         return found[count - 1]
 
     def at_ms(self, event) -> float:
@@ -381,6 +385,8 @@ class FakeCall:
         assert self.outlet.reason is not None
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not others, f"left over: {others}"
+        problems = asyncio.get_running_loop().problems
+        assert not problems, problems
         assert not self.chat.running
         assert not self.synthesizer.running
         assert all(stream.closed for stream in self.rail.streams if stream.opened)

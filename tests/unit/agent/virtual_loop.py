@@ -26,6 +26,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         selector.loop = self
         self.now = 1000.0
+        self.problems = []
+        self.set_exception_handler(lambda _, context: self.problems.append(context))
 
     def time(self):
         return self.now

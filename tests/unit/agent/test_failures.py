@@ -1,0 +1,239 @@
+"""Engines that fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from agent_fakes import FakeCall, calls, says, utterance
+from parley.agent.config import AgentConfig, Deadlines
+from parley.errors import (
+    ContextTooLongError,
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+)
+from parley.llm.messages import TextDelta
+from parley.protocol import (
+    Audio,
+    ErrorEvent,
+    ResponseDone,
+    SpeechStarted,
+    SpeechStopped,
+    Start,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    Transcript,
+    TurnMetrics,
+)
+
+
+async def test_a_language_model_that_fails_at_once():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (3_000, 3_500, "are you there"))
+    call.chat.answers += [[ModelUnavailableError("gone")], says("Yes.")]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.codes == ["model_unavailable"]
+    assert call.outlet.of(ErrorEvent)[0].retryable
+    assert call.chat.prompt()[1:] == [("user", "hello are you there")]
+    assert call.outlet.states == [
+        "listening",
+        "processing",
+        "listening",
+        "processing",
+        "speaking",
+        "listening",
+    ]
+
+
+async def test_a_language_model_that_fails_in_the_middle_speaks_what_it_had():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (5_000, 5_500, "go on"))
+    call.chat.answers += [
+        [TextDelta(text="The first thing. "), TextDelta(text="The sec"), InferenceError("broken")],
+        says("Okay."),
+    ]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert [request.text for request in call.synthesizer.requests][0] == "The first thing."
+    assert call.outlet.codes == ["inference_failed"]
+    assert call.chat.prompt()[2] == ("assistant", "The first thing…")
+
+
+async def test_a_language_model_that_is_silent_for_too_long():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(llm_s=2.0)))
+    call.chat.first_s = 30
+    call.hears((200, 1_000, "hello"))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.codes == ["deadline_exceeded"]
+    assert len(call.chat.aborted) == 1
+
+
+async def test_an_abort_that_hangs_holds_nothing_up():
+    call = FakeCall()
+
+    async def hang(request_id):
+        await asyncio.sleep(3_600)
+
+    call.chat.abort = hang
+    call.chat.token_s = 1.0
+    call.hears((200, 1_000, "hello"), (1_500, 2_000, "wait"))
+    call.chat.answers += [says("One two three four five."), says("Okay.")]
+    await call.start()
+    await call.wait_for(SpeechStopped, 2)
+    call.chat.token_s = 0.01
+    done = await call.wait_for(ResponseDone)
+    assert call.at_ms(done) < 4_000
+    await call.end()
+
+
+async def test_an_answer_without_words():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (3_000, 3_500, "hello"))
+    call.chat.answers += [says(" \n"), says("Hi.")]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert len(call.synthesizer.requests) == 1
+    assert call.outlet.codes == []
+
+
+async def test_a_prompt_that_is_too_long_is_shortened():
+    call = FakeCall()
+    call.hears(*((1_000 + 4_000 * n, 1_500 + 4_000 * n, f"question {n}") for n in range(3)))
+    call.chat.answers += [says("One."), says("Two."), [ContextTooLongError("too long")], says("Three.")]
+    await call.start()
+    await call.wait_for(TurnMetrics, 3)
+    await call.end()
+    assert call.outlet.codes == []
+    assert call.chat.prompt()[1:] == [("user", "question 1"), ("assistant", "Two."), ("user", "question 2")]
+
+
+async def test_a_prompt_that_cannot_be_shortened():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append([ContextTooLongError("too long")])
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.codes == ["context_too_long"]
+
+
+async def test_a_voice_that_fails_ends_the_turn_but_not_the_session():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (6_000, 6_500, "again"))
+    call.synthesizer.failures += [None, InferenceError("no voice")]
+    call.chat.answers += [says("Hello there, my friend. How can I help you? And so on."), says("Yes.")]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.codes == ["inference_failed"]
+    assert call.chat.prompt()[2] == ("assistant", "Hello there…")
+    assert call.outlet.of(Audio)[-1].turn == 2
+
+
+async def test_an_error_that_nobody_expected_is_reported_and_logged(caplog):
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append([ZeroDivisionError("secret detail")])
+    await call.start()
+    error = await call.wait_for(ErrorEvent)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert error.code == "internal_error"
+    assert "secret" not in error.message
+    assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize("failure", [ModelUnavailableError("gone"), InferenceError("broken")])
+async def test_a_recogniser_that_fails_is_replaced(failure):
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    call.rail.push_failures.append(failure)
+    await call.until(4_000)
+    # The new stream counts its time and its utterances from the beginning.
+    call.rail.script.extend(utterance(1, 3_000, 3_500, "again"))
+    stopped = await call.wait_for(SpeechStopped, 2)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert len(call.rail.streams) == 2
+    assert call.outlet.codes == [failure.code]
+    assert [event.utterance for event in call.outlet.of(Transcript)] == [1, 2]
+    # The chunk that failed was never heard, so times stay those of the client's recording.
+    assert call.outlet.of(SpeechStarted)[1].at_ms > 4_500
+    assert abs(call.at_ms(stopped) - stopped.detected_at_ms) < 60
+
+
+async def test_a_recogniser_that_is_busy_hears_the_same_audio_again():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.rail.push_failures += [OverloadedError("busy"), OverloadedError("busy")]
+    await call.start()
+    stopped = await call.wait_for(SpeechStopped)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert len(call.rail.streams) == 1
+    assert (stopped.at_ms, call.outlet.codes) == (1_000, [])
+
+
+async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
+    call = FakeCall()
+    call.hears((200, 9_000, "never finished"))
+    await call.start()
+    await call.wait_for(SpeechStarted)
+    call.rail.push_failures.append(InferenceError("broken"))
+    final = await call.wait_for(Transcript)
+    await call.end()
+    assert (final.is_final, final.text, final.utterance) == (True, "", 1)
+    assert len(call.outlet.of(SpeechStopped)) == 1
+    assert call.chat.requests == []
+
+
+async def test_a_recogniser_that_stays_away_closes_the_session():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    await call.start()
+    await call.until(500)
+    call.rail.push_failures.append(ModelUnavailableError("gone"))
+    call.rail.start_failures += [ModelUnavailableError("still gone")] * 100
+    await call.until(19_000)
+    assert call.outlet.reason is None
+    await call.until(30_000)
+    assert call.outlet.reason == "failed"
+    assert set(call.outlet.codes) == {"model_unavailable", "audio_dropped"}
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
+async def test_a_recogniser_that_returns_is_used_again():
+    call = FakeCall()
+    await call.start()
+    await call.until(500)
+    call.rail.push_failures.append(ModelUnavailableError("gone"))
+    call.rail.start_failures += [ModelUnavailableError("still gone")] * 3
+    await call.until(4_000)
+    call.rail.script.extend(utterance(1, 200, 700, "hello again"))
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.outlet.reason == "ended"
+
+
+async def test_a_tool_answer_after_the_voice_failed_is_late():
+    call = FakeCall()
+    call.hears((200, 1_000, "weather"))
+    call.synthesizer.failures.append(InferenceError("no voice"))
+    call.chat.answers.append([TextDelta(text="Let me see. "), *calls(("get_weather", {}))])
+    call.chat.token_s = 0.001
+    await call.start(Start(tools=[Tool(name="get_weather")]))
+    request = await call.wait_for(ToolRequest)
+    await call.wait_for(TurnMetrics)
+    call.send(ToolResponse(call_id=request.call_id, output=1))
+    await call.end()
+    assert call.outlet.codes == ["inference_failed", "unknown_tool_call"]

@@ -1,0 +1,174 @@
+"""Whatever happens, in whatever order: what must hold of every session holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from agent_fakes import FakeCall, calls, now, says, utterance
+from parley.agent.config import AgentConfig, Deadlines
+from parley.errors import (
+    ContextTooLongError,
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+)
+from parley.protocol import (
+    Audio,
+    Closed,
+    Control,
+    Interrupted,
+    Playback,
+    ResponseText,
+    Start,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+)
+
+RUNS = 1_000
+BATCHES = 10
+CHUNK = bytes(100 * 32)
+SENTENCES = (
+    "Okay.",
+    "It is sunny and warm in Paris today.",
+    "Once there was a robot, and it lived by the sea. It waved at the boats. The boats waved back.",
+    "Well, 3.5 degrees, e.g. in Oslo; that is all I know. Anything else?",
+    "  ",
+)
+
+
+def speech(rng: random.Random) -> list:
+    """What the recogniser will say in the next seconds."""
+    events, at, number = [], rng.randint(50, 800), 0
+    while at < 9_000:
+        number += 1
+        end = at + rng.randint(120, 900)
+        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome"))
+        events += utterance(number, at, end, text)
+        at = end + rng.choice((320, 400, 700, 1_500, 3_000))
+    return events
+
+
+def answer(rng: random.Random) -> list:
+    """An answer of the language model, perhaps a broken one."""
+    kind = rng.random()
+    if kind < 0.15:
+        called = rng.sample(("get_weather", "get_time", "unknown"), rng.randint(1, 3))
+        return calls(*((name, {"city": "Rome"}) for name in called))
+    events = says(rng.choice(SENTENCES))
+    if kind < 0.30:
+        failure = rng.choice((InferenceError("x"), ContextTooLongError("x"), ModelUnavailableError("x")))
+        return [*events[: rng.randrange(len(events))], failure]
+    return events
+
+
+def prepare(rng: random.Random) -> FakeCall:
+    deadlines = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=20.0, asr_outage_s=3.0)
+    call = FakeCall(AgentConfig(deadlines=deadlines, lead_ms=rng.choice((100, 500))))
+    call.rail.script.extend(speech(rng))
+    call.rail.push_s = rng.choice((0.001, 0.005, 0.15))
+    call.chat.answers += [answer(rng) for _ in range(20)]
+    call.chat.first_s = rng.choice((0.0, 0.02, 0.4, 3.0))
+    call.chat.token_s = rng.choice((0.0, 0.01, 0.1))
+    call.synthesizer.first_s = rng.choice((0.0, 0.01, 0.3))
+    call.synthesizer.marks = rng.random() < 0.8
+    call.synthesizer.failures += [InferenceError("voice") if rng.random() < 0.1 else None for _ in range(20)]
+    if rng.random() < 0.2:
+        call.rail.push_failures += [rng.choice((OverloadedError("x"), InferenceError("x")))] * rng.randint(
+            1, 4
+        )
+    if rng.random() < 0.1:
+        call.rail.start_failures += [ModelUnavailableError("x")] * rng.randint(1, 3)
+    return call
+
+
+def act(rng: random.Random, call: FakeCall) -> None:
+    """Something that a client may do, or that may happen to it."""
+    kind = rng.random()
+    requests, audio = call.outlet.of(ToolRequest), call.outlet.of(Audio)
+    if kind < 0.35 and requests:
+        call.send(ToolResponse(call_id=rng.choice(requests).call_id, output={"ok": 1}))
+    elif kind < 0.60 and audio:
+        last = audio[-1]
+        played = rng.randint(0, last.offset_ms + 200)
+        call.send(Playback(response_id=last.response_id, played_ms=played))
+    elif kind < 0.68:
+        call.send(Control(action="mute"))
+    elif kind < 0.78:
+        call.send(Control(action="unmute"))
+    elif kind < 0.84:
+        call.send(rng.choice((b"{", b'{"type":"nothing"}', b"\x00")))
+    elif kind < 0.88:
+        call.send(audio=b"\x00" * rng.choice((1, 33_000)))
+
+
+async def end(rng: random.Random, call: FakeCall) -> None:
+    """One of the ways in which a session ends."""
+    way = rng.randrange(5)
+    if way == 0:
+        call.send(Control(action="hangup"))
+    elif way == 1:
+        call.outlet.gone = True
+    elif way == 2:
+        await call.host.shut_down()
+    elif way == 3:
+        await asyncio.sleep(25)  # nothing arrives any more
+    else:
+        call.send(end=True)
+
+
+def check_memory(call: FakeCall, session) -> None:
+    """Everything that is remembered was heard."""
+    written: dict[str, str] = {}
+    for event in call.outlet.of(ResponseText):
+        written[event.response_id] = written.get(event.response_id, "") + event.text
+    whole = {" ".join(text.split()) for text in written.values()}
+    cuts = {}
+    for cut in call.outlet.of(Interrupted):
+        heard = "".join(
+            event.text
+            for event in call.outlet.of(Audio)
+            if event.response_id == cut.response_id and event.offset_ms <= cut.played_ms
+        )
+        if call.synthesizer.marks:
+            assert "".join(heard.split()).startswith("".join(cut.spoken_text.split()))
+        cuts[cut.spoken_text.rstrip(" .,!?;:")] = cut
+    for message in session.messages():
+        if message.role != "assistant" or not message.content:
+            continue
+        text = " ".join(message.content.split())
+        if text.endswith("…"):
+            # Cut by the user, or by a failure: then it is the beginning of something written.
+            assert text[:-1] in cuts or any(full.startswith(text[:-1]) for full in whole)
+        else:
+            assert any(text in full for full in whole)
+
+
+async def run(seed: int) -> None:
+    rng = random.Random(seed)
+    call = prepare(rng)
+    await call.start(Start(tools=[Tool(name="get_weather"), Tool(name="get_time")]), microphone=False)
+    session = call.host._sessions.get("call")
+    over = now() + rng.uniform(0.2, 9.0)
+    while now() < over:
+        await asyncio.sleep(rng.choice((0.0, 0.02, 0.1)))
+        call.send(audio=CHUNK)
+        if rng.random() < 0.3:
+            act(rng, call)
+    await end(rng, call)
+    await call.check_nothing_left()
+    assert len(call.outlet.of(Closed)) == 1
+    if session is not None:
+        check_memory(call, session)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+async def test_any_order_of_events(batch):
+    for seed in range(batch, RUNS, BATCHES):
+        try:
+            await run(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise

@@ -1,0 +1,355 @@
+"""How sessions begin and end, and what they make of bad input."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
+from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.host import Incoming
+from parley.asr.messages import SpeechStoppedEvent, TranscriptEvent
+from parley.errors import ModelUnavailableError
+from parley.protocol import (
+    Audio,
+    Closed,
+    Connected,
+    Control,
+    ErrorEvent,
+    ResponseDone,
+    SpeechStarted,
+    SpeechStopped,
+    Start,
+    Tool,
+    ToolResponse,
+    Transcript,
+    TurnMetrics,
+    VadOptions,
+    encode,
+)
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (Start(input_sample_rate=8_000), "unsupported_sample_rate"),
+        (Start(output_sample_rate=44_100), "unsupported_sample_rate"),
+        (Start(language="xx"), "unsupported_language"),
+        (Start(voice="nobody"), "unsupported_voice"),
+        (Start(vad=VadOptions(threshold=0.0)), "invalid_message"),
+        (Start(vad=VadOptions(silence_ms=20)), "invalid_message"),
+        (Start(vad=VadOptions(min_speech_ms=60_000)), "invalid_message"),
+        (Start(tools=[Tool(name="not a name")]), "invalid_message"),
+        (Start(tools=[Tool(name="twice"), Tool(name="twice")]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"type": "array"})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"properties": []})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"properties": {"a": {"type": "int"}}})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"properties": {"a": 3}})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"required": ["a"]})]), "invalid_message"),
+        (Start(tools=[Tool(name=f"t{n}") for n in range(33)]), "invalid_message"),
+        (Start(system_prompt="long " * 20_000), "invalid_message"),
+        (b"{", "invalid_message"),
+        (b"\xff\xfe", "invalid_message"),
+        (b'{"type":"start","colour":"red"}', "invalid_message"),
+        (b'{"type":"start","tools":[{"name":5}]}', "invalid_message"),
+        (encode(Control(action="mute")), "invalid_message"),
+    ],
+)
+async def test_a_session_that_cannot_be_held_is_refused(message, code):
+    call = FakeCall()
+    await call.start(message, microphone=False)
+    assert [type(event) for event in call.outlet.events] == [ErrorEvent, Closed]
+    assert (call.outlet.codes, call.outlet.reason) == ([code], "failed")
+    # The sequence is ended for a client that does not do it, so that its place is free again.
+    await asyncio.sleep(5)
+    assert call.released == ["call"]
+    assert call.rail.streams == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Start(language="en-GB"),
+        Start(language="de", voice="high", output_sample_rate=8_000),
+        Start(tools=[Tool(name="get_number", parameters=NUMBER), Tool(name="plain")]),
+        b'{"type":"start"}',
+        b"",
+    ],
+)
+async def test_a_session_that_can_be_held(message):
+    call = FakeCall()
+    await call.start(message)
+    assert isinstance(call.outlet.events[0], Connected)
+    await call.end()
+
+
+async def test_the_recogniser_gets_the_options_of_the_session():
+    call = FakeCall()
+    vad = VadOptions(threshold=0.6, silence_ms=500)
+    await call.start(Start(vad=vad, language="en-GB"))
+    await call.end()
+    assert (call.rail.streams[0].options.vad, call.rail.streams[0].options.language) == (vad, "en")
+
+
+async def test_a_recogniser_that_does_not_open_fails_the_session():
+    call = FakeCall()
+    call.rail.start_failures.append(ModelUnavailableError("loading"))
+    await call.start()
+    await call.wait_for(Closed)
+    assert (call.outlet.codes, call.outlet.reason) == (["model_unavailable"], "failed")
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
+async def test_too_many_sessions():
+    call = FakeCall(AgentConfig(max_sessions=1))
+    await call.start()
+    other = FakeCall(session_id="other")
+    other.host = call.host
+    await other.start(microphone=False)
+    assert (other.outlet.codes, other.outlet.reason) == (["too_many_sessions"], "failed")
+    assert other.outlet.of(ErrorEvent)[0].retryable
+    await call.end()
+    again = FakeCall(session_id="other")
+    again.host = call.host
+    await again.start()
+    assert again.outlet.reason is None
+    await again.end()
+
+
+async def test_start_twice_leaves_the_first_session_alone():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    await call.start()
+    second = FakeOutlet()
+    call.host.handle(Incoming("call", message=encode(Start()), start=True), second)
+    assert (second.codes, second.finished) == (["session_exists"], True)
+    assert second.of(Closed) == []
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.outlet.codes == []
+
+
+async def test_a_chunk_without_start():
+    call = FakeCall()
+    answer = call.send(audio=SILENCE)
+    assert (answer.codes, answer.finished) == (["session_not_found"], True)
+
+
+async def test_an_id_may_be_used_again():
+    call = FakeCall()
+    await call.start()
+    await call.hang_up()
+    call.send(end=True)
+    first, call.outlet = call.outlet, FakeOutlet()
+    await call.start()  # while the first session is still being cleaned up
+    await asyncio.sleep(5)
+    assert first.reason == "ended"
+    assert call.outlet.reason is None
+    await call.end()
+    assert call.released == []
+
+
+async def test_every_request_but_the_first_is_answered_at_once():
+    call = FakeCall()
+    await call.start()
+    for answer in (call.send(audio=SILENCE), call.send(Control(action="mute")), call.send(b"garbage")):
+        assert answer.finished
+        assert answer.events == []
+    await call.end()
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"garbage", "invalid_message"),
+        (b"[]", "invalid_message"),
+        (b'{"type":"dance"}', "invalid_message"),
+        (b'{"type":"control","action":"dance"}', "invalid_message"),
+        (b"[" * 100_000, "invalid_message"),
+        (b" " * 300_000, "invalid_message"),
+        (encode(Start()), "invalid_message"),
+        (encode(ToolResponse(call_id="none")), "unknown_tool_call"),
+    ],
+)
+async def test_a_bad_message_does_not_end_the_session(message, code):
+    call = FakeCall()
+    call.hears((1_000, 1_500, "hello"))
+    await call.start()
+    call.send(message)
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.outlet.codes == [code]
+
+
+@pytest.mark.parametrize("audio", [b"\x00" * 641, b"\x00" * 32_002])
+async def test_bad_audio_does_not_end_the_session(audio):
+    call = FakeCall()
+    call.hears((1_000, 1_500, "hello"))
+    await call.start()
+    call.send(audio=audio)
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.outlet.codes == ["invalid_audio"]
+
+
+async def test_hanging_up():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("A long answer that goes on and on. And on. And on."))
+    await call.start()
+    await call.wait_for(Audio)
+    call.send(Control(action="hangup"))
+    await call.wait_for(Closed)
+    assert call.outlet.reason == "hangup"
+    # Chunks that crossed the end on their way are no errors, and END ends the sequence.
+    assert call.send(audio=SILENCE).events == []
+    await call.end()
+    await asyncio.sleep(10)
+    assert call.released == []
+
+
+async def test_end_in_the_middle_of_the_answer():
+    call = FakeCall()
+    call.chat.token_s = 0.2
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
+    await call.start()
+    await call.wait_for(Audio)
+    await call.end()
+    assert call.outlet.reason == "ended"
+    assert len(call.chat.aborted) == 1
+
+
+async def test_start_and_end_at_once_still_connects():
+    call = FakeCall()
+    call.host.handle(Incoming("call", message=encode(Start()), start=True, end=True), call.outlet)
+    await call.check_nothing_left()
+    assert isinstance(call.outlet.events[0], Connected)
+    assert call.outlet.reason == "ended"
+    assert call.released == []
+
+
+async def test_a_client_that_goes_away():
+    call = FakeCall()
+    call.chat.token_s = 0.2
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
+    await call.start()
+    audio = await call.wait_for(Audio)
+    await call.hang_up()
+    call.outlet.gone = True
+    closed = await call.wait_for(Closed)
+    assert closed.reason == "disconnected"
+    assert call.at_ms(closed) - call.at_ms(audio) < 300
+    await call.check_nothing_left()
+    assert call.released == ["call"]
+
+
+async def test_a_client_that_falls_silent():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(idle_s=5.0)))
+    await call.start()
+    await call.until(20_000)
+    assert call.outlet.reason is None
+    await call.hang_up()
+    closed = await call.wait_for(Closed)
+    assert (call.outlet.codes, closed.reason) == (["session_idle"], "idle")
+    assert 25_000 <= call.at_ms(closed) <= 25_500
+    await call.check_nothing_left()
+
+
+async def test_the_server_stops():
+    call = FakeCall()
+    call.chat.token_s = 0.2
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
+    await call.start()
+    await call.wait_for(Audio)
+    await call.host.shut_down()
+    assert call.outlet.reason == "shutdown"
+    await call.hang_up()
+    late = FakeCall(session_id="late")
+    late.host = call.host
+    await late.start(microphone=False)
+    assert (late.outlet.codes, late.outlet.reason) == (["shutting_down"], "shutdown")
+    await call.check_nothing_left()
+
+
+async def test_mute_finishes_what_was_said_and_ignores_the_rest():
+    call = FakeCall()
+    call.hears((200, 9_000, "never finished"))
+    call.rail.on_flush = [
+        SpeechStoppedEvent(utterance=1, at_ms=900, detected_at_ms=900),
+        TranscriptEvent(utterance=1, text="hello", is_final=True, confidence=0.9),
+    ]
+    await call.start()
+    await call.until(1_005)
+    call.send(Control(action="mute"))
+    await call.wait_for(TurnMetrics)
+    assert call.outlet.finals == ["hello"]
+    await call.until(8_000)
+    assert sum(call.rail.pushes) == 16_000
+    call.rail.script.clear()
+    call.rail.script.extend(utterance(2, 1_100, 1_150, "again"))
+    call.send(Control(action="unmute"))
+    # The recogniser has not heard the pause; the client's times contain it.
+    started = await call.wait_for(SpeechStarted, 2)
+    assert started.at_ms == pytest.approx(8_100, abs=20)
+    await call.end()
+
+
+async def test_audio_that_nobody_can_hear_in_time_is_dropped():
+    call = FakeCall()
+    call.rail.push_s = 8.0
+    call.hears((200, 300, "hello"))
+    config_buffer_ms = 5_000
+    await call.start()
+    await call.until(16_000)
+    errors = call.outlet.of(ErrorEvent)
+    assert {error.code for error in errors} == {"deadline_exceeded", "audio_dropped"}
+    await call.end()
+    assert max(call.rail.pushes, default=0) <= config_buffer_ms * 16
+
+
+async def test_dropped_audio_is_reported_once_a_second():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_s=60.0)))
+    call.rail.push_s = 12.0
+    await call.start()
+    await call.until(11_900)
+    assert 5 <= call.outlet.codes.count("audio_dropped") <= 8
+    await call.end()
+
+
+async def test_audio_is_pushed_in_whole_windows_and_one_call_at_a_time():
+    call = FakeCall()
+    call.rail.push_s = 0.09
+    await call.start()
+    await call.until(5_000)
+    await call.end()
+    assert all(length % 512 == 0 for length in call.rail.pushes)
+    # What arrives during a call goes into the next: 90 ms of audio per call.
+    assert len(call.rail.pushes) <= 5_000 / 80
+
+
+async def test_a_new_final_text_without_a_start_replaces_the_answer():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.rail.script.append((1_400, TranscriptEvent(utterance=2, text="world", is_final=True)))
+    await call.start()
+    await call.wait_for(Transcript, 2)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[1:] == [("user", "hello world")]
+
+
+async def test_speech_stopped_without_text_changes_nothing():
+    call = FakeCall()
+    call.hears((200, 500, ""), (1_500, 1_900, ""))
+    await call.start()
+    await call.wait_for(SpeechStopped, 2)
+    await call.until(5_000)
+    await call.end()
+    assert call.outlet.states == ["listening"]
+    assert call.chat.requests == []
