@@ -25,7 +25,7 @@ from tiny.asr_training import Budget, Trainer
 from tiny.corpus import SPLITS, make
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("data", "train", "export")
+STEPS = ("all", "data", "train", "export")
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", nargs="*", choices=STEPS, default=STEPS, help="steps to run (default: all)")
+    parser.add_argument("step", nargs="?", choices=STEPS, default="all", help="default: %(default)s")
     parser.add_argument(
         "--work", type=Path, default=ROOT / "out/tiny-asr", help="clips, tokenizer, checkpoint"
     )
@@ -50,17 +50,17 @@ def main() -> None:
         split: make(split, count, args.seed, args.work / "data", args.processes)
         for split, count in SPLITS.items()
     }
-    if args.step == ["data"]:
+    if args.step == "data":
         return
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer(clips["train"].texts, args.work / "tokenizer")
     model = build(args.work / "tokenizer")
     trainer = Trainer(model, tokenizer, clips["train"], args.work, args.seed)
-    if "train" in args.step:
+    if args.step in ("train", "all"):
         trials = {split: clips[split] for split in SPLITS if split != "train"}
         trainer.run(Budget(args.minutes, args.steps), trials)
-    if "export" in args.step:
+    if args.step in ("export", "all"):
         export(model, args.out)
 
 

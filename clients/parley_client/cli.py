@@ -6,7 +6,6 @@ Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong u
 from __future__ import annotations
 
 import argparse
-import asyncio
 import inspect
 import signal
 import sys
@@ -18,6 +17,7 @@ from rich.markup import escape
 
 from parley.errors import ModelUnavailableError, ParleyError
 from parley_client.commands import demo, probe, say, talk
+from parley_client.commands.common import run_to_end
 from parley_client.errors import ConnectError
 from parley_client.terminal.view import make_console
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = _COMMANDS[args.command].run
     try:
         if inspect.iscoroutinefunction(run):
-            return int(asyncio.run(run(args, console)))
+            return run_to_end(run(args, console))
         return int(run(args, console))
     except ParleyError as error:
         _explain(error)

@@ -137,6 +137,9 @@ class Line:
             self.fail(error)
         except ParleyError as error:
             self.fail(CallLostError(f"the stream broke: {error}"), error)
+        finally:
+            # Only a cancelled task gets here with the call still open; nobody is to wait for it.
+            self.fail(CallLostError("the program stopped listening"))
 
     async def _receive(self) -> Reply | None:
         try:

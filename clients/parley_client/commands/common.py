@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,31 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         **changes,
     }
     return connect(args.server, **settings)
+
+
+def run_to_end(work: Coroutine[Any, Any, int]) -> int:
+    """Run ``work``; Ctrl-C and SIGTERM cancel it, so that a call is hung up before the program ends.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        KeyboardInterrupt: it was cancelled.
+    """
+
+    async def supervised() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return asyncio.run(supervised())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def positive(text: str) -> float:

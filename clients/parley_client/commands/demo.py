@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.options import ROOT
-from parley_client.commands.common import add_pacing, add_session, add_timeout, positive
+from parley_client.commands.common import add_pacing, add_session, add_timeout, positive, run_to_end
 from parley_client.commands.play import play
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.rule(script.title)
     with running_server(args.server, console) as address:
         args.server = address
-        return asyncio.run(play(args, console, script, args.out))
+        return run_to_end(play(args, console, script, args.out))
 
 
 @contextmanager

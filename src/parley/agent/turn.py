@@ -85,7 +85,8 @@ class Turn:
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._stopped = False
-        self._failure: ParleyError | None = None
+        self._failed = False
+        self._thinking: asyncio.Task[None] | None = None
         self._voice = Voice(
             context.engines.synthesizer,
             speaker=context.speaker,
@@ -93,6 +94,7 @@ class Turn:
             turn=number,
             playout=self.playout,
             emit=self._emit_audio,
+            on_failure=self._lose_voice,
             config=context.config,
         )
 
@@ -103,14 +105,9 @@ class Turn:
 
     async def run(self) -> None:
         """Take the turn; returns when the user has heard it."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                sending = group.create_task(self._voice.send_all(), name=f"{self.response_id} voice")
-                await self._think()
-                await self._voice.finish()
-                await sending
-        except* ParleyError as errors:
-            self._fail(_first(errors))
+        async with asyncio.TaskGroup() as group:
+            self._thinking = group.create_task(self._think(), name=f"{self.response_id} thinking")
+            await self._voice.send_all()
         if self._voice.sent_at is not None:
             audio_ms = round(self.playout.sent_ms)
             self._emit(ResponseDone(turn=self.number, response_id=self.response_id, audio_ms=audio_ms))
@@ -124,7 +121,7 @@ class Turn:
 
     def memory(self, heard: Heard | None = None) -> list[ChatMessage]:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
-        if heard is None and self._failure is not None:
+        if heard is None and self._failed:
             heard = self.playout.heard(_now())
         return remember(self._rounds, heard)
 
@@ -155,11 +152,12 @@ class Turn:
                 # The last time without tools, so that the turn ends with an answer.
                 answer = await self._ask(number, self._context.tools if number < limit else ())
                 if not answer.calls:
-                    return
+                    break
                 await self._run_tools(answer)
         except ParleyError as error:
-            # What was said so far is still spoken.
             self._fail(error)
+        # After a failure, what was said so far is still spoken.
+        await self._voice.finish()
 
     async def _ask(self, number: int, tools: Sequence[Tool]) -> Round:
         answer = Round()
@@ -239,10 +237,14 @@ class Turn:
     # --- telling the client ---------------------------------------------------------------
 
     def _fail(self, error: ParleyError) -> None:
-        # The voice reports its failure to whoever gives it something to say, and at its end.
-        if error is not self._failure:
-            self._failure = error
-            self._emit(ErrorEvent.of(error))
+        self._failed = True
+        self._emit(ErrorEvent.of(error))
+
+    def _lose_voice(self, error: ParleyError) -> None:
+        """Nothing more can be said: there is no use in thinking on."""
+        self._fail(error)
+        if self._thinking is not None:
+            self._thinking.cancel()
 
     def _emit(self, event: ServerEvent) -> None:
         if not self._stopped:
@@ -264,11 +266,3 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 def _rounded(ms: float | None) -> float | None:
     return None if ms is None else round(ms, 1)
-
-
-def _first(errors: BaseExceptionGroup[ParleyError]) -> ParleyError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, ParleyError)
-    return error

@@ -67,6 +67,7 @@ class Voice:
         turn: its turn's number.
         playout: where all that is sent is written down.
         emit: sends audio to the client.
+        on_failure: is told when the synthesizer fails; no segment may be added afterwards.
         config: lengths and deadlines.
     """
 
@@ -79,6 +80,7 @@ class Voice:
         turn: int,
         playout: Playout,
         emit: Callable[[Audio, NDArray[np.int16]], None],
+        on_failure: Callable[[ParleyError], None],
         config: AgentConfig,
     ) -> None:
         self._synthesizer = synthesizer
@@ -87,12 +89,12 @@ class Voice:
         self._turn = turn
         self._playout = playout
         self._emit = emit
+        self._on_failure = on_failure
         self._config = config
         self._segments: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue(_MAX_SEGMENTS)
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_MAX_PIECES)
         self._ahead = asyncio.Semaphore(_SEGMENTS_AHEAD)
         self._count = 0
-        self._failure: ParleyError | None = None
         self.asked_at: float | None = None
         """When the first segment was ready to be spoken (seconds of the loop's clock)."""
         self.made_at: float | None = None
@@ -101,13 +103,7 @@ class Voice:
         """When its first audio was sent."""
 
     async def say(self, round_number: int, text: str) -> None:
-        """Add a segment; waits while too many are waiting.
-
-        Raises:
-            ParleyError: the synthesizer has failed.
-        """
-        if self._failure is not None:
-            raise self._failure
+        """Add a segment; waits while too many are waiting."""
         if self.asked_at is None:
             self.asked_at = _now()
         await self._segments.put((round_number, text))
@@ -117,16 +113,10 @@ class Voice:
         await self._segments.put(None)
 
     async def send_all(self) -> None:
-        """Speak until everything before :meth:`finish` was sent.
-
-        Raises:
-            ParleyError: the synthesizer failed; what it had made until then was sent.
-        """
+        """Speak until everything before :meth:`finish` was sent, or all that there is after a failure."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._synthesise(), name=f"{self._name} synthesis")
             await self._play()
-        if self._failure is not None:
-            raise self._failure
 
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
@@ -145,12 +135,8 @@ class Voice:
                 self._count += 1
                 await self._speak(*segment, f"{self._name}-{self._count}")
         except ParleyError as error:
-            self._failure = error
+            self._on_failure(error)
         await self._pieces.put(None)
-        if self._failure is not None:
-            # Nobody may wait for room among segments that will never be spoken.
-            while await self._segments.get() is not None:
-                pass
 
     async def _speak(self, round_number: int, text: str, request_id: str) -> None:
         request = SpeakRequest(

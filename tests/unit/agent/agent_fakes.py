@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
 from parley.agent.config import AgentConfig
 from parley.agent.engines import Engines
 from parley.agent.host import Host, Incoming

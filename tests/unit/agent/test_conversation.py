@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from agent_fakes import FakeCall, calls, says
+
 from parley.agent.config import DEFAULT_SYSTEM_PROMPT
 from parley.protocol import (
     Audio,

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from agent_fakes import FakeCall, calls, says, utterance
+
 from parley.agent.config import AgentConfig, Deadlines
 from parley.errors import (
     ContextTooLongError,
@@ -59,7 +60,7 @@ async def test_a_language_model_that_fails_in_the_middle_speaks_what_it_had():
     await call.start()
     await call.wait_for(TurnMetrics, 2)
     await call.end()
-    assert [request.text for request in call.synthesizer.requests][0] == "The first thing."
+    assert call.synthesizer.requests[0].text == "The first thing."
     assert call.outlet.codes == ["inference_failed"]
     assert call.chat.prompt()[2] == ("assistant", "The first thing…")
 

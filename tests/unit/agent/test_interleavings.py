@@ -7,6 +7,7 @@ import random
 
 import pytest
 from agent_fakes import FakeCall, calls, now, says, utterance
+
 from parley.agent.config import AgentConfig, Deadlines
 from parley.errors import (
     ContextTooLongError,

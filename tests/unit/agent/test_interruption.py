@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from agent_fakes import FakeCall, calls, says
+
 from parley.agent.config import AgentConfig
 from parley.protocol import (
     Audio,

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
+
 from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import SpeechStoppedEvent, TranscriptEvent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from agent_fakes import FakeCall, calls, says
+
 from parley.agent.config import AgentConfig
 from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
 from parley.protocol import ResponseText, Start, Tool, ToolRequest, ToolResponse, TurnMetrics

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc.aio
 import numpy as np
@@ -19,6 +21,7 @@ from parley_client.cli import main
 
 CONNECTED = protocol.Connected(session_id="s", output_sample_rate=22_050)
 NOBODY = "127.0.0.1:1"
+CLIP = str(Path(__file__).resolve().parents[2] / "data" / "conversation" / "01-hello.wav")
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -26,6 +29,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self, refuse=None):
         self.requests = []
+        self.heard = asyncio.Event()
         self.refuse = refuse
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
@@ -33,6 +37,8 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
             await context.abort(*self.refuse)
         async for request in requests:
             self.requests.append(request)
+            if len(self.requests) > 3:
+                self.heard.set()
             parameters = request.parameters
             audio = request.raw_input_contents[1]
             if parameters["sequence_start"].bool_param:
@@ -156,8 +162,7 @@ async def test_probe_fails_without_a_server(capsys):
 
 
 async def test_say_tells_how_to_start_a_server():
-    clip = "tests/data/conversation/01-hello.wav"
-    status, _, err = await parley("say", clip, "--server", NOBODY, "--timeout", "1")
+    status, _, err = await parley("say", CLIP, "--server", NOBODY, "--timeout", "1")
     assert status == 1
     assert "nothing answers at" in err
     assert "make serve" in err
@@ -191,3 +196,20 @@ def test_talking_needs_portaudio(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     assert main(["talk"]) == 1
     assert "pip install 'parley[talk]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_hangs_up_before_the_program_ends(number):
+    triton = Triton()
+    async with serving(triton) as (address, _):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "parley_client.cli", "say", CLIP, "--server", address, stdout=-1, stderr=-1
+        )
+        async with asyncio.timeout(30):
+            await triton.heard.wait()
+            process.send_signal(number)
+            out, err = await process.communicate()
+    assert process.returncode == 130, err
+    assert b"Interrupted." in out
+    assert b"Traceback" not in err
+    assert triton.requests[-1].parameters["sequence_end"].bool_param
