@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; never shows a traceback for what can be expected to go wrong."""
     args = build_parser().parse_args(argv)
     console = make_console()
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     run = _COMMANDS[args.command].run
     try:
         if inspect.iscoroutinefunction(run):
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
