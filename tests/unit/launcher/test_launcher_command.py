@@ -1,0 +1,89 @@
+"""Flags and environment of tritonserver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parley.launcher.__main__ import parser, read_options
+from parley.launcher.command import build_command, build_environment
+from parley.launcher.options import Endpoints, ServerOptions
+
+
+def command(installation, **options):
+    return build_command(installation, ServerOptions(**options), Path("/state/backends"), "parley-1-2-3-")
+
+
+def test_the_profile_and_the_addresses_are_passed(installation):
+    flags = command(installation, profile="cpu", grpc_port=5, http_address="::1")
+    assert "--model-config-name=cpu" in flags
+    assert "--grpc-port=5" in flags
+    assert "--grpc-address=127.0.0.1" in flags, "closed to other machines unless asked for"
+    assert "--metrics-address=::1" in flags
+    assert "--backend-config=python,shm-region-prefix-name=parley-1-2-3-" in flags
+
+
+def test_without_a_profile_the_main_configuration_counts(installation):
+    assert not [flag for flag in command(installation, profile="") if "config-name" in flag]
+
+
+def test_chosen_models_need_the_explicit_mode(installation):
+    flags = command(installation, load_models=("espeak", "qwen3"))
+    assert "--model-control-mode=explicit" in flags
+    assert [flag for flag in flags if "load-model" in flag] == ["--load-model=espeak", "--load-model=qwen3"]
+    assert not [flag for flag in command(installation) if "control-mode" in flag]
+
+
+def test_administration_is_locked_with_a_new_key_each_time(installation):
+    keys = {
+        flag
+        for _ in range(2)
+        for flag in command(installation)
+        if flag.startswith("--grpc-restricted-protocol")
+    }
+    assert len(keys) == 2
+    assert all("shared-memory,model-repository" in key for key in keys)
+
+
+def test_extra_flags_come_last_so_that_they_win(installation):
+    assert command(installation, extra_flags=("--log-verbose=3",))[-1] == "--log-verbose=3"
+
+
+def test_the_interpreters_own_library_comes_first(installation):
+    found = build_environment(
+        installation, ServerOptions(), {"LD_LIBRARY_PATH": "/mine::/other", "PATH": "/bin"}
+    )
+    assert found["LD_LIBRARY_PATH"] == f"/python/lib:{installation.libraries}:/mine:/other"
+    assert found["PATH"] == f"{installation.python_bin}:/bin"
+
+
+def test_python_variables_do_not_leak_into_helpers(installation):
+    found = build_environment(installation, ServerOptions(), {"PYTHONPATH": "/x", "PYTHONHOME": "/y"})
+    assert not {"PYTHONPATH", "PYTHONHOME"} & set(found)
+
+
+def test_the_callers_environment_wins_over_defaults(installation):
+    inherited = {"OMP_NUM_THREADS": "7", "VLLM_CACHE_ROOT": "/cache"}
+    found = build_environment(installation, ServerOptions(environment={"OMP_NUM_THREADS": "3"}), inherited)
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert found["VLLM_CACHE_ROOT"] == "/cache"
+    assert build_environment(installation, ServerOptions(), {})["LC_ALL"] == "C.UTF-8"
+
+
+def test_the_command_line_becomes_options():
+    line = "--any-port --grpc-port 9 --load-model a --load-model b --name x -- --log-verbose=1"
+    options = read_options(parser().parse_args(line.split()))
+    assert (options.grpc_port, options.http_port, options.metrics_port) == (0, 0, 0)
+    assert options.load_models == ("a", "b")
+    assert options.state_dir.name == "x"
+    assert options.extra_flags == ("--log-verbose=1",)
+
+
+@pytest.mark.parametrize("flag", ["--grpc-port", "--port"])
+def test_the_port_has_two_names(flag):
+    assert read_options(parser().parse_args([flag, "77"])).grpc_port == 77
+
+
+def test_the_line_for_programs():
+    assert Endpoints(grpc="a:1", http="b:2", metrics="c:3").line() == "ready grpc=a:1 http=b:2 metrics=c:3"

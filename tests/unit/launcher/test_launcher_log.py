@@ -1,0 +1,92 @@
+"""Reading Triton's log. The lines are real ones of Triton 24.10."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.launcher.log import LogReader, LogState, unescape
+
+RAISES = (
+    "E1121 00:05:41.795864 32164 lifecycle.cc:642] \"failed to load 'raises' version 1: Internal: "
+    'WeightsNotFoundError: no weights at X;\\nrun: make weights\\n\\nAt:\\n  /repo/raises/1/model.py(7): f\\n"'
+)
+NO_CONFIG = (
+    'E1121 00:05:40.024482 32164 model_repository_manager.cc:1460] "Poll failed for model directory '
+    "'noconf': failed to read text proto from /repo/noconf/config.pbtxt\""
+)
+NO_FILE = (
+    "I1121 00:05:40.042956 32181 pb_stub.cc:2105]  Failed to preinitialize Python stub: "
+    "Python model file not found in '/repo/nomodel/1/model.py'"
+)
+DEAD = (
+    "E1121 00:05:42.650325 32164 model_lifecycle.cc:642] \"failed to load 'segv' version 1: Internal: "
+    "Stub process 'segv_0_0' is not healthy.\""
+)
+PORT = (
+    'E1121 00:04:19.754620 31267 main.cc:245] "failed to start GRPC service: Unavailable - '
+    "Socket '0.0.0.0:18001' already in use \""
+)
+
+
+def read(*lines):
+    state = LogState()
+    for line in lines:
+        state.feed(line)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("line", "model", "error"),
+    [
+        (RAISES, "raises", "WeightsNotFoundError: no weights at X;\nrun: make weights\n\nAt:\n"),
+        (NO_CONFIG, "noconf", "failed to read text proto"),
+        (NO_FILE, "nomodel", "Python model file not found"),
+        (DEAD, "segv", "Stub process 'segv_0_0' is not healthy."),
+    ],
+)
+def test_failures_are_found_in_every_form(line, model, error):
+    failed = read(line).failed
+    assert list(failed) == [model]
+    assert failed[model].startswith(error)
+
+
+def test_progress_is_followed():
+    state = read(
+        'I1121 00:05:40.024647 32164 model_lifecycle.cc:472] "loading: good:1"',
+        "I1121 00:05:43.202892 32164 model_lifecycle.cc:839] \"successfully loaded 'good'\"",
+    )
+    assert (state.loading, state.loaded, state.serving) == (["good"], ["good"], False)
+    state.feed('I1121 00:10:45.511206 9970 http_server.cc:4713] "Started HTTPService at 0.0.0.0:18100"')
+    assert state.serving
+
+
+def test_a_taken_port_is_noticed():
+    assert read(PORT).port_taken == "GRPC"
+
+
+def test_a_dead_process_shows_what_models_printed_last():
+    state = read("| a table |", "+---+", *(f"line {number}" for number in range(20)), DEAD)
+    described = state.describe_failures()
+    assert "line 19" in described
+    assert "line 7" not in described, "only the last lines"
+    assert "table" not in described
+
+
+def test_harmless_noise_is_not_in_the_tail():
+    state = read("Error: Failed to initialize NVML", "something real")
+    assert state.tail() == "    something real"
+
+
+def test_escapes_are_undone_once():
+    assert unescape(r"a\nb \"c\" \\n") == 'a\nb "c" \\n'
+
+
+def test_a_reader_gives_only_whole_lines(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    reader = LogReader(path)
+    assert reader.lines() == ["one"]
+    with path.open("ab") as file:
+        file.write(b"o\nthr\xffee\n")
+    assert reader.lines() == ["two", "thr\ufffdee"]
+    assert reader.lines() == []

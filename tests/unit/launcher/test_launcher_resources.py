@@ -1,0 +1,198 @@
+"""Ports, shared memory, the lock, the backend folder and the model repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from parley.launcher import installation as installations
+from parley.launcher import shared_memory
+from parley.launcher.errors import (
+    AlreadyRunningError,
+    PortBusyError,
+    SetupIncompleteError,
+    SharedMemoryTooSmallError,
+)
+from parley.launcher.installation import assemble_backend
+from parley.launcher.lock import StateLock
+from parley.launcher.models import check_models, count_instances
+from parley.launcher.options import ServerOptions
+from parley.launcher.ports import settle_ports
+from parley.launcher.processes import session_members
+
+DYING_LAUNCHER = """
+import pathlib, subprocess, sys
+from parley.launcher.lock import StateLock
+lock = StateLock(pathlib.Path(sys.argv[1]))
+silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+server = subprocess.Popen(["sleep", "600"], pass_fds=(lock.acquire(),), start_new_session=True, **silent)
+lock.record(server.pid, "ready")
+print(server.pid)
+"""
+MAPPER = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    region = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_free_ports_differ():
+    options = settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0))
+    ports = {options.grpc_port, options.http_port, options.metrics_port}
+    assert len(ports) == 3
+    assert 0 not in ports
+
+
+def test_a_busy_port_is_named_with_its_holder_and_the_flag():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = rf"metrics port 127\.0\.0\.1:{port} .*process {os.getpid()} .*--metrics-port N"
+        with pytest.raises(PortBusyError, match=message):
+            settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=port))
+
+
+def test_the_same_port_twice_is_busy():
+    free = settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0)).grpc_port
+    with pytest.raises(PortBusyError, match="http port"):
+        settle_ports(ServerOptions(grpc_port=free, http_port=free, metrics_port=0))
+
+
+def dead_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_only_what_dead_launchers_left_is_removed(tmp_path):
+    namespace = re.fullmatch(r"parley-(\d+)-\d+-\d+-", shared_memory.new_prefix())[1]
+    stale = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
+    kept = [
+        tmp_path / f"parley-{namespace}-{os.getpid()}-1-uuid",  # its launcher lives
+        tmp_path / f"parley-1-{dead_pid()}-1-uuid",  # of another process namespace
+        tmp_path / "parley-uuid",  # not named by this launcher
+        tmp_path / "triton_python_backend_shm_region_1",
+    ]
+    for path in (stale, *kept):
+        path.touch()
+    assert shared_memory.remove_stale_regions(tmp_path) == [stale]
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_region_that_a_process_still_maps_is_kept(tmp_path):
+    namespace = shared_memory.new_prefix().split("-")[1]
+    region = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
+    region.write_bytes(bytes(4096))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", MAPPER, str(region)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"mapped\n"
+        assert shared_memory.remove_stale_regions(tmp_path) == []
+        assert region.exists()
+    finally:
+        holder.communicate()
+    assert shared_memory.remove_stale_regions(tmp_path) == [region]
+
+
+def test_a_server_removes_its_own_regions_only(tmp_path):
+    mine, other = shared_memory.new_prefix(), shared_memory.new_prefix()
+    (tmp_path / f"{mine}uuid").touch()
+    (tmp_path / f"{other}uuid").touch()
+    shared_memory.remove_regions(mine, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{other}uuid"]
+
+
+def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
+    cpu = ServerOptions(model_repository=repository, profile="cpu", shm_region_bytes=1 << 20)
+    gpu = ServerOptions(model_repository=repository, profile="", shm_region_bytes=1 << 20)
+    assert shared_memory.needed_bytes(cpu) == 2 * (4 << 20)
+    assert shared_memory.needed_bytes(gpu) == 4 << 20
+
+
+def test_too_little_shared_memory_is_refused_with_numbers(repository):
+    options = ServerOptions(model_repository=repository, shm_region_bytes=1 << 50)
+    with pytest.raises(SharedMemoryTooSmallError, match=r"MiB free, but .* needs 2147483654 MiB.*--shm-size"):
+        shared_memory.check_capacity(options)
+
+
+def test_a_configuration_that_cannot_be_read_counts_as_one_process(tmp_path):
+    (tmp_path / "config.pbtxt").write_text("garbage {")
+    assert count_instances(tmp_path, "cpu") == 1
+
+
+def test_a_model_that_is_not_there_is_named(repository):
+    with pytest.raises(SetupIncompleteError, match="no model nope; it has echo"):
+        check_models(ServerOptions(model_repository=repository, load_models=("nope",)))
+    with pytest.raises(SetupIncompleteError, match="not a model repository"):
+        check_models(ServerOptions(model_repository=repository / "echo"))
+
+
+def test_a_live_launchers_lock_is_respected(tmp_path):
+    first, second = StateLock(tmp_path), StateLock(tmp_path)
+    first.acquire()
+    first.record(os.getpid(), "ready")
+    with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_dead_launchers_server_is_ended(tmp_path):
+    """The launcher was killed; the server inherited its lock and would run for ever."""
+    made = subprocess.run(
+        [sys.executable, "-c", DYING_LAUNCHER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    server = int(made.stdout)
+    assert psutil.pid_exists(server)
+    lock = StateLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    assert session_members(server) == []
+
+
+def test_the_backend_folder_is_links_and_is_kept_up_to_date(tmp_path, installation):
+    target = tmp_path / "backends"
+    (target / "python" / "__pycache__").mkdir(parents=True)
+    (target / "python" / "libtriton_python.so").symlink_to("/old/libtriton_python.so")
+    (target / "python" / "gone.py").symlink_to("/old/gone.py")
+    for _ in range(2):
+        assemble_backend(installation, target)
+        links = {path.name: path.readlink() for path in (target / "python").iterdir() if path.is_symlink()}
+        assert links == {
+            "libtriton_python.so": installation.python_backend / "libtriton_python.so",
+            "triton_python_backend_stub": installation.stub,
+        }
+
+
+def test_a_missing_libpython_names_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(installations.sysconfig, "get_config_var", lambda _: str(tmp_path))
+    monkeypatch.setattr(installations.sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(installations, "_loader_cache", lambda: "")
+    with pytest.raises(SetupIncompleteError, match=r"apt-get install libpython3\.1\d"):
+        installations.find_libpython()
+    monkeypatch.setattr(installations, "_loader_cache", lambda: f"{installations.LIBPYTHON} (libc6) => /x")
+    assert installations.find_libpython() is None
+    (tmp_path / installations.LIBPYTHON).touch()
+    assert installations.find_libpython() == tmp_path
+
+
+def test_a_missing_package_names_the_command(monkeypatch):
+    monkeypatch.setattr(installations.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(SetupIncompleteError, match="make setup"):
+        installations.find_installation()

@@ -1,0 +1,167 @@
+"""The launcher's life cycle, with a script in place of tritonserver."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import psutil
+import pytest
+
+from parley.launcher.canary import CanaryError
+from parley.launcher.errors import (
+    ModelFailedError,
+    NotReadyError,
+    PortBusyError,
+    ServerDiedError,
+    StartInterruptedError,
+)
+from parley.launcher.options import ServerOptions
+from parley.launcher.processes import session_members
+from parley.launcher.server import EmbeddedServer
+
+
+@pytest.fixture
+def make(tmp_path, installation, repository):
+    servers = []
+
+    def build(
+        scene, *, canary=lambda *_: ["echo answered"], ready_timeout_s=20.0, on_progress=None, **environment
+    ):
+        options = ServerOptions(
+            model_repository=repository,
+            state_dir=tmp_path / "state",
+            grpc_port=0,
+            http_port=0,
+            metrics_port=0,
+            ready_timeout_s=ready_timeout_s,
+            exit_timeout_s=-4,  # with the launcher's margin: one second
+            environment={"FAKE_SCENE": scene, **environment},
+        )
+        said = on_progress or (lambda _: None)
+        servers.append(EmbeddedServer(options, installation=installation, canary=canary, on_progress=said))
+        return servers[-1]
+
+    yield build
+    for server in servers:
+        server.stop()
+
+
+def test_a_start_tells_how_far_it_is_and_asks_the_canary(make):
+    said, asked = [], []
+
+    def canary(address, models, deadline_s):
+        asked.append((address, list(models)))
+        return ["echo answered"]
+
+    server = make("serves", canary=canary, on_progress=said.append)
+    endpoints = server.start()
+    assert said == ["loaded echo (1 of 1)", "echo answered"]
+    assert asked == [(endpoints.grpc, ["echo"])]
+    assert server.models == ["echo"]
+    assert server.poll() is None
+
+
+def test_a_canary_that_fails_is_asked_again(make):
+    answers = [CanaryError("no"), CanaryError("not yet"), ["yes"]]
+
+    def canary(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    make("serves", canary=canary).start()
+    assert answers == []
+
+
+def test_a_canary_that_never_answers_ends_the_start(make):
+    def canary(*_):
+        raise CanaryError("echo: no answer")
+
+    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer"):
+        make("serves", canary=canary, ready_timeout_s=1.0).start()
+
+
+def test_a_model_that_does_not_load_is_named(make):
+    with pytest.raises(
+        ModelFailedError, match=r"'echo' did not load:\n    ValueError: bad\n\n    At:\n      m\(3\)"
+    ):
+        make("fails").start()
+
+
+def test_a_model_that_loads_for_ever_is_named(make):
+    with pytest.raises(NotReadyError, match=r"still loading\. Not loaded: echo\."):
+        make("hangs", ready_timeout_s=1.0).start()
+
+
+def test_a_server_that_dies_shows_its_last_words(make):
+    with pytest.raises(ServerDiedError, match=r"status 7(?s:.*)Signal \(11\) received"):
+        make("dies").start()
+
+
+def test_another_port_is_tried_when_a_free_one_was_taken_meanwhile(make, tmp_path):
+    runs = tmp_path / "runs"
+    make("port taken", FAKE_RUNS=str(runs)).start()
+    first, second = runs.read_text().splitlines()
+    assert [word for word in first.split() if "grpc-port" in word] != [
+        word for word in second.split() if "grpc-port" in word
+    ]
+
+
+def test_a_port_that_stays_taken_is_an_error(make):
+    with pytest.raises(PortBusyError, match="GRPC service"):
+        make("port taken").start()
+
+
+@pytest.mark.parametrize("scene", ["fails", "dies", "hangs", "port taken"])
+def test_a_failed_start_leaves_no_process_and_no_lock(make, scene):
+    server = make(scene, ready_timeout_s=1.0, FAKE_CHILD="1")
+    before = set(psutil.pids())
+    with pytest.raises((ModelFailedError, ServerDiedError, NotReadyError, PortBusyError)):
+        server.start()
+    assert not [pid for pid in set(psutil.pids()) - before if _command(pid)[:1] == ["/bin/sleep"]]
+    make("serves").start()
+
+
+def _command(pid):
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def test_a_stop_request_ends_a_start(make):
+    server = make("hangs")
+    timer = threading.Timer(0.3, server.request_stop)
+    timer.start()
+    with pytest.raises(StartInterruptedError):
+        server.start()
+    timer.join()
+
+
+def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make):
+    said = []
+    server = make("serves", on_progress=said.append, FAKE_STUBBORN="1", FAKE_CHILD="1")
+    server.start()
+    session = server.pid
+    server.stop()
+    assert "the server did not stop in time and is killed" in said
+    assert session_members(session) == []
+    assert server.pid == 0
+    server.stop()  # a second time changes nothing
+
+
+def test_wait_returns_the_status_of_a_server_that_ends_by_itself(make):
+    server = make("serves")
+    server.start()
+    os.kill(server.pid, 9)
+    assert server.wait() == -9
+
+
+def test_the_log_of_the_last_run_is_kept(make):
+    for _ in range(2):
+        with make("serves") as server:
+            path = server.log_path
+    assert path.exists()
+    assert path.with_suffix(".previous.log").exists()
