@@ -1,0 +1,7 @@
+"""``python -m parley_client`` is the command ``parley``."""
+
+import sys
+
+from parley_client.cli import main
+
+sys.exit(main())
