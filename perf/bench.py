@@ -111,7 +111,8 @@ def _print(console: Console, levels: list[Level]) -> None:
     for level in levels:
         table.add_column(f"{level.sessions} session{'s' * (level.sessions > 1)}", justify="right")
     for name in _ROWS:
-        table.add_row(name, *(_cell(level.values.get(name, [])) for level in levels))
+        table.add_row(name, *(_cell(_percentiles(level.values.get(name, []))) for level in levels))
+    table.add_row("chunk overhead, at most", *(_cell(level.chunk_overhead_ms) for level in levels))
     table.add_section()
     table.add_row(
         "server CPU for each session", *(_percent(level.cpu_percent_per_session) for level in levels)
@@ -128,15 +129,14 @@ def _print(console: Console, levels: list[Level]) -> None:
             console.print(f"{level.sessions} sessions: {problem}", style="red", markup=False)
 
 
-def _cell(values: list[float]) -> str:
+def _percentiles(values: list[float]) -> tuple[float, float] | None:
     low, high = percentile(values, 0.5), percentile(values, 0.95)
-    return (
-        ""
-        if low is None or high is None
-        else f"{low:.0f} / {high:.0f}"
-        if high >= 20
-        else f"{low:.1f} / {high:.1f}"
-    )
+    return None if low is None or high is None else (low, high)
+
+
+def _cell(values: tuple[float, float] | None) -> str:
+    digits = 0 if values and values[1] >= 20 else 1
+    return "" if values is None else f"{values[0]:.{digits}f} / {values[1]:.{digits}f}"
 
 
 def _percent(value: float | None) -> str:

@@ -45,6 +45,7 @@ class Level:
                 name: {"p50": percentile(values, 0.5), "p95": percentile(values, 0.95), "count": len(values)}
                 for name, values in self.values.items()
             },
+            "chunk_overhead_ms": self.chunk_overhead_ms,
             "wall_s": round(self.wall_s, 1),
             "cpu_percent_per_session": self.cpu_percent_per_session,
             "cpu_percent_by_process": {
@@ -52,6 +53,20 @@ class Level:
             },
             "client_cpu_percent": round(100 * self.client_cpu_s / self.wall_s, 1) if self.wall_s else None,
         }
+
+    @property
+    def chunk_overhead_ms(self) -> tuple[float, float] | None:
+        """What everything but the models' compute adds to a chunk at most: p50 and p95 (milliseconds).
+
+        The sum of both ways' percentiles: a real chunk goes the second way inside the server,
+        without the probe's own gRPC call.
+        """
+        ways = [self.values.get("chunk_voice_agent", []), self.values.get("chunk_recogniser", [])]
+        low = [percentile(way, 0.5) for way in ways]
+        high = [percentile(way, 0.95) for way in ways]
+        if None in low or None in high:
+            return None
+        return sum(value or 0.0 for value in low), sum(value or 0.0 for value in high)
 
     @property
     def cpu_percent_per_session(self) -> float | None:
