@@ -52,31 +52,35 @@ def locks_folder(root: Path) -> Path:
     return root / "build" / "requirements"
 
 
-def fingerprint(root: Path, environment: Environment) -> str:
-    """Changes whenever the environment would have to be made anew."""
-    digest = hashlib.sha256(f"{UV_VERSION} {environment.check}".encode())
-    for name in ("torch.txt", *environment.locks):
-        digest.update((locks_folder(root) / name).read_bytes())
-    digest.update((root / "pyproject.toml").read_bytes())
-    return digest.hexdigest()
+def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
+    """What an environment is made from: each file's hash changes when it must be made anew."""
+    paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt"]
+    paths += [locks_folder(root) / name for name in environment.locks]
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {**found, "uv": UV_VERSION}
 
 
 def _stamp(root: Path, environment: Environment) -> Path:
     return root / environment.name / "parley-setup.json"
 
 
-def is_ready(root: Path, environment: Environment) -> bool:
-    """Whether the environment was made from the present locks and still has its Python.
-
-    An environment made with more locks than asked for is ready too.
-    """
+def _read_stamp(root: Path, environment: Environment) -> dict[str, str]:
     try:
         made: dict[str, str] = json.loads(_stamp(root, environment).read_text())
     except (FileNotFoundError, ValueError):
-        return False
+        return {}
+    return made
+
+
+def is_ready(root: Path, environment: Environment) -> bool:
+    """Whether the environment was made from the present locks and still has its Python.
+
+    An environment made from more locks than asked for is ready too.
+    """
     # A dangling link is what an upgraded or removed system Python leaves.
-    present = (root / environment.name / "bin" / "python").exists()
-    return present and made.get("+".join(environment.locks)) == fingerprint(root, environment)
+    if not (root / environment.name / "bin" / "python").exists():
+        return False
+    return fingerprints(root, environment).items() <= _read_stamp(root, environment).items()
 
 
 def make(root: Path, environment: Environment, progress: Progress) -> None:
@@ -87,8 +91,8 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     """
     progress.step("checking the machine")
     check_system(list(environment.libraries))
-    stamp = _stamp(root, environment)
-    stamp.unlink(missing_ok=True)
+    made = _read_stamp(root, environment)
+    _stamp(root, environment).unlink(missing_ok=True)
 
     progress.step(f"getting uv {UV_VERSION}")
     uv = Uv(root)
@@ -102,6 +106,7 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         chosen, remark = choose(os.environ.get("PARLEY_PYTHON", ""), candidates())
         progress.step(f"creating {environment.name} with {remark}")
         shutil.rmtree(folder, ignore_errors=True)
+        made = {}
         uv.run("venv", "--quiet", "--python", chosen, str(folder))
 
     target = ("--python", str(python))
@@ -116,7 +121,8 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     flags = ("--quiet", "--no-deps", "--no-build-isolation")
     uv.run("pip", "install", *target, *flags, "--editable", str(root), sources="all")
     _check(environment, python)
-    stamp.write_text(json.dumps({"+".join(environment.locks): fingerprint(root, environment)}))
+    # What was installed from other locks before is still there.
+    _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))
 
 
 def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:

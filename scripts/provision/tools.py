@@ -35,7 +35,7 @@ class Uv:
             self._install()
         config = read_pip_config(self.pip)
         self._sources["all"] = uv_options(config, os.environ)
-        main = {name: config[name] for name in ("index-url", "trusted-host") if name in config}
+        main = {name: value for name, value in config.items() if name in ("index-url", "trusted-host")}
         self._sources["main"] = uv_options(main, os.environ)
         self._environment = uv_environment(config, os.environ, self._root)
 

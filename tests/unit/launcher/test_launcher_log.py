@@ -7,8 +7,8 @@ import pytest
 from parley.launcher.log import LogReader, LogState, unescape
 
 RAISES = (
-    "E1121 00:05:41.795864 32164 lifecycle.cc:642] \"failed to load 'raises' version 1: Internal: "
-    'WeightsNotFoundError: no weights at X;\\nrun: make weights\\n\\nAt:\\n  /repo/raises/1/model.py(7): f\\n"'
+    "E1121 00:05:41.795864 32164 a.cc:1] \"failed to load 'raises' version 1: Internal: "
+    'WeightsNotFoundError: no weights at X;\\nrun: make weights\\n\\nAt:\\n  /raises/1/model.py(7): f\\n"'
 )
 NO_CONFIG = (
     'E1121 00:05:40.024482 32164 model_repository_manager.cc:1460] "Poll failed for model directory '

@@ -1,0 +1,320 @@
+"""scripts/setup: choosing a Python, package sources, stamps, messages."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from provision import environments, main, system  # noqa: E402
+from provision.console import Progress, SetupError  # noqa: E402
+from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
+from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
+from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
+from provision.system import Library, check_system  # noqa: E402
+
+
+@pytest.fixture
+def fake_python(tmp_path):
+    """Writes programs that answer the probe as an interpreter would."""
+
+    def write(name, version, *, library=True, cpython=True):
+        path = tmp_path / name
+        answer = {
+            "version": version,
+            "cpython": cpython,
+            "virtual": False,
+            "base": str(path),
+            "library": library,
+        }
+        path.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+def test_the_first_supported_python_with_its_library_is_taken(fake_python):
+    paths = [
+        fake_python("old", (3, 10, 1)),
+        fake_python("new", (3, 13, 0)),
+        fake_python("pypy", (3, 11, 1), cpython=False),
+        fake_python("bare", (3, 11, 2), library=False),
+        fake_python("good", (3, 12, 1)),
+        fake_python("late", (3, 11, 9)),
+    ]
+    assert choose("", paths) == (paths[4], f"Python 3.12.1 ({paths[4]})")
+
+
+def test_without_a_suitable_python_uv_provides_one_and_the_reason_is_told(fake_python):
+    chosen, remark = choose("", [fake_python("bare", (3, 11, 2), library=False)])
+    assert chosen == MANAGED
+    assert "sudo apt-get install libpython3.11" in remark
+    assert choose("", ["/nonexistent"]) == (
+        MANAGED,
+        f"Python {MANAGED}, downloaded: this machine has no Python 3.11 or 3.12.",
+    )
+
+
+def test_a_wanted_python_is_taken_or_refused_never_replaced(fake_python):
+    good, bare = fake_python("good", (3, 11, 2)), fake_python("bare", (3, 11, 2), library=False)
+    assert choose(good, [])[0] == good
+    assert choose("managed", [good])[0] == MANAGED
+    with pytest.raises(SetupError, match=r"apt-get install libpython3\.11"):
+        choose(bare, [good])
+    with pytest.raises(SetupError, match=r"not a working CPython 3\.11 or 3\.12"):
+        choose(fake_python("old", (3, 10, 0)), [good])
+
+
+def test_this_interpreter_can_be_asked():
+    found = probe(sys.executable)
+    assert found.version == tuple(sys.version_info[:3])
+    assert not Path(found.path).is_relative_to(sys.prefix), "an environment is built on its base"
+
+
+def test_candidates_are_real_and_asked_once():
+    found = [Path(path).resolve() for path in candidates()]
+    assert found
+    assert len(found) == len(set(found))
+
+
+PIP_CONFIG = """\
+:env:.find-links='/wheels /more'
+global.cert='/etc/cert.pem'
+global.extra-index-url='file:///a https://b/simple'
+global.find-links='/old'
+global.index-url='https://main/simple'
+install.trusted-host='b'
+wheel.index-url='https://never/simple'
+"""
+
+
+def test_pips_sources_are_handed_on_to_uv():
+    config = parse_pip_config(PIP_CONFIG)
+    assert " ".join(uv_options(config, {})) == (
+        "--find-links /wheels --find-links /more --allow-insecure-host b "
+        "--index file:///a --index https://b/simple --default-index https://main/simple "
+        "--index-strategy unsafe-best-match"
+    )
+
+
+def test_what_a_person_told_uv_wins():
+    options = uv_options(parse_pip_config(PIP_CONFIG), {"UV_DEFAULT_INDEX": "https://mine/simple"})
+    assert not [option for option in options if "index" in option]
+
+
+def test_no_index_is_respected():
+    assert uv_options({"no-index": "true", "find-links": "/w", "index-url": "x"}, {}) == [
+        "--find-links",
+        "/w",
+        "--no-index",
+    ]
+
+
+def test_nothing_configured_means_no_options():
+    assert uv_options(parse_pip_config(""), {}) == []
+
+
+def test_uvs_environment(tmp_path):
+    config = {"cert": "/etc/cert.pem", "default-timeout": "180"}
+    found = uv_environment(config, {"VIRTUAL_ENV": "/x", "UV_CACHE_DIR": "/cache"}, tmp_path)
+    assert found["UV_CACHE_DIR"] == "/cache"
+    assert found["UV_PYTHON_INSTALL_DIR"] == str(tmp_path / ".cache" / "python")
+    assert found["SSL_CERT_FILE"] == "/etc/cert.pem"
+    assert found["UV_HTTP_TIMEOUT"] == "180"
+    assert "VIRTUAL_ENV" not in found
+
+
+def test_missing_libraries_are_named_with_one_command():
+    missing = [
+        Library("libno.so.1", "libno1", "nothing"),
+        Library("libneither.so.2", "libneither2", "nobody"),
+    ]
+    with pytest.raises(SetupError, match=r"libno\.so\.1 is missing .*apt-get install libno1 libneither2$"):
+        check_system([*missing, Library("libc.so.6", "libc6", "all")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("machine", lambda: "aarch64", "Linux on x86-64 only"),
+        ("libc_ver", lambda: ("glibc", "2.31"), "glibc 2.35 or later"),
+        ("libc_ver", lambda: ("", ""), "another C library"),
+    ],
+)
+def test_an_unsuitable_machine_is_refused(monkeypatch, name, value, message):
+    monkeypatch.setattr(system.platform, name, value)
+    with pytest.raises(SetupError, match=message):
+        check_system([])
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with locks, and an environment as a finished set-up leaves it."""
+    locks = tmp_path / "build" / "requirements"
+    locks.mkdir(parents=True)
+    for name in ("serve.txt", "dev.txt", "talk.txt", "export.txt"):
+        (locks / name).write_text(name)
+    (locks / "torch.txt").write_text("# why\ntorch==2.0\n")
+    (tmp_path / "pyproject.toml").write_text("[project]")
+    return tmp_path
+
+
+class FakeUv:
+    """Notes what is asked of uv, and fails where told."""
+
+    fails_at = ""
+
+    def __init__(self, root):
+        self.root = root
+        self.commands = []
+        FakeUv.last = self
+
+    def prepare(self):
+        self.commands.append("prepare")
+
+    def run(self, *arguments, **options):
+        command = " ".join(str(argument) for argument in arguments)
+        self.commands.append(command)
+        if arguments[0] == "venv":
+            python = Path(arguments[-1]) / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.symlink_to(sys.executable)
+        if self.fails_at and self.fails_at in command:
+            raise SetupError("uv failed")
+
+    def try_pip(self, python, *arguments):
+        self.commands.append(f"pip {arguments[-1]}")
+        return self.pip_works
+
+
+@pytest.fixture
+def uv(monkeypatch):
+    monkeypatch.setattr(environments, "Uv", FakeUv)
+    monkeypatch.setattr(environments, "check_system", lambda libraries: None)
+    monkeypatch.setattr(FakeUv, "fails_at", "")
+    monkeypatch.setattr(FakeUv, "pip_works", True, raising=False)
+    monkeypatch.setenv("PARLEY_PYTHON", "managed")
+    return FakeUv
+
+
+HARMLESS = SERVE._replace(check="pass")
+
+
+def test_a_finished_environment_is_ready_until_a_lock_changes(checkout, uv):
+    assert not environments.is_ready(checkout, HARMLESS)
+    environments.make(checkout, HARMLESS, Progress(6))
+    assert environments.is_ready(checkout, HARMLESS)
+    (checkout / "build/requirements/dev.txt").write_text("changed")
+    assert not environments.is_ready(checkout, HARMLESS)
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(checkout, uv):
+    environments.make(checkout, HARMLESS, Progress(6))
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/gone/python3.11")
+    assert not environments.is_ready(checkout, HARMLESS)
+    environments.make(checkout, HARMLESS, Progress(6))
+    assert uv.last.commands[1] == f"venv --quiet --python {MANAGED} {checkout / '.venv'}"
+
+
+@pytest.mark.parametrize("step", ["serve.txt", "--editable"])
+def test_a_failed_step_leaves_no_stamp(checkout, uv, monkeypatch, step):
+    environments.make(checkout, HARMLESS, Progress(6))
+    monkeypatch.setattr(uv, "fails_at", step)
+    with pytest.raises(SetupError):
+        environments.make(checkout, HARMLESS, Progress(6))
+    assert not environments.is_ready(checkout, HARMLESS)
+
+
+def test_an_environment_that_does_not_work_is_not_ready(checkout, uv):
+    broken = SERVE._replace(check="raise ImportError('no libnuma')")
+    with pytest.raises(SetupError, match="no libnuma"):
+        environments.make(checkout, broken, Progress(6))
+    assert not environments.is_ready(checkout, broken)
+
+
+@pytest.mark.parametrize("pip_works", [True, False])
+def test_torch_comes_from_the_machines_sources_or_pytorchs_index(checkout, uv, monkeypatch, pip_works):
+    monkeypatch.setattr(uv, "pip_works", pip_works)
+    environments.make(checkout, EXPORT._replace(check="pass"), Progress(6))
+    commands = uv.last.commands
+    assert "pip torch==2.0+cpu" in commands
+    from_index = [command for command in commands if "--torch-backend cpu torch==2.0" in command]
+    assert bool(from_index) is not pip_works
+
+
+def test_the_talk_environment_is_more_than_the_serving_one(checkout, uv):
+    environments.make(checkout, HARMLESS, Progress(6))
+    assert not environments.is_ready(checkout, TALK)
+    environments.make(checkout, TALK._replace(check="pass"), Progress(6))
+    assert environments.is_ready(checkout, TALK._replace(check="pass"))
+    assert environments.is_ready(checkout, HARMLESS), "it need not be made again for the tests"
+
+
+def test_two_setups_wait_for_each_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(main, "ROOT", tmp_path)
+    (tmp_path / ".cache").mkdir()
+    with (tmp_path / ".cache" / "setup.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        script = (
+            f"import sys, pathlib; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+            "from provision import main\n"
+            f"main.ROOT = pathlib.Path({str(tmp_path)!r})\n"
+            "with main._only_one(): print('mine', flush=True)\n"
+        )
+        other = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert other.stderr.readline() == "waiting for another set-up of this checkout to end\n"
+        assert other.poll() is None
+    assert other.communicate(timeout=30)[0] == "mine\n"
+
+
+def test_a_failure_is_one_line_and_a_status(checkout, uv, monkeypatch, capsys):
+    monkeypatch.setattr(main, "ROOT", checkout)
+    monkeypatch.setattr(uv, "fails_at", "venv")
+    assert main.main([]) == 1
+    assert "error: uv failed" in capsys.readouterr().err
+
+
+def test_locks_name_no_host_and_no_folder():
+    for path in (SCRIPTS.parent / "build" / "requirements").iterdir():
+        found = re.findall(
+            r"(?:https?|file)://\S+|(?<![\w.])/(?:work|home|root|opt|tmp)\S*", path.read_text()
+        )
+        assert found == [], path.name
+
+
+@pytest.mark.parametrize("lock", ["serve.txt", "dev.txt", "talk.txt", "export.txt"])
+def test_every_locked_package_has_one_version_and_a_hash(lock):
+    text = (SCRIPTS.parent / "build" / "requirements" / lock).read_text()
+    packages = re.findall(r"^([a-z0-9.-]+)==(\S+)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE)
+    starts = re.findall(r"^[a-z0-9]", text, re.MULTILINE)
+    assert len(packages) == len(starts) == len({name for name, _, _ in packages})
+
+
+def test_what_must_stay_apart_is_not_in_the_serving_lock():
+    folder = SCRIPTS.parent / "build" / "requirements"
+    locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (folder / "serve.txt").read_text(), re.MULTILINE))
+    assert not {"torch", "torchvision", "torchaudio", "torchcodec", "triton"} & set(locked)
+    assert locked["numpy"].startswith("1."), "the stub of Triton 24.10 reads arrays of numpy 2 as empty"
+
+
+def test_the_development_lock_agrees_with_the_serving_lock():
+    folder = SCRIPTS.parent / "build" / "requirements"
+    serve, dev, talk = (
+        dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (folder / name).read_text(), re.MULTILINE))
+        for name in ("serve.txt", "dev.txt", "talk.txt")
+    )
+    for other in (dev, talk):
+        assert {name: version for name, version in other.items() if serve.get(name, version) != version} == {}
