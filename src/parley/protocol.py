@@ -58,7 +58,7 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Silence after which the user has finished (milliseconds)."""
 
 
-class Start(_Message, tag="start", kw_only=True):
+class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
     system_prompt: str | None = None
@@ -74,7 +74,7 @@ class Start(_Message, tag="start", kw_only=True):
     vad: VadOptions = VadOptions()
 
 
-class ToolResponse(_Message, tag="tool_response", kw_only=True):
+class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
     """What a tool returned, in answer to a :class:`ToolRequest`."""
 
     call_id: str
@@ -83,13 +83,13 @@ class ToolResponse(_Message, tag="tool_response", kw_only=True):
     is_error: bool = False
 
 
-class Control(_Message, tag="control", kw_only=True):
+class Control(_Message, frozen=True, tag="control", kw_only=True):
     """Mute (incoming audio is ignored), unmute, or end the call."""
 
     action: Literal["mute", "unmute", "hangup"]
 
 
-class Playback(_Message, tag="playback", kw_only=True):
+class Playback(_Message, frozen=True, tag="playback", kw_only=True):
     """How much of a response the client has really played.
 
     Without these marks the agent assumes that audio is played at its own pace from the moment
@@ -107,7 +107,7 @@ ClientMessage: TypeAlias = Start | ToolResponse | Control | Playback
 # --- server to client -------------------------------------------------------------------
 
 
-class Connected(_Event, tag="connected", kw_only=True):
+class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     """The session is open: audio may be sent."""
 
     session_id: str
@@ -117,13 +117,13 @@ class Connected(_Event, tag="connected", kw_only=True):
     max_chunk_ms: int = MAX_CHUNK_MS
 
 
-class SpeechStarted(_Event, tag="speech_started", kw_only=True):
+class SpeechStarted(_Event, frozen=True, tag="speech_started", kw_only=True):
     """The user has begun to speak."""
 
     at_ms: int
 
 
-class SpeechStopped(_Event, tag="speech_stopped", kw_only=True):
+class SpeechStopped(_Event, frozen=True, tag="speech_stopped", kw_only=True):
     """The user has finished speaking."""
 
     at_ms: int
@@ -142,7 +142,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     """0-1."""
 
 
-class Transcript(_Event, tag="transcript", kw_only=True):
+class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     """What the user said; partial texts of an utterance replace each other."""
 
     utterance: int
@@ -153,13 +153,13 @@ class Transcript(_Event, tag="transcript", kw_only=True):
     words: list[Word] = []
 
 
-class AgentState(_Event, tag="agent_state", kw_only=True):
+class AgentState(_Event, frozen=True, tag="agent_state", kw_only=True):
     """What the agent is doing now."""
 
     state: Literal["listening", "processing", "speaking"]
 
 
-class ResponseText(_Event, tag="response", kw_only=True):
+class ResponseText(_Event, frozen=True, tag="response", kw_only=True):
     """A piece of the answer's text, as the language model writes it."""
 
     turn: int
@@ -168,7 +168,7 @@ class ResponseText(_Event, tag="response", kw_only=True):
     """To be appended to what came before."""
 
 
-class ToolRequest(_Event, tag="tool_request", kw_only=True):
+class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
     """The client is to run a tool and answer with :class:`ToolResponse`."""
 
     turn: int
@@ -177,7 +177,7 @@ class ToolRequest(_Event, tag="tool_request", kw_only=True):
     arguments: dict[str, Any]
 
 
-class Audio(_Event, tag="audio", kw_only=True):
+class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """A piece of the agent's speech; its samples are in the ``AUDIO`` tensor."""
 
     turn: int
@@ -190,7 +190,7 @@ class Audio(_Event, tag="audio", kw_only=True):
     """The words that begin in this piece."""
 
 
-class Interrupted(_Event, tag="interrupted", kw_only=True):
+class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
     """The user spoke over the agent: drop all audio of this response that is not yet played."""
 
     turn: int
@@ -200,7 +200,7 @@ class Interrupted(_Event, tag="interrupted", kw_only=True):
     """The part of the answer that was heard; all that the agent remembers of it."""
 
 
-class ResponseDone(_Event, tag="response_done", kw_only=True):
+class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
     """A response is complete: no more audio of it follows."""
 
     turn: int
@@ -208,7 +208,7 @@ class ResponseDone(_Event, tag="response_done", kw_only=True):
     audio_ms: int
 
 
-class TurnMetrics(_Event, tag="metrics", kw_only=True):
+class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     """Where the time of one turn went. None: that stage did not run."""
 
     turn: int
@@ -229,7 +229,7 @@ class TurnMetrics(_Event, tag="metrics", kw_only=True):
     interrupted: bool = False
 
 
-class ErrorEvent(_Event, tag="error", kw_only=True):
+class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
     """Something went wrong; the session goes on unless :class:`Closed` follows."""
 
     code: str
@@ -242,7 +242,7 @@ class ErrorEvent(_Event, tag="error", kw_only=True):
         return cls(code=error.code, message=str(error), retryable=error.retryable)
 
 
-class Closed(_Event, tag="closed", kw_only=True):
+class Closed(_Event, frozen=True, tag="closed", kw_only=True):
     """The last event of a session."""
 
     reason: Literal["ended", "hangup", "disconnected", "idle", "shutdown", "failed"]
