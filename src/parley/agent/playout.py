@@ -36,8 +36,6 @@ class Heard:
     played_ms: int
     parts: tuple[tuple[int, str], ...]
     """(round, text) of each segment that was heard, the last one perhaps not to its end."""
-    everything: bool
-    """Whether all that was to be said so far was heard."""
 
     @property
     def text(self) -> str:
@@ -155,12 +153,10 @@ class Playout:
         """What the user has heard."""
         played = self.played_ms(now)
         parts: list[tuple[int, str]] = []
-        everything = True
         for segment in self._segments:
             text = segment.heard(played - segment.begin_ms)
             if text:
                 parts.append((segment.round_number, text))
             if text != segment.text:
-                everything = False
                 break
-        return Heard(round(played), tuple(parts), everything)
+        return Heard(round(played), tuple(parts))

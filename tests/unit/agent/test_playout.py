@@ -1,0 +1,66 @@
+"""How much of an answer was heard."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.agent.memory import Round, remember
+from parley.agent.playout import Heard, Playout, SpokenWord
+from parley.llm.messages import ToolCall
+
+WORDS = [SpokenWord(0, 5, 0.0), SpokenWord(6, 12, 500.0)]
+
+
+def spoken(*, complete=True):
+    """ "Hello there." in one second, all of it sent at time 0."""
+    playout = Playout()
+    playout.begin(0, "Hello there.")
+    playout.sent(1_000.0, WORDS, 0.0)
+    if complete:
+        playout.complete()
+    return playout
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [(0.0, ""), (0.24, ""), (0.26, "Hello"), (0.74, "Hello"), (0.76, "Hello there."), (1.0, "Hello there.")],
+)
+def test_a_word_counts_once_half_of_it_was_played(now, text):
+    assert spoken().heard(now).text.rstrip(".") == text.rstrip(".")
+
+
+def test_playing_stands_still_while_there_is_nothing_to_play():
+    playout = spoken()
+    assert playout.played_ms(2.0) == 1_000
+    playout.begin(0, "More.")
+    playout.sent(1_000.0, [SpokenWord(0, 5, 0.0)], 3.0)
+    assert playout.played_ms(3.5) == pytest.approx(1_500)
+
+
+def test_marks_can_only_say_that_less_was_played():
+    playout = spoken()
+    playout.mark(100, 0.5)
+    assert playout.played_ms(0.5) == 100
+    assert playout.played_ms(0.6) == pytest.approx(200)
+    assert playout.played_ms(9.0) == pytest.approx(350)  # the clock helps out for a quarter of a second
+    playout.mark(50, 9.0)
+    assert playout.played_ms(9.0) == pytest.approx(350)
+    playout.mark(5_000, 9.0)
+    assert playout.played_ms(9.0) == 1_000
+
+
+def test_what_was_heard_is_told_by_round():
+    heard = Heard(500, ((0, "Let me see."), (1, "It is")))
+    call = ToolCall(id="c", name="t", arguments={})
+    rounds = [Round("Let me see.", [call], {"c": "1"}), Round("It is sunny.")]
+    assert [(message.role, message.content) for message in remember(rounds, heard)] == [
+        ("assistant", "Let me see."),
+        ("tool", "1"),
+        ("assistant", "It is…"),
+    ]
+
+
+def test_a_call_without_a_result_was_never_made():
+    calls = [ToolCall(id=name, name="t", arguments={}) for name in "ab"]
+    (asked, told) = remember([Round("", calls, {"b": "2"})], None)
+    assert [call.id for call in asked.tool_calls] == [told.tool_call_id] == ["b"]

@@ -1,0 +1,74 @@
+"""Where a text that is still being written is cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.tts.segmenter import Segmenter, SegmentLimits
+
+WORDS = [
+    *("Hello", "there,", "3.5", "Dr.", "e.g.", "p.m.", "stop.", "what?", "no!", "a", "I", "J.", "and"),
+    *("then;", "so", "1.", "14:05", "1,000", "(yes.)", "etc.", "\n", "...", "😀"),
+]
+
+
+def cut(text, size=None):
+    segmenter = Segmenter()
+    size = size or len(text) or 1
+    found = [segment for at in range(0, len(text), size) for segment in segmenter.push(text[at : at + size])]
+    return found + segmenter.finish()
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("Hello! How can I help?", ["Hello!", "How can I help?"]),
+        (
+            "Once upon a time, there was a robot. It waved.",
+            ["Once upon a time,", "there was a robot.", "It waved."],
+        ),
+        ("It is 3.5 degrees at 14:05 now. Good.", ["It is 3.5 degrees at 14:05 now.", "Good."]),
+        ("See Dr. Smith now. Good.", ["See Dr. Smith now.", "Good."]),
+        ("Call J. Smith now. Good.", ["Call J. Smith now.", "Good."]),
+        ("Take some, e.g. tea. Good.", ["Take some, e.g. tea.", "Good."]),
+        ("At 5 p.m. we go. Good.", ["At 5 p.m. we go.", "Good."]),
+        ("At 5 p.m. We go.", ["At 5 p.m.", "We go."]),
+        ("1. Tea\n2. Rice", ["1. Tea", "2. Rice"]),
+        ("It costs 1,000 euros in all. Good.", ["It costs 1,000 euros in all.", "Good."]),
+        ("You and I. Good.", ["You and I.", "Good."]),
+        ("Okay", ["Okay"]),
+        ("😀 ...", []),
+        ("", []),
+    ],
+)
+def test_cuts(text, segments):
+    assert cut(text) == segments
+    assert cut(text, 1) == segments
+
+
+def test_a_number_is_not_cut_before_its_end_is_known():
+    segmenter = Segmenter()
+    assert segmenter.push("It is 3.") == []
+    assert segmenter.push("5 degrees. ") == ["It is 3.5 degrees."]
+
+
+def test_long_text_without_marks_is_cut_between_words():
+    limits = SegmentLimits()
+    segments = cut("word " * 200)
+    assert len(segments[0]) <= limits.first_longest
+    assert all(len(segment) <= limits.longest for segment in segments)
+    assert set(" ".join(segments).split()) == {"word"}
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=50), st.integers(1, 12))
+def test_how_the_text_arrives_does_not_matter_and_nothing_is_lost(words, size):
+    text = " ".join(words)
+    segments = cut(text)
+    assert cut(text, size) == segments
+    assert all(segment == segment.strip() and any(map(str.isalnum, segment)) for segment in segments)
+    # Only an end without a letter or digit may be left unsaid.
+    said, everything = "".join("".join(segments).split()), "".join(text.split())
+    assert everything.startswith(said)
+    assert not any(map(str.isalnum, everything[len(said) :]))
