@@ -8,19 +8,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
-from parley.launcher.options import ROOT
 from parley_client.commands.common import add_pacing, add_session, add_timeout, positive, run_to_end
 from parley_client.commands.play import play
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError
 from parley_client.script import load_script
 
+if TYPE_CHECKING:
+    from parley.launcher import EmbeddedServer
+
 HELP = "start a server, play a recorded conversation with it, and show where the time goes"
-_SCRIPT = ROOT / "examples" / "conversation.toml"
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_SCRIPT = _CHECKOUT / "examples" / "conversation.toml"
 _OUT = Path("out") / "demo-call.wav"
 
 
@@ -69,13 +73,19 @@ def running_server(address: str | None, console: Console) -> Iterator[str]:
     if address is not None:
         yield address
         return
-    options = ServerOptions(state_dir=ROOT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0)
-    server = EmbeddedServer(options, on_progress=lambda line: console.print(f"[dim]server: {line}[/]"))
+    launcher = _load_launcher()
+    options = launcher.ServerOptions(
+        state_dir=_CHECKOUT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0
+    )
+    server = launcher.EmbeddedServer(
+        options, on_progress=lambda line: console.print(f"server: {line}", style="dim", markup=False)
+    )
     console.print("Starting Triton with the agent's models …")
     began = time.perf_counter()
     try:
-        server.start()
-    except LauncherError as error:
+        with console.status("Loading the models …"):
+            server.start()
+    except launcher.LauncherError as error:
         raise ClientError(str(error)) from error
     try:
         console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
@@ -83,6 +93,21 @@ def running_server(address: str | None, console: Console) -> Iterator[str]:
     finally:
         console.print("Stopping the server … (Ctrl-C: at once)")
         stop(server)
+
+
+def _load_launcher() -> ModuleType:
+    """The launcher, which a client without the server's packages does not have.
+
+    Raises:
+        ClientError: something that the server needs is not installed.
+    """
+    try:
+        import parley.launcher  # noqa: PLC0415
+    except ImportError as error:
+        raise ClientError(
+            f"no server can be started here ({error}); run `make demo` in a checkout, or use --server"
+        ) from error
+    return parley.launcher
 
 
 def stop(server: EmbeddedServer) -> None:

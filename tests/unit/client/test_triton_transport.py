@@ -213,3 +213,9 @@ async def test_a_signal_hangs_up_before_the_program_ends(number):
     assert b"Interrupted." in out
     assert b"Traceback" not in err
     assert triton.requests[-1].parameters["sequence_end"].bool_param
+
+
+def test_a_client_alone_says_that_it_has_no_server(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "parley.launcher", None)
+    assert main(["demo"]) == 1
+    assert "make demo" in capsys.readouterr().err
