@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import platform
 import sys
 from typing import NamedTuple
@@ -27,10 +28,11 @@ TALKING = [Library("libportaudio.so.2", "libportaudio2", "the microphone (make t
 
 
 def check_system(libraries: list[Library]) -> None:
-    """Check the platform and the shared libraries.
+    """Check the platform, the shared libraries and the Python that runs this.
 
     Raises:
-        SetupError: this machine cannot run the embedded server, or lacks a library.
+        SetupError: this machine cannot run the embedded server, or lacks something; one command
+            that installs all of it is named.
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise SetupError(
@@ -44,11 +46,14 @@ def check_system(libraries: list[Library]) -> None:
             f"Ubuntu 22.04); this machine has {name or 'another C library'} {version}."
         )
     missing = [library for library in libraries if not _loads(library.soname)]
-    if missing:
+    reasons = [f"{library.soname} is missing ({library.needed_by} loads it)" for library in missing]
+    packages = [library.package for library in missing]
+    if importlib.util.find_spec("ensurepip") is None:
+        reasons.append(f"{sys.executable} cannot make virtual environments")
+        packages.append("python3-venv")
+    if packages:
         raise SetupError(
-            "; ".join(f"{library.soname} is missing ({library.needed_by} loads it)" for library in missing)
-            + ". On Debian and Ubuntu: sudo apt-get install "
-            + " ".join(library.package for library in missing)
+            f"{'; '.join(reasons)}. On Debian and Ubuntu: sudo apt-get install {' '.join(packages)}"
         )
 
 

@@ -46,10 +46,7 @@ class Uv:
         )
         if made.returncode:
             shutil.rmtree(self._home, ignore_errors=True)
-            raise SetupError(
-                "This Python cannot make virtual environments: the package python3-venv is missing. "
-                f"On Debian and Ubuntu: sudo apt-get install python3-venv\n{_last_lines(made)}"
-            )
+            raise SetupError(f"{sys.executable} cannot make virtual environments:\n{_last_lines(made)}")
         command = [*self.pip, "install", "--quiet", "--disable-pip-version-check", f"uv=={UV_VERSION}"]
         installed = subprocess.run(command, capture_output=True, text=True, check=False)
         if installed.returncode:

@@ -142,6 +142,12 @@ def test_missing_libraries_are_named_with_one_command():
         check_system([*missing, Library("libc.so.6", "libc6", "all")])
 
 
+def test_a_python_without_venv_is_named_in_the_same_command(monkeypatch):
+    monkeypatch.setattr(system.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(SetupError, match=r"cannot make .*apt-get install libno1 python3-venv$"):
+        check_system([Library("libno.so.1", "libno1", "nothing")])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
