@@ -10,6 +10,8 @@ What the adapter works around, all of it measured on Triton 24.10:
   plain numpy there, because they live in shared memory that Triton takes back.
 * A decoupled iterator that is dropped before its end blocks the thread that drops it: a stream
   that nobody listens to any more is read to its end.
+* An error that a decoupled model sends after its first response never arrives; the caller sees a
+  missed deadline, and the thread waits for ever. Prefer :class:`parley.serving.ports.MixedPort`.
 * The last reference to a finished iterator must not be dropped by Triton's own clean-up thread
   (it then needs the interpreter's lock while it holds one of its own): finished iterators are
   kept for a while.

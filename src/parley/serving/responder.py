@@ -70,13 +70,13 @@ class Responder:
             if not self._open:
                 return
             self._open = False
-            # The flag travels alone: to a caller inside Triton (24.10) an error after the first
-            # response gets lost, and a flag on it would be lost too and leave the caller waiting.
-            try:
-                if response is not None:
-                    self._sender.send(response)
-            finally:
-                self._sender.send(flags=self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
+            # crashed within seconds under callers that hang up as soon as they see the error.
+            flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            if response is None:
+                self._sender.send(flags=flags)
+            else:
+                self._sender.send(response, flags=flags)
 
     def __enter__(self) -> Self:
         return self
