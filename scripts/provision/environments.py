@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provision.console import Progress, SetupError
-from provision.interpreter import candidates, choose
+from provision.interpreter import MANAGED, candidates, choose
 from provision.system import SERVING, TALKING, Library, check_system
 from provision.tools import UV_VERSION, Uv
 
@@ -107,7 +107,7 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         progress.step(f"creating {environment.name} with {remark}")
         shutil.rmtree(folder, ignore_errors=True)
         made = {}
-        uv.run("venv", "--quiet", "--python", chosen, str(folder))
+        _create(uv, folder, chosen)
 
     target = ("--python", str(python))
     progress.step(f"installing the packages of {', '.join(environment.locks)}")
@@ -123,6 +123,21 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))
+
+
+def _create(uv: Uv, folder: Path, chosen: str) -> None:
+    if chosen != MANAGED:
+        uv.run("venv", "--quiet", "--python", chosen, str(folder))
+        return
+    try:
+        # Without the flag uv would take the very interpreter that lacks its library.
+        uv.run("venv", "--quiet", "--managed-python", "--python", chosen, str(folder))
+    except SetupError as error:
+        raise SetupError(
+            f"{error}\nWithout that download, install Python 3.11 or 3.12 with its library. On Debian 12: "
+            "sudo apt-get install python3 libpython3.11; on Ubuntu 22.04: sudo apt-get install python3.11 "
+            "libpython3.11; on Ubuntu 24.04: sudo apt-get install python3 libpython3.12"
+        ) from error
 
 
 def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:

@@ -230,7 +230,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout, uv):
     python.symlink_to("/gone/python3.11")
     assert not environments.is_ready(checkout, HARMLESS)
     environments.make(checkout, HARMLESS, Progress(6))
-    assert uv.last.commands[1] == f"venv --quiet --python {MANAGED} {checkout / '.venv'}"
+    assert uv.last.commands[1] == f"venv --quiet --managed-python --python {MANAGED} {checkout / '.venv'}"
 
 
 @pytest.mark.parametrize("step", ["serve.txt", "--editable"])
@@ -284,6 +284,14 @@ def test_two_setups_wait_for_each_other(tmp_path, monkeypatch, capsys):
         assert other.stderr.readline() == "waiting for another set-up of this checkout to end\n"
         assert other.poll() is None
     assert other.communicate(timeout=30)[0] == "mine\n"
+
+
+def test_a_download_that_fails_names_the_packages(checkout, uv, monkeypatch):
+    monkeypatch.setattr(uv, "fails_at", "venv")
+    with pytest.raises(
+        SetupError, match=r"uv failed\n.*Debian 12: sudo apt-get install python3 libpython3\.11"
+    ):
+        environments.make(checkout, HARMLESS, Progress(6))
 
 
 def test_a_failure_is_one_line_and_a_status(checkout, uv, monkeypatch, capsys):
