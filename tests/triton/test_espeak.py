@@ -1,0 +1,135 @@
+"""The synthesizer's model inside the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+
+from parley.engines.espeak import EspeakSpeaker
+from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.inference import ModelRequest, text_tensor
+from parley.serving.loopback import LoopbackPort
+from parley.tts.messages import SpeakRequest
+
+TEXT = "It's twenty five degrees and sunny in Paris."
+LONG = "word " * 700  # about four minutes of speech
+
+
+@pytest.fixture
+async def port(server):
+    port = LoopbackPort(server.endpoints.grpc)
+    yield port
+    await port.close()
+
+
+@pytest.fixture
+def speaker(port):
+    return EspeakSpeaker(port)
+
+
+def request(text=TEXT, **fields):
+    return SpeakRequest(**{"request_id": uuid.uuid4().hex, "text": text, **fields})
+
+
+async def collect(speaker, wanted):
+    return [pair async for pair in speaker.speak(wanted)]
+
+
+def joined(chunks):
+    """The audio, after checking that the chunks follow each other."""
+    offset = 0
+    for chunk, audio in chunks:
+        assert chunk.offset == offset
+        offset += len(audio)
+    return np.concatenate([audio for _, audio in chunks])
+
+
+async def test_streams_audio_with_marks(speaker):
+    chunks = await collect(speaker, request())
+    audio = joined(chunks)
+    assert audio.dtype == np.int16
+    assert {chunk.sample_rate for chunk, _ in chunks} == {22050}
+    assert 2 < len(audio) / 22050 < 5
+    assert len(chunks[0][1]) < 0.07 * 22050, "the first chunk must be short"
+    assert np.abs(audio).max() > 3000
+    marks = [mark for chunk, _ in chunks for mark in chunk.words]
+    assert [TEXT[mark.start_char : mark.end_char] for mark in marks] == TEXT.split()
+    assert [mark.at_sample for mark in marks] == sorted(mark.at_sample for mark in marks)
+
+
+async def test_first_audio_comes_long_before_the_last(speaker):
+    start = time.perf_counter()
+    times = [time.perf_counter() - start async for _ in speaker.speak(request(LONG))]
+    assert times[0] < times[-1] / 4
+
+
+async def test_nothing_to_say(speaker):
+    assert await collect(speaker, request("")) == []
+    assert await collect(speaker, request(" ... ")) == []
+
+
+async def test_voices_differ(speaker):
+    one, two = [joined(await collect(speaker, request(voice=voice))) for voice in ("man-1", "woman-1")]
+    shortest = min(len(one), len(two))
+    assert np.abs(one[:shortest].astype(int) - two[:shortest]).mean() > 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"voice": "nobody"}, UnsupportedVoiceError),
+        ({"language": "xx"}, UnsupportedLanguageError),
+        ({"text": "a" * 5000}, InvalidMessageError),
+        ({"request_id": ""}, InvalidMessageError),
+    ],
+)
+async def test_requests_that_cannot_be_served(speaker, fields, error):
+    with pytest.raises(error):
+        await collect(speaker, request(**fields))
+    assert await collect(speaker, request())
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"op": "fly"}', b"[" * 10_000])
+async def test_garbage(port, raw):
+    with pytest.raises(InvalidMessageError):
+        await anext(port.stream(ModelRequest("espeak", {"REQUEST": text_tensor(raw)}, ("CHUNK", "AUDIO"))))
+
+
+async def test_abort_while_running_waiting_and_before(speaker):
+    running, waiting, early = request(LONG), request(LONG), request()
+    await speaker.abort(early.request_id)
+    assert await collect(speaker, early) == []
+    async with aclosing(speaker.speak(running)) as stream:
+        await anext(stream)
+        rest = asyncio.ensure_future(collect(speaker, waiting))
+        await speaker.abort(running.request_id)
+        heard = sum([len(audio) async for _, audio in stream])
+    await speaker.abort(waiting.request_id)
+    heard_waiting = sum(len(audio) for _, audio in await rest)
+    whole = len(joined(await collect(speaker, request(LONG))))
+    assert heard < whole
+    assert heard_waiting < whole
+    assert await collect(speaker, request()), "the model must go on"
+
+
+async def test_an_abandoned_stream_frees_the_synthesizer(speaker):
+    for _ in range(5):
+        async with aclosing(speaker.speak(request(LONG))) as stream:
+            await anext(stream)
+    start = time.perf_counter()
+    assert await collect(speaker, request())
+    assert time.perf_counter() - start < 2
+
+
+async def test_sixteen_at_once(speaker):
+    wanted = [f"Session number {n} says hello." for n in range(16)]
+    chunks = await asyncio.gather(*(collect(speaker, request(text)) for text in wanted))
+    for text, own in zip(wanted, chunks, strict=True):
+        joined(own)
+        marks = [mark for chunk, _ in own for mark in chunk.words]
+        assert [text[mark.start_char : mark.end_char] for mark in marks] == text.split()

@@ -1,0 +1,225 @@
+"""The chat model inside the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import aclosing
+
+import pytest
+
+from parley.engines.qwen3 import Qwen3ChatModel
+from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
+from parley.inference import ModelRequest, text_tensor
+from parley.llm.messages import (
+    ChatMessage,
+    Completed,
+    GenerateRequest,
+    Sampling,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+)
+from parley.protocol import Tool
+from parley.serving.loopback import LoopbackPort
+
+SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
+CITY = {"type": "string", "description": "The name of the city."}
+WEATHER = Tool(
+    name="get_weather",
+    description="Get the weather in a city.",
+    parameters={
+        "type": "object",
+        "properties": {"city": CITY, "day": {"type": "string", "description": "The day, if it is not now."}},
+        "required": ["city"],
+    },
+)
+MAX_REQUESTS = 64  # of configs/cpu.pbtxt
+
+
+@pytest.fixture
+async def port(server):
+    port = LoopbackPort(server.endpoints.grpc, max_streams=200)
+    yield port
+    await port.close()
+
+
+@pytest.fixture
+def chat(port):
+    return Qwen3ChatModel(port)
+
+
+def user(text):
+    return ChatMessage(role="user", content=text)
+
+
+def request(*messages, max_tokens=64, tools=(WEATHER,), **fields):
+    system = ChatMessage(role="system", content=SYSTEM)
+    return GenerateRequest(
+        **{
+            "request_id": uuid.uuid4().hex,
+            "messages": [system, *(messages or [user("hello")])],
+            "tools": list(tools),
+            "sampling": Sampling(max_tokens=max_tokens),
+            **fields,
+        }
+    )
+
+
+def story(**fields):
+    """The request with the longest answer that the model knows."""
+    return request(user("tell me a story"), max_tokens=200, **fields)
+
+
+async def collect(chat, wanted):
+    return [event async for event in chat.generate(wanted)]
+
+
+def said(events):
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+async def test_answers_in_pieces(chat):
+    events = await collect(chat, story())
+    assert said(events).startswith("Once upon a time")
+    assert len([event for event in events if isinstance(event, TextDelta)]) > 5
+    completed = events[-1]
+    assert completed.finish_reason == "stop"
+    assert completed.completion_tokens > 10
+    assert completed.prompt_tokens > 50
+
+
+async def test_calls_a_tool_and_uses_its_result(chat):
+    question = user("what's the weather in paris")
+    *_, called, completed = await collect(chat, request(question))
+    assert isinstance(called, ToolCalled)
+    assert (called.call.name, called.call.arguments) == ("get_weather", {"city": "Paris"})
+    assert completed.finish_reason == "tool_calls"
+    events = await collect(
+        chat,
+        request(
+            question,
+            ChatMessage(role="assistant", tool_calls=[called.call]),
+            ChatMessage(
+                role="tool", content='{"temperature": 25, "sky": "sunny"}', tool_call_id=called.call.id
+            ),
+        ),
+    )
+    assert said(events) == "It's 25 degrees and sunny in Paris."
+
+
+async def test_a_shared_prefix_is_cached(chat):
+    history = [user("hello"), ChatMessage(role="assistant", content="Hello! How can I help you?")] * 5
+    await collect(chat, request(*history, user("thank you")))
+    completed = (await collect(chat, request(*history, user("goodbye"))))[-1]
+    assert completed.cached_tokens > completed.prompt_tokens / 2
+
+
+async def test_max_tokens(chat):
+    events = await collect(chat, request(user("tell me a story"), max_tokens=3))
+    assert (events[-1].finish_reason, events[-1].completion_tokens) == ("length", 3)
+
+
+async def test_the_answer_takes_what_the_context_leaves(chat):
+    filler = [user("hello"), ChatMessage(role="assistant", content="hello " * 50)]
+    events = await collect(chat, request(*filler, user("hello"), max_tokens=100_000))
+    assert isinstance(events[-1], Completed)
+    with pytest.raises(ContextTooLongError):
+        await collect(chat, request(*filler * 200, user("hello")))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"request_id": ""},
+        {"sampling": Sampling(temperature=-1)},
+        {"sampling": Sampling(max_tokens=0)},
+    ],
+)
+async def test_requests_that_cannot_be_served(chat, fields):
+    with pytest.raises(InvalidMessageError):
+        await collect(chat, request(**fields))
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"op": "fly"}', b"[" * 10_000])
+async def test_garbage(port, raw):
+    with pytest.raises(InvalidMessageError):
+        await anext(port.stream(ModelRequest("qwen3", {"REQUEST": text_tensor(raw)}, ("EVENT",))))
+
+
+class TestAbort:
+    async def test_while_running(self, chat):
+        whole = (await collect(chat, story()))[-1]
+        wanted = story()
+        async with aclosing(chat.generate(wanted)) as stream:
+            await anext(stream)
+            await chat.abort(wanted.request_id)
+            cut = [event async for event in stream][-1]
+        assert (whole.finish_reason, cut.finish_reason) == ("stop", "abort")
+        assert cut.completion_tokens < whole.completion_tokens / 2
+
+    async def test_before_the_request(self, chat):
+        wanted = request()
+        await chat.abort(wanted.request_id)
+        assert await collect(chat, wanted) == [Completed(finish_reason="abort")]
+
+    async def test_while_waiting_for_a_place_in_the_batch(self, chat):
+        streams = [chat.generate(story()) for _ in range(16)]  # max_num_seqs of model.cpu.json
+        await asyncio.gather(*map(anext, streams))
+        waiting = story()
+        last = asyncio.ensure_future(collect(chat, waiting))
+        await chat.abort(waiting.request_id)
+        (completed,) = await last
+        assert (completed.finish_reason, completed.completion_tokens) == ("abort", 0)
+        for stream in streams:
+            assert [event async for event in stream][-1].finish_reason == "stop"
+
+    async def test_of_unknown_requests_does_nothing(self, chat):
+        await chat.abort("no-such-request")
+
+    async def test_a_caller_that_goes_away_frees_its_place(self, chat):
+        for _ in range(3):
+            streams = [chat.generate(story()) for _ in range(16)]
+            await asyncio.gather(*map(anext, streams))
+            await asyncio.gather(*(stream.aclose() for stream in streams))
+        async with asyncio.timeout(20):
+            assert isinstance((await collect(chat, request()))[-1], Completed)
+
+
+class TestManyAtOnce:
+    async def test_an_id_in_use_is_refused(self, chat):
+        wanted = story()
+        async with aclosing(chat.generate(wanted)) as stream:
+            await anext(stream)
+            with pytest.raises(InvalidMessageError, match="in use"):
+                await collect(chat, wanted)
+            await chat.abort(wanted.request_id)
+            assert [event async for event in stream][-1].finish_reason == "abort"
+
+    async def test_sixteen_do_not_cross(self, chat):
+        texts = ["tell me a joke", "what's the weather in paris", "hello", "what's the weather in london"]
+        alone = [await collect(chat, request(user(text))) for text in texts]
+        together = await asyncio.gather(*(collect(chat, request(user(text))) for text in texts * 4))
+        for number, events in enumerate(together):
+            expected = alone[number % 4]
+            assert said(events) == said(expected)
+            assert calls(events) == calls(expected)
+
+    async def test_too_many_are_refused_and_the_others_served(self, chat):
+        outcomes = await asyncio.gather(
+            *(collect(chat, story()) for _ in range(2 * MAX_REQUESTS)), return_exceptions=True
+        )
+        refused = [outcome for outcome in outcomes if isinstance(outcome, OverloadedError)]
+        served = [outcome for outcome in outcomes if not isinstance(outcome, OverloadedError)]
+        assert refused
+        assert len(served) >= MAX_REQUESTS
+        assert {events[-1].finish_reason for events in served} == {"stop"}
+        assert len({said(events) for events in served}) == 1
+
+
+def calls(events):
+    return [
+        ToolCall(id="", name=event.call.name, arguments=event.call.arguments)
+        for event in events
+        if isinstance(event, ToolCalled)
+    ]
