@@ -191,10 +191,10 @@ async def test_audio_is_served_together(port, clips, key):
 async def test_flush_brings_the_final_text_at_once(port, clips, key):
     recognizer = ParakeetRecognizer(port, key, timeout_s=20)
     await recognizer.start(AsrOptions())
-    await recognizer.push(clips[0].audio[: -len(QUIET)])
+    await recognizer.push(clips[1].audio[: -len(QUIET)])
     reply = await recognizer.flush()
     await recognizer.close()
-    assert final_text(reply.events) == clips[0].text
+    assert final_text(reply.events) == clips[1].text
 
 
 async def test_start_again_begins_anew(port, clips, key):

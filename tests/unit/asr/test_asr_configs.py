@@ -15,13 +15,13 @@ def read(path):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_profiles_differ_only_in_where_and_with_which_weights_they_run(model):
+def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_allow(model):
     gpu = read(REPOSITORY / model / "config.pbtxt")
     cpu = read(REPOSITORY / model / "configs/cpu.pbtxt")
     assert gpu.name == cpu.name == model
     for config in (gpu, cpu):
         config.ClearField("instance_group")
-        for setting in ("weights", "device", "threads"):
+        for setting in ("weights", "device", "threads", "window_ms"):
             config.parameters.pop(setting, None)
     assert gpu == cpu
 
