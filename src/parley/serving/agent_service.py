@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find
 from parley.inference import (
     InferencePort,
     ModelRequest,
+    ModelResponse,
     SequenceFlags,
     Tensor,
     struct_tensor,
@@ -53,10 +54,12 @@ class AgentService:
         self._port: InferencePort
         self._host: Host
         self._watch: asyncio.Task[None]
+        self._served = False
         self._loop.run(self._open(parameters), _OPEN_S)
 
     def submit(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; called by ``execute``."""
+        self._served = True
         for request in requests:
             responder = Responder(self._pb, request)
             try:
@@ -82,7 +85,9 @@ class AgentService:
         make_synthesizer = find_engine(SYNTHESIZERS, config.tts)
         self._port = make_port(self._pb, parameters)
         engines = Engines(
-            partial(make_recognizer, self._port), make_chat(self._port), make_synthesizer(self._port)
+            partial(make_recognizer, EndingPort(self._port)),
+            make_chat(self._port),
+            make_synthesizer(self._port),
         )
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
@@ -93,7 +98,7 @@ class AgentService:
         await self._port.close()
 
     async def _follow_server(self) -> None:
-        await wait_for_stop(self._pb, self._model)
+        await wait_for_stop(self._pb, self._model, lambda: self._served)
         await self._host.shut_down()
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
@@ -111,9 +116,44 @@ class AgentService:
             ("EVENT",),
             sequence=SequenceFlags(session_id, end=True),
         )
-        async with aclosing(self._port.stream(request)) as responses:
-            async for _ in responses:
-                pass
+        await _last_response(self._port, request)
+
+
+class EndingPort:
+    """Ends sequences in a way that a stopping server still allows.
+
+    From the moment at which it stops, Triton refuses ordinary in-process calls, the END of a
+    sequence among them; it then waits for exactly that END until its exit timeout. Streams go
+    over gRPC, where the requests of open sequences are still accepted.
+
+    Args:
+        port: carries all calls; its streams also serve models that answer once.
+    """
+
+    def __init__(self, port: InferencePort) -> None:
+        self._port = port
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        if request.sequence is not None and request.sequence.end:
+            return await _last_response(self._port, request)
+        return await self._port.infer(request)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model."""
+        return self._port.stream(request)
+
+    async def close(self) -> None:
+        """Nothing: the port belongs to somebody else."""
+
+
+async def _last_response(port: InferencePort, request: ModelRequest) -> ModelResponse:
+    """The last response of a stream; empty if there was none."""
+    last: ModelResponse = {}
+    async with aclosing(port.stream(request)) as responses:
+        async for response in responses:
+            last = response
+    return last
 
 
 class TritonOutlet:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
 # "Server not ready" while the server exits, the others while this model is being unloaded.
@@ -19,12 +20,16 @@ _ANSWER_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-async def wait_for_stop(pb_utils: Any, model: str, interval_s: float = 0.5) -> None:
+async def wait_for_stop(
+    pb_utils: Any, model: str, has_served: Callable[[], bool], interval_s: float = 0.5
+) -> None:
     """Return when the server or ``model``, once it serves, is being stopped.
 
     Args:
         pb_utils: Triton's module.
         model: name of the calling model, which must be decoupled.
+        has_served: whether the model has had a request; then the server is certainly not loading
+            any more.
         interval_s: seconds between two looks.
     """
     served = False
@@ -38,7 +43,7 @@ async def wait_for_stop(pb_utils: Any, model: str, interval_s: float = 0.5) -> N
             continue
         if not _STOPPING.search(text):
             served = True
-        elif served:  # the same words are said while the server is still loading
+        elif served or has_served():  # the same words are said while the server is still loading
             _log.info("the server is stopping: %s", text)
             return
 

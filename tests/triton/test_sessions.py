@@ -1,0 +1,272 @@
+"""Sessions of the real server that do not go as they should."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from leftovers import ANY_PORTS
+
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.protocol import Closed, Connected, Control, ErrorEvent, Start, decode_event, encode
+from parley_client.transport import Frame
+from parley_client.triton import TritonTransport
+
+CHUNK = bytes(640)
+IDLE_S = 4
+SESSIONS = 3
+
+# A client that opens a session, says so, and then streams audio until it is killed.
+VICTIM = """
+import asyncio, sys
+from parley.protocol import Start, encode
+from parley_client.transport import Frame
+from parley_client.triton import TritonTransport
+
+async def main():
+    stream = await TritonTransport(sys.argv[1]).open(sys.argv[2], 10)
+    await stream.send(Frame("start", message=encode(Start()), start=True))
+    await stream.receive()
+    print("open", flush=True)
+    while True:
+        await stream.send(Frame("audio", audio=bytes(640)))
+        await asyncio.sleep(0.02)
+
+asyncio.run(main())
+"""
+
+
+class Line:
+    """One stream to the server, read to the end in the background."""
+
+    def __init__(self, transport, stream, name):
+        self.transport, self.stream, self.name = transport, stream, name
+        self.replies = []
+        self.more = asyncio.Event()
+        self.reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, address, name=None):
+        transport = TritonTransport(address)
+        name = name or uuid.uuid4().hex
+        return cls(transport, await transport.open(name, 10), name)
+
+    async def _read(self):
+        while (reply := await self.stream.receive()) is not None:
+            self.replies.append(reply)
+            self.more.set()
+
+    async def send(self, request, message=b"", audio=b"", **flags):
+        await self.stream.send(Frame(request, message=message, audio=audio, **flags))
+
+    async def start(self, message=None):
+        await self.send("start", encode(message or Start()), start=True)
+        return await self.wait(Connected)
+
+    def events(self, request=None):
+        return [
+            decode_event(reply.event)
+            for reply in self.replies
+            if reply.event and request in (None, reply.request_id)
+        ]
+
+    def finals(self, request):
+        return sum(reply.final for reply in self.replies if reply.request_id == request)
+
+    async def until(self, done, limit_s=15.0):
+        async with asyncio.timeout(limit_s):
+            while not (found := done()):
+                self.more.clear()
+                await self.more.wait()
+        return found
+
+    async def wait(self, kind, limit_s=15.0):
+        return (await self.until(lambda: [e for e in self.events() if isinstance(e, kind)], limit_s))[0]
+
+    async def end(self):
+        await self.send("end", end=True)
+        closed = await self.wait(Closed)
+        await self.until(lambda: self.finals("start") and self.finals("end"))
+        return closed
+
+    async def close(self):
+        self.stream.cancel()
+        self.reader.cancel()
+        await asyncio.wait([self.reader])
+        await self.transport.close()
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """A server with few sessions and little patience."""
+    environment = {
+        "PARLEY_VOICE_AGENT_IDLE_LIMIT_S": str(IDLE_S),
+        "PARLEY_VOICE_AGENT_MAX_SESSIONS": str(SESSIONS),
+    }
+    options = ServerOptions(
+        state_dir=tmp_path_factory.mktemp("strict"), environment=environment, exit_timeout_s=20, **ANY_PORTS
+    )
+    with EmbeddedServer(options) as running:
+        yield running
+
+
+@pytest.fixture
+async def line(strict):
+    opened = await Line.open(strict.endpoints.grpc)
+    yield opened
+    await opened.close()
+
+
+def codes(events):
+    return [event.code for event in events if isinstance(event, ErrorEvent)]
+
+
+async def test_events_end_with_closed_and_both_requests_with_final(line):
+    assert (await line.start()).session_id == line.name
+    assert (await line.end()).reason == "ended"
+    assert isinstance(line.events()[-1], Closed)
+    assert (line.finals("start"), line.finals("end")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (b"{", "invalid_message"),
+        (encode(Start(output_sample_rate=44_100)), "unsupported_sample_rate"),
+        (encode(Start(voice="nobody")), "unsupported_voice"),
+        (encode(Start(language="xx")), "unsupported_language"),
+        (encode(Control(action="mute")), "invalid_message"),
+    ],
+)
+async def test_a_session_that_cannot_be_held(line, message, code):
+    await line.send("start", message, start=True)
+    closed = await line.wait(Closed)
+    await line.until(lambda: line.finals("start"))
+    assert (codes(line.events()), closed.reason) == ([code], "failed")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ({"message": b"garbage"}, "invalid_message"),
+        ({"message": b'{"type":"dance"}'}, "invalid_message"),
+        ({"message": b'{"type":"tool_response","call_id":"none"}'}, "unknown_tool_call"),
+        ({"audio": bytes(641)}, "invalid_audio"),
+        ({"audio": bytes(32_002)}, "invalid_audio"),
+    ],
+)
+async def test_bad_input_does_not_end_the_session(line, content, code):
+    await line.start()
+    await line.send("bad", **content)
+    await line.wait(ErrorEvent)
+    await line.until(lambda: line.finals("bad"))
+    assert (await line.end()).reason == "ended"
+    assert codes(line.events()) == [code]
+
+
+async def test_start_twice(line):
+    await line.start()
+    await line.send("again", encode(Start()), start=True)
+    await line.until(lambda: line.finals("again"))
+    assert codes(line.events("again")) == ["session_exists"]
+    await line.send("chunk", audio=CHUNK)
+    await line.until(lambda: line.finals("chunk"))
+    assert (await line.end()).reason == "ended"
+
+
+async def test_a_chunk_without_start(line):
+    await line.send("chunk", audio=CHUNK)
+    (reply,) = await line.until(lambda: line.replies)
+    assert "START" in reply.error
+
+
+async def test_too_many_sessions(strict):
+    # Sessions are counted by instance: fill both, and one more cannot be held anywhere.
+    lines = [await Line.open(strict.endpoints.grpc) for _ in range(2 * SESSIONS + 1)]
+    try:
+        for opened in lines:
+            await opened.send("start", encode(Start()), start=True)
+        await asyncio.gather(*(opened.until(opened.events) for opened in lines))
+        refused = [opened for opened in lines if not isinstance(opened.events()[0], Connected)]
+        assert len(refused) == 1
+        assert (await refused[0].wait(Closed)).reason == "failed"
+        assert codes(refused[0].events()) == ["too_many_sessions"]
+        await asyncio.gather(*(opened.end() for opened in lines if opened not in refused))
+    finally:
+        await asyncio.gather(*(opened.close() for opened in lines))
+    # Their places are free again.
+    again = await Line.open(strict.endpoints.grpc)
+    await again.start()
+    await again.end()
+    await again.close()
+
+
+async def test_a_half_open_client_is_closed(line):
+    await line.start()
+    began = time.monotonic()
+    closed = await line.wait(Closed, IDLE_S + 5)
+    assert (codes(line.events()), closed.reason) == (["session_idle"], "idle")
+    assert IDLE_S - 1 <= time.monotonic() - began <= IDLE_S + 2
+
+
+async def test_audio_keeps_a_session_alive(line):
+    await line.start()
+    end = time.monotonic() + IDLE_S + 2
+    while time.monotonic() < end:
+        await line.send("audio", audio=CHUNK)
+        await asyncio.sleep(0.2)
+    assert (await line.end()).reason == "ended"
+
+
+async def test_killed_clients_give_their_places_back(strict):
+    for _ in range(2 * SESSIONS + 1):  # more than there are places
+        victim = subprocess.Popen(  # noqa: ASYNC220 - waits for one line
+            [sys.executable, "-c", VICTIM, strict.endpoints.grpc, uuid.uuid4().hex],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert victim.stdout.readline() == "open\n"
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        victim.stdout.close()
+    # An id that a killed client used is free too, once its sequence was ended for it.
+    opened = await Line.open(strict.endpoints.grpc)
+    try:
+        async with asyncio.timeout(10):
+            await opened.start()
+        assert (await opened.end()).reason == "ended"
+    finally:
+        await opened.close()
+
+
+async def test_stopping_the_server_closes_open_calls(tmp_path):
+    server = EmbeddedServer(ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=40, **ANY_PORTS))
+    server.start()
+    lines = []
+    try:
+        lines = [await Line.open(server.endpoints.grpc) for _ in range(4)]
+        for opened in lines:
+            await opened.start()
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)  # as a container's runtime does it, without the launcher
+        reasons = [(await opened.wait(Closed, 5)).reason for opened in lines]
+        assert reasons == ["shutdown"] * 4
+        assert time.monotonic() - began < 5
+        # Polite clients leave; nothing then keeps the server.
+        for opened in lines:
+            await opened.close()
+        lines = []
+        while server.poll() is None:
+            assert time.monotonic() - began < 38, "the server exits before its exit timeout"
+            await asyncio.sleep(0.1)
+        assert server.poll() == 0
+    finally:
+        for opened in lines:
+            await opened.close()
+        server.stop()
