@@ -225,7 +225,7 @@ async def test_a_bad_stream_does_not_disturb_its_neighbours(port, clips, key):
                 await send(port, f"{key}-bad", message=b"garbage", start=True)
 
     events, _ = await asyncio.gather(hear(port, key, clips[1].audio, 1600), misbehave())
-    assert final_text(events) == clips[1].text
+    assert simple(events) == simple(hear_locally(clips[1].audio, 1600))
 
 
 async def test_a_chunk_without_start_is_refused(port, key):
