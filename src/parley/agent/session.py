@@ -10,6 +10,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.engines import Engines
 from parley.agent.listener import Listener
@@ -22,23 +23,6 @@ from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.errors import InvalidMessageError, ParleyError, SessionIdleError
 from parley.llm.history import History
-from parley.llm.messages import ChatMessage
-from parley.protocol import (
-    AgentState,
-    Closed,
-    Connected,
-    Control,
-    ErrorEvent,
-    Interrupted,
-    Playback,
-    ServerEvent,
-    SpeechStarted,
-    SpeechStopped,
-    Start,
-    ToolResponse,
-    Transcript,
-    decode_message,
-)
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
@@ -62,7 +46,7 @@ class Session:
     """
 
     def __init__(
-        self, session_id: str, start: Start, engines: Engines, outlet: Outlet, config: AgentConfig
+        self, session_id: str, start: protocol.Start, engines: Engines, outlet: Outlet, config: AgentConfig
     ) -> None:
         self.session_id = session_id
         self._start = start
@@ -107,10 +91,6 @@ class Session:
         """Whether the client has been told that the session is over."""
         return self._closed
 
-    def messages(self) -> list[ChatMessage]:
-        """What the language model would be told now."""
-        return self._history.messages()
-
     # --- what the client says -------------------------------------------------------------
 
     def hear(self, raw: bytes) -> None:
@@ -135,14 +115,14 @@ class Session:
             self._end.set_result(reason)
 
     def _obey(self, raw: bytes) -> None:
-        message = decode_message(raw)
-        if isinstance(message, ToolResponse):
+        message = protocol.decode_message(raw)
+        if isinstance(message, protocol.ToolResponse):
             self._desk.resolve(message)
-        elif isinstance(message, Playback):
+        elif isinstance(message, protocol.Playback):
             # Marks of a response that is over by now are late, not wrong.
             if self._turn is not None and self._turn.response_id == message.response_id:
                 self._turn.playout.mark(message.played_ms, _now())
-        elif isinstance(message, Control):
+        elif isinstance(message, protocol.Control):
             if message.action == "mute":
                 self._listener.mute()
             elif message.action == "unmute":
@@ -174,7 +154,9 @@ class Session:
         try:
             await self._listener.open()
             self._emit(
-                Connected(session_id=self.session_id, output_sample_rate=self._start.output_sample_rate)
+                protocol.Connected(
+                    session_id=self.session_id, output_sample_rate=self._start.output_sample_rate
+                )
             )
             self._enter("listening")
             self._opened.set()
@@ -203,7 +185,7 @@ class Session:
         if turn is not None and self._turn_task is not None:
             turn.stop()
             self._turn_task.cancel()
-        self._emit(Closed(reason=reason))
+        self._emit(protocol.Closed(reason=reason))
         self._closed = True
         self._outlet.finish()
         for task in tasks:
@@ -216,18 +198,18 @@ class Session:
 
     # --- what the user says ---------------------------------------------------------------
 
-    def speech_started(self, event: SpeechStarted) -> None:
+    def speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user speaks: the agent falls silent and listens."""
         self._emit(event)
         self._interrupt()
         self._enter("listening")
 
-    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+    def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
         """The user has finished; the final transcript follows."""
         self._detected_at = detected_at
         self._emit(event)
 
-    def transcribed(self, event: Transcript) -> None:
+    def transcribed(self, event: protocol.Transcript) -> None:
         """A final text is the agent's turn to answer."""
         self._emit(event)
         if not event.is_final:
@@ -244,7 +226,7 @@ class Session:
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
-        self._emit(ErrorEvent.of(error))
+        self._emit(protocol.ErrorEvent.of(error))
 
     # --- the agent's turns ----------------------------------------------------------------
 
@@ -278,7 +260,7 @@ class Session:
         self._history.extend(turn.memory(heard))
         self._unanswered = not heard.text and not turn.acted
         self._emit(
-            Interrupted(
+            protocol.Interrupted(
                 turn=turn.number,
                 response_id=turn.response_id,
                 played_ms=heard.played_ms,
@@ -289,19 +271,19 @@ class Session:
 
     # --- telling the client ---------------------------------------------------------------
 
-    def _emit_turn(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
+    def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
         if audio is not None:
             self._enter("speaking")
         self._emit(event, audio)
 
-    def _emit(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+    def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if not self._closed:
             self._outlet.send(event, audio)
 
     def _enter(self, state: State) -> None:
         if state != self._state:
             self._state = state
-            self._emit(AgentState(state=state))
+            self._emit(protocol.AgentState(state=state))
 
     def _broken(self, what: str) -> None:
         """An error that nobody expected: the log gets all of it, the client its existence."""

@@ -1,0 +1,107 @@
+"""Noticing that the server stops, and ending sequences while it does."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from parley.inference import ModelRequest, SequenceFlags
+from parley.serving.agent_service import EndingPort
+from parley.serving.stopping import wait_for_stop
+
+SERVES = "Please use 'decoupled=True' argument to the 'exec'"
+EXITS = "Model a - Error when running inference: Server not ready"
+
+
+class FakeServer:
+    """Refuses calls in the words of Triton; ``raises``: as an exception instead of a response."""
+
+    def __init__(self, text, *, raises=False):
+        self.text, self.raises, self.asked = text, raises, 0
+        self.TritonModelException = type("TritonModelException", (Exception,), {})
+
+    def InferenceRequest(self, **_):  # noqa: N802 - Triton's name
+        return self
+
+    async def async_exec(self):
+        self.asked += 1
+        if self.text is None:
+            await asyncio.sleep(3_600)
+        if self.raises:
+            raise self.TritonModelException(self.text)
+        return SimpleNamespace(
+            has_error=lambda: True, error=lambda: SimpleNamespace(message=lambda: self.text)
+        )
+
+
+async def begin(server, *, served=False):
+    watch = asyncio.create_task(wait_for_stop(server, "a", lambda: served))
+    await asyncio.sleep(3)
+    return watch
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("text", [EXITS, "Model 'a' is not ready.", "'a' has no available versions"])
+async def test_a_serving_server_that_stops(text, raises):
+    server = FakeServer(SERVES, raises=raises)
+    watch = await begin(server)
+    assert not watch.done()
+    server.text = text
+    await asyncio.wait_for(watch, 1)
+
+
+async def test_loading_is_not_stopping():
+    server = FakeServer(EXITS)
+    watch = await begin(server)
+    assert not watch.done()
+    server.text = SERVES
+    await asyncio.sleep(1)
+    server.text = EXITS
+    await asyncio.wait_for(watch, 1)
+
+
+async def test_a_request_proves_that_loading_is_over():
+    watch = await begin(FakeServer(EXITS), served=True)
+    assert watch.done()
+
+
+async def test_a_server_that_is_slow_is_asked_again():
+    server = FakeServer(None)
+    watch = await begin(server, served=True)
+    await asyncio.sleep(10)
+    assert not watch.done()
+    server.text = EXITS
+    await asyncio.wait_for(watch, 10)
+    assert server.asked >= 2
+
+
+class FakePort:
+    def __init__(self):
+        self.ways = []
+
+    async def infer(self, request):
+        self.ways.append("call")
+        return {}
+
+    async def stream(self, request):
+        self.ways.append("stream")
+        yield {"REPLY": 1}
+        yield {"REPLY": 2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "way"),
+    [
+        (None, "call"),
+        (SequenceFlags("s"), "call"),
+        (SequenceFlags("s", start=True), "call"),
+        (SequenceFlags("s", end=True), "stream"),
+    ],
+)
+async def test_only_the_end_of_a_sequence_takes_the_stream(flags, way):
+    port = FakePort()
+    answer = await EndingPort(port).infer(ModelRequest("m", {}, (), sequence=flags))
+    assert port.ways == [way]
+    assert answer == ({"REPLY": 2} if way == "stream" else {})
