@@ -54,7 +54,7 @@ class AsyncEngine:
 
     async def shutdown(self) -> None:
         """Fail what is running and free the engine."""
-        await asyncio.to_thread(self._engine.shutdown, 10.0)
+        await asyncio.to_thread(self._engine.shutdown, 3.0)
 
     async def _outputs(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
         prompt = {"prompt_token_ids": list(request.prompt)}
