@@ -26,7 +26,7 @@ EVALUATION = {"sentences": 12, "sentences_and_voices": 22, "short_and_voices": 2
 """Clips of each split in the small evaluation set."""
 SILENT_CLIPS = 4
 
-CALLER = Voice("festival", "cmu_us_slt_arctic_hts")
+CALLER = Voice("espeak", "en-us+f3")
 CONVERSATION = {
     "01-hello": "hello",
     "02-weather": "what's the weather in paris",
