@@ -23,8 +23,10 @@ environment variables:
   UV_CACHE_DIR    where uv keeps packages (default: .cache/uv in the checkout)
   PIP_*, UV_*     package sources; pip's configuration files are honoured too
 
-what a bare Debian 12, Ubuntu 22.04 or 24.04 needs first:
-  sudo apt-get install make python3-venv libnuma1      (for make talk also libportaudio2)
+what a bare Debian or Ubuntu needs first (for the microphone also libportaudio2):
+  Debian 12     sudo apt-get install make git python3-venv libpython3.11 libnuma1
+  Ubuntu 24.04  sudo apt-get install make git python3-venv libpython3.12 libnuma1
+  Ubuntu 22.04  sudo apt-get install make git python3-venv libnuma1       (Python is downloaded)
 """
 
 

@@ -181,8 +181,8 @@ class EmbeddedServer:
         """Read the log; raise if there is no point in waiting any longer."""
         known = len(self._log.loaded)
         self.follow_log()
-        for model in self._log.loaded[known:]:
-            self._on_progress(f"loaded {model} ({len(self._log.loaded)} of {len(self._log.loading)})")
+        for number, model in enumerate(self._log.loaded[known:], known + 1):
+            self._on_progress(f"loaded {model} ({number} of {len(self._log.loading)})")
         if self._stop_requested.is_set():
             raise StartInterruptedError("The start was interrupted.")
         if self._log.port_taken:
