@@ -94,11 +94,14 @@ async def sequence(port, chunks):
 
 async def call_failures(port):
     name = f"failing-{uuid.uuid4().hex}"
-    return {
+    outcomes = {
         "not started": await _outcome(port.infer(_call_request(f"{name}-0"))),
         "model error": await _outcome(port.infer(_call_request(name, start=True, fail=True))),
         "late": await _outcome(port.infer(_call_request(name, delay_s=0.5, timeout_s=0.1))),
     }
+    # A sequence that is left open holds up the server's exit until it is idle for long enough.
+    await port.infer(_call_request(name, end=True))
+    return outcomes
 
 
 async def calls_beside_slow_streams(port, streams):
