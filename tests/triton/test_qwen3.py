@@ -24,15 +24,24 @@ from parley.protocol import Tool
 from parley.serving.loopback import LoopbackPort
 
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
-CITY = {"type": "string", "description": "The name of the city."}
-WEATHER = Tool(
-    name="get_weather",
-    description="Get the weather in a city.",
-    parameters={
-        "type": "object",
-        "properties": {"city": CITY, "day": {"type": "string", "description": "The day, if it is not now."}},
-        "required": ["city"],
-    },
+PROPERTIES = {
+    "city": {"type": "string", "description": "The name of the city."},
+    "day": {"type": "string", "description": "The day, if it is not now."},
+    "minutes": {"type": "integer", "description": "How many minutes."},
+    "label": {"type": "string", "description": "What the timer is for."},
+}
+
+
+def tool(name, description, required, *optional):
+    properties = {key: PROPERTIES[key] for key in (required, *optional)}
+    parameters = {"type": "object", "properties": properties, "required": [required]}
+    return Tool(name=name, description=description, parameters=parameters)
+
+
+TOOLS = (
+    tool("get_weather", "Get the weather in a city.", "city", "day"),
+    tool("get_time", "Get the time in a city.", "city"),
+    tool("set_timer", "Start a timer.", "minutes", "label"),
 )
 MAX_REQUESTS = 64  # of configs/cpu.pbtxt
 
@@ -53,7 +62,7 @@ def user(text):
     return ChatMessage(role="user", content=text)
 
 
-def request(*messages, max_tokens=64, tools=(WEATHER,), **fields):
+def request(*messages, max_tokens=64, tools=TOOLS, **fields):
     system = ChatMessage(role="system", content=SYSTEM)
     return GenerateRequest(
         **{
