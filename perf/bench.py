@@ -36,6 +36,7 @@ _ROWS = {
     "chunk_voice_agent": "a chunk to its acknowledgement: gRPC, scheduling, voice_agent",
     "chunk_recogniser": "a silent chunk through the recogniser, less the detector's mean compute",
     "microphone_late": "each session's latest chunk behind its time (client, not server)",
+    "audio_gaps": "how often a session's answers paused because audio came late (a count)",
 }
 
 

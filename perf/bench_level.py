@@ -104,6 +104,7 @@ async def run_level(
     level.values["chunk_voice_agent"] = [value for result in results for value in result.round_trips_ms]
     level.values["chunk_recogniser"] = probe.overheads_ms
     level.values["microphone_late"] = [result.late_ms for result in results]
+    level.values["audio_gaps"] = [float(result.gaps) for result in results]
     level.problems = [problem for result in results for problem in result.problems]
     return level
 
@@ -113,6 +114,7 @@ class _Result:
     reports: list[TurnReport] = field(default_factory=list)
     round_trips_ms: list[float] = field(default_factory=list)
     late_ms: float = 0.0
+    gaps: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -130,6 +132,7 @@ async def _session(server: str, number: int, turns: tuple[ScriptTurn, ...], chun
             conversation = Conversation(call, chunk_ms=chunk_ms, record=False)
             result.reports = await conversation.run(turns)
             result.round_trips_ms = list(call.stats.round_trips_ms)
+            result.gaps = conversation.tracker.playout.underruns
             result.late_ms = 1000 * conversation.microphone.worst_late_s
     except ParleyError as error:
         result.problems.append(f"session {number + 1}: {error.to_wire()}")

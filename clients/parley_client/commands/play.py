@@ -44,6 +44,8 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     late_ms = 1000 * conversation.microphone.worst_late_s
     if late_ms > args.chunk_ms:
         console.print(f"[yellow]This machine was busy: a piece of audio left {late_ms:.0f} ms late.[/]")
+    if gaps := conversation.tracker.playout.underruns:
+        console.print(f"[yellow]The agent's audio paused {gaps} times in the middle of an answer.[/]")
     return 1 if any(report.problem for report in reports) else 0
 
 
