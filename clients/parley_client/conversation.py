@@ -74,6 +74,7 @@ class Conversation:
         Raises:
             ParleyError: the call broke.
         """
+        failure: ParleyError | None = None
         self.tracker.began_s = self.microphone.restart()
         if self.recording is not None:
             self.recording.began_s = self.tracker.began_s
@@ -88,7 +89,10 @@ class Conversation:
                 for helper in helpers:
                     helper.cancel()
         except* ParleyError as failures:
-            raise _first(failures) from None
+            failure = _first(failures)
+        if failure is not None:
+            # Not raised above: Python before 3.11.4 wraps what `except*` raises in another group.
+            raise failure
         return self.tracker.reports
 
     # --- what the user does ---------------------------------------------------------------
