@@ -89,6 +89,12 @@ class Host:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2 * self._config.deadlines.close_s)
 
+    async def wait_until_released(self) -> None:
+        """After :meth:`shut_down`: return when every sequence has been given back, or should have been."""
+        await asyncio.sleep(_GRACE_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_RELEASE_S)
+
     async def close(self) -> None:
         """Shut down, and give nothing back any more: the server itself is going."""
         await self.shut_down()
@@ -150,9 +156,7 @@ class Host:
         if request.end:
             self._forget(request.session_id)
             self._sessions.pop(request.session_id, None)
-        elif known:
-            self._await_end(request.session_id)
-        else:
+        elif not known:
             error = SessionNotFoundError(f"session {request.session_id} is not open")
             outlet.send(ErrorEvent.of(error))
         outlet.finish()

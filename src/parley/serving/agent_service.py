@@ -100,6 +100,9 @@ class AgentService:
     async def _follow_server(self) -> None:
         await wait_for_stop(self._pb, self._model, lambda: self._served)
         await self._host.shut_down()
+        await self._host.wait_until_released()
+        # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
+        await self._port.close()
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
         try:

@@ -212,6 +212,27 @@ async def test_hanging_up():
     assert call.released == []
 
 
+async def test_a_client_that_talks_on_after_the_end_loses_its_place():
+    call = FakeCall()
+    await call.start()
+    call.send(Control(action="hangup"))
+    await call.wait_for(Closed)
+    await call.until(5_000)  # its microphone is still on
+    assert call.released == ["call"]
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
+async def test_a_stopping_server_gets_every_sequence_back():
+    call = FakeCall()
+    await call.start()
+    await call.host.shut_down()
+    await call.host.wait_until_released()
+    assert call.released == ["call"]
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
 async def test_end_in_the_middle_of_the_answer():
     call = FakeCall()
     call.chat.token_s = 0.2
