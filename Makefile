@@ -52,8 +52,8 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff check --fix .
 
 eval: setup ## Measure the tiny models: word error rate and exact turns
-	@$(PY) build/eval_tiny_asr.py $(ARGS)
-	@$(PY) build/eval_tiny_llm.py $(ARGS)
+	@$(PY) perf/eval_asr.py
+	@$(PY) build/eval_tiny_llm.py
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
