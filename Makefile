@@ -52,8 +52,7 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff check --fix .
 
 eval: setup ## Measure the tiny models: word error rate and exact turns
-	@$(PY) perf/eval_asr.py
-	@$(PY) build/eval_tiny_llm.py
+	@status=0; $(PY) perf/eval_asr.py || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
