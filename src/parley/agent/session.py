@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.engines import Engines
+from parley.agent.generation import warm_up
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
 from parley.agent.tools import ToolDesk
@@ -140,6 +141,7 @@ class Session:
         tasks = [
             asyncio.create_task(self._listen(), name=f"{name} listener"),
             asyncio.create_task(self._watch(), name=f"{name} watch"),
+            asyncio.create_task(self._warm_up(), name=f"{name} warm-up"),
         ]
         reason: Reason = "shutdown"
         try:
@@ -179,6 +181,19 @@ class Session:
             elif _now() - self._last_input > limit:
                 self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
                 self.end("idle")
+
+    async def _warm_up(self) -> None:
+        context = self._context
+        try:
+            await warm_up(
+                context.engines.chat,
+                context.session,
+                context.history.messages(),
+                context.tools,
+                context.config.deadlines,
+            )
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            self._broken("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
         turn, self._turn = self._turn, None

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.engines import Engines
+from parley.agent.generation import generate
 from parley.agent.memory import Round, remember
 from parley.agent.playout import Heard, Playout
 from parley.agent.tools import ToolDesk
 from parley.agent.voice import Speaker, Voice
-from parley.agent.waiting import each_within, try_within
 from parley.errors import ContextTooLongError, ParleyError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta, ToolCall, ToolCalled
@@ -179,13 +179,10 @@ class Turn:
         request = GenerateRequest(
             request_id=request_id, messages=messages, tools=list(tools), sampling=context.config.sampling
         )
-        limits = context.config.deadlines
-        events = each_within(context.engines.chat.generate(request), limits.llm_s, "the language model")
         segmenter = Segmenter()
         started = _now()
-        done = False
         try:
-            async with aclosing(events):
+            async with aclosing(generate(context.engines.chat, request, context.config.deadlines)) as events:
                 async for event in events:
                     if self._times.first_token is None:
                         self._times.first_token = _now()
@@ -201,13 +198,8 @@ class Turn:
                             answer.calls.append(self._named(event.call))
                     else:
                         self._count(event)
-            done = True
         finally:
             self._times.llm_ms = (self._times.llm_ms or 0.0) + (_now() - started) * 1000
-            if not done:
-                await try_within(
-                    context.engines.chat.abort(request_id), limits.abort_s, f"stopping {request_id}"
-                )
         for segment in segmenter.finish():
             await self._voice.say(number, segment)
 

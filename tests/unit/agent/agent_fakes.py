@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -155,22 +155,38 @@ class FakeChat:
         self.answers: deque[list[LlmEvent | Exception]] = deque()
         self.otherwise = "Okay."
         self.requests = []
+        self.warmed = []
         self.aborted: list[str] = []
         self.running: set[str] = set()
+        self.warm_up_s = 0.02
+        self.warm_up_failure: Exception | None = None
         self.first_s = 0.02
         self.token_s = 0.01
 
     async def generate(self, request):
+        if request.sampling.max_tokens == 1:
+            self.warmed.append(request)
+            async with self._running(request):
+                await asyncio.sleep(self.warm_up_s)
+                if self.warm_up_failure:
+                    raise self.warm_up_failure
+            yield Completed(finish_reason="length", prompt_tokens=10, completion_tokens=1)
+            return
         self.requests.append(request)
         answer = self.answers.popleft() if self.answers else says(self.otherwise)
-        self.running.add(request.request_id)
-        try:
+        async with self._running(request):
             await asyncio.sleep(self.first_s)
             for event in answer:
                 if isinstance(event, Exception):
                     raise event
                 yield event
                 await asyncio.sleep(self.token_s)
+
+    @asynccontextmanager
+    async def _running(self, request):
+        self.running.add(request.request_id)
+        try:
+            yield
         finally:
             self.running.discard(request.request_id)
 

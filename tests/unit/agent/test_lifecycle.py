@@ -375,3 +375,36 @@ async def test_speech_stopped_without_text_changes_nothing():
     await call.end()
     assert call.outlet.states == ["listening"]
     assert call.chat.requests == []
+
+
+async def test_the_model_reads_the_prompt_before_the_user_has_spoken():
+    call = FakeCall()
+    tool = Tool(name="count", parameters=NUMBER)
+    await call.start(Start(system_prompt="Be brief.", tools=[tool]))
+    call.hears((1_000, 2_000, "hello"))
+    await call.wait_for(TurnMetrics)
+    (warmed,) = call.chat.warmed
+    first = call.chat.requests[0]
+    assert warmed.messages[0] == first.messages[0]
+    assert warmed.tools == first.tools == [tool]
+    assert call.chat.prompt(0) == [("system", "Be brief."), ("user", "hello")]
+    await call.end()
+
+
+async def test_a_failed_warm_up_is_not_the_clients_trouble():
+    call = FakeCall()
+    call.chat.warm_up_failure = ModelUnavailableError("restarting")
+    await call.start()
+    call.hears((1_000, 2_000, "hello"))
+    await call.wait_for(TurnMetrics)
+    assert call.outlet.codes == []
+    await call.end()
+
+
+async def test_a_warm_up_ends_with_the_session():
+    call = FakeCall()
+    call.chat.warm_up_s = 3_600
+    await call.start()
+    await call.wait_for(Connected)
+    await call.end()
+    assert call.chat.aborted == [call.chat.warmed[0].request_id]
