@@ -40,6 +40,7 @@ CITIES = (
 DAYS = "today tomorrow tonight monday tuesday wednesday thursday friday saturday sunday".split()
 LABELS = "pasta eggs tea coffee laundry workout bread rice pizza homework".split()
 NAMES = "john mary peter anna david susan laura james emma robert".split()
+COUNTRIES = "spain france italy japan".split()
 ROOMS = "kitchen bedroom bathroom garage office hallway".split()
 GENRES = "jazz rock classical dance piano country".split()
 
@@ -163,6 +164,7 @@ def _day(rng: random.Random) -> str:
 
 
 def weather(rng: random.Random) -> Utterance:
+    """A question about the weather in a city, often on a day."""
     city = rng.choice(CITIES)
     if rng.random() < 0.5:
         day = _day(rng)
@@ -204,6 +206,7 @@ def follow_up(rng: random.Random, of: Intent) -> Utterance:
 
 
 def time_in_city(rng: random.Random) -> Utterance:
+    """A question about the time in a city."""
     city = rng.choice(CITIES)
     text = rng.choice(
         (
@@ -228,6 +231,7 @@ def duration(rng: random.Random) -> tuple[str, int]:
 
 
 def timer(rng: random.Random) -> Utterance:
+    """A request for a timer, often with what it is for."""
     spoken, minutes = duration(rng)
     slots: dict[str, str | int] = {"minutes": minutes}
     label = ""
@@ -263,6 +267,7 @@ def correct_city(rng: random.Random, wrong: str) -> Utterance:
 
 
 def correct_minutes(rng: random.Random) -> Utterance:
+    """A correction after a timer was set."""
     spoken, minutes = duration(rng)
     text = rng.choice(
         (f"no make it {spoken}", f"make it {spoken}", f"sorry i meant {spoken}", f"no i said {spoken}")
@@ -271,6 +276,7 @@ def correct_minutes(rng: random.Random) -> Utterance:
 
 
 def phone_number(rng: random.Random) -> Utterance:
+    """A number, spoken digit by digit."""
     digits = [rng.randint(0, 9) for _ in range(rng.randint(3, 8))]
     spoken = " ".join(ONES[d] for d in digits)
     kind = rng.choice(("phone number", "order number", "number"))
@@ -280,12 +286,14 @@ def phone_number(rng: random.Random) -> Utterance:
 
 
 def addition(rng: random.Random) -> Utterance:
+    """A small sum."""
     a, b = rng.randint(1, 10), rng.randint(1, 10)
     start = rng.choice(("what is", "what's", "how much is"))
     return Utterance(f"{start} {number_words(a)} plus {number_words(b)}", "sum", {"a": a, "b": b})
 
 
 def tell_name(rng: random.Random) -> Utterance:
+    """The caller's name."""
     name = rng.choice(NAMES)
     return Utterance(
         rng.choice((f"my name is {name}", f"hello my name is {name}", f"hi i am {name}", f"i am {name}")),
@@ -312,7 +320,7 @@ def unknown(rng: random.Random) -> Utterance:
             f"open the window in the {room}",
             f"play some {rng.choice(GENRES)} music",
             f"play {rng.choice(GENRES)} music in the {room}",
-            f"what is the capital of {rng.choice(('spain', 'france', 'italy', 'japan'))}",
+            f"what is the capital of {rng.choice(COUNTRIES)}",
             "who won the game",
             "read me the news",
             "what's on television tonight",
@@ -327,18 +335,22 @@ def unknown(rng: random.Random) -> Utterance:
 
 
 def small_talk(rng: random.Random) -> Utterance:
+    """A fixed phrase that has a fixed answer."""
     return Utterance(rng.choice(tuple(SMALL_TALK)), "small_talk")
 
 
 def stop(rng: random.Random) -> Utterance:
+    """A wish that the assistant be quiet."""
     return Utterance(rng.choice(STOP_PHRASES), "stop")
 
 
 def repeat(rng: random.Random) -> Utterance:
+    """A wish to hear the last answer again."""
     return Utterance(rng.choice(REPEAT_PHRASES), "repeat")
 
 
 def ask_name(rng: random.Random) -> Utterance:
+    """A question that the caller has answered before, or not."""
     return Utterance(rng.choice(ASK_NAME_PHRASES), "ask_name")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -185,7 +186,7 @@ def test_barge_in_stops_the_speech_and_forgets_what_was_not_heard(call_report):
 
 
 def test_every_answer_that_was_not_interrupted_is_announced_as_done(call_report):
-    notes, turns, _ = call_report
+    notes, _, _ = call_report
     done = {event.response_id: event for event in notes.of(ResponseDone)}
     sent = {}
     for event in notes.of(AgentAudio):
@@ -201,7 +202,7 @@ def test_states_alternate(call_report):
     notes, _, _ = call_report
     states = [event.state for event in notes.of(AgentState)]
     assert {"listening", "processing", "speaking"} <= set(states)
-    assert all(before != after for before, after in zip(states, states[1:], strict=False))
+    assert all(before != after for before, after in pairwise(states))
 
 
 def test_the_recording_holds_both_sides(call_report, tmp_path: Path):
