@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -92,13 +93,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     begin = time.monotonic()
 
+    def tell(text: str) -> None:
+        # Not print: a signal handler must not enter a buffered file that it has interrupted.
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
     def say(text: str) -> None:
-        print(f"[{time.monotonic() - begin:5.1f} s] {text}", file=sys.stderr, flush=True)
+        tell(f"[{time.monotonic() - begin:5.1f} s] {text}")
 
     server = EmbeddedServer(
         read_options(arguments),
         on_progress=say,
-        on_log=lambda line: print(line, file=sys.stderr, flush=True) if arguments.verbose else None,
+        on_log=tell if arguments.verbose else lambda _: None,
     )
     signals = 0
 
@@ -122,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     except StartInterruptedError:
         return 130
     except LauncherError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
     else:
         if status:
