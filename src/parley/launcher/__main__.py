@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import sys
@@ -88,55 +89,65 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the server; returns the exit status for the shell."""
-    arguments = parser().parse_args(argv)
-    begin = time.monotonic()
+class Console:
+    """Writes to the terminal, also from a signal handler."""
 
-    def tell(text: str) -> None:
-        # Not print: a signal handler must not enter a buffered file that it has interrupted.
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """Write a line."""
+        # Not print: a signal handler must not enter a buffered file that it may have interrupted.
         os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
-    def say(text: str) -> None:
-        tell(f"[{time.monotonic() - begin:5.1f} s] {text}")
+    def say(self, text: str) -> None:
+        """Write a line with the time since the start."""
+        self.tell(f"[{time.monotonic() - self._begin:5.1f} s] {text}")
 
-    server = EmbeddedServer(
-        read_options(arguments),
-        on_progress=say,
-        on_log=tell if arguments.verbose else lambda _: None,
-    )
-    signals = 0
+
+def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
+    """Let the first signal stop the server, and the second one kill it."""
+    signals = itertools.count(1)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
-            say(f"{signal.Signals(number).name}: stopping")
+        if next(signals) == 1:
+            console.say(f"{signal.Signals(number).name}: stopping")
             server.request_stop()
         else:
-            say("stopping at once")
+            console.say("stopping at once")
             server.kill()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the server; returns the exit status for the shell."""
+    arguments = parser().parse_args(argv)
+    console = Console()
+    server = EmbeddedServer(
+        read_options(arguments),
+        on_progress=console.say,
+        on_log=console.tell if arguments.verbose else lambda _: None,
+    )
+    stop_on_signals(server, console)
     try:
-        say("starting tritonserver")
+        console.say("starting tritonserver")
         endpoints = server.start()
         print(endpoints.line(), flush=True)
         status = server.wait()
     except StartInterruptedError:
         return 130
     except LauncherError as error:
-        tell(f"error: {error}")
+        console.tell(f"error: {error}")
         return 1
-    else:
-        if status:
-            say(f"tritonserver ended by itself with status {status}; see {server.log_path}")
-        return 1 if status else 0
     finally:
         server.stop()
-        if signals:
-            say("stopped")
+    if status:
+        console.say(f"tritonserver ended by itself with status {status}; see {server.log_path}")
+        return 1
+    console.say("stopped")
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -72,7 +71,7 @@ class EmbeddedServer:
         self._reader: LogReader | None = None
         self._log = LogState()
         self._prefix = ""
-        self._stop_requested = threading.Event()
+        self._stop_requested = False
         self.endpoints = Endpoints(grpc="", http="", metrics="")
         """Valid once :meth:`start` has returned."""
 
@@ -183,7 +182,7 @@ class EmbeddedServer:
         self.follow_log()
         for number, model in enumerate(self._log.loaded[known:], known + 1):
             self._on_progress(f"loaded {model} ({number} of {len(self._log.loading)})")
-        if self._stop_requested.is_set():
+        if self._stop_requested:
             raise StartInterruptedError("The start was interrupted.")
         if self._log.port_taken:
             raise PortBusyError(
@@ -223,13 +222,15 @@ class EmbeddedServer:
 
         Call :meth:`stop` afterwards.
         """
-        while (status := self.poll()) is None and not self._stop_requested.wait(POLL_S):
+        while (status := self.poll()) is None and not self._stop_requested:
             self.follow_log()
+            time.sleep(POLL_S)
         return 0 if status is None else status
 
     def request_stop(self) -> None:
         """Make :meth:`start` give up or :meth:`wait` return."""
-        self._stop_requested.set()
+        # A plain flag: an Event's lock may be held by the very code that the signal interrupts.
+        self._stop_requested = True
 
     def kill(self) -> None:
         """Do not wait for open sessions any longer."""
