@@ -25,6 +25,11 @@ class Inbox:
         self._ended = False
         self._discarding = False
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next ``put`` waits for the reader."""
+        return len(self._waiting) >= self._limit and not self._discarding
+
     async def put(self, event: CallEvent) -> None:
         """Queue an event; after :meth:`end` or :meth:`discard` it is thrown away.
 
@@ -33,7 +38,7 @@ class Inbox:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                while len(self._waiting) >= self._limit and not self._discarding:
+                while self.is_full:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from parley import protocol
 from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError
-from parley_client.events import read_event
+from parley_client.events import CallEvent, read_event
 from parley_client.inbox import Inbox
 from parley_client.options import Deadlines
 from parley_client.outbox import Outbox
@@ -55,6 +56,8 @@ class Line:
         self._deadlines = deadlines
         self._on_tool_request = on_tool_request
         self._tasks: list[asyncio.Task[None]] = []
+        self._reading = True
+        self._read_since_s = time.perf_counter()
         self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         """No further event will come."""
@@ -84,14 +87,14 @@ class Line:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def fail(self, failure: ParleyError, cause: ParleyError | None = None) -> None:
+    def fail(self, failure: ParleyError, cause: Exception | None = None) -> None:
         """End the call with its first failure; later ones are only consequences."""
         if self.over.is_set():
             return
         failure.__cause__ = cause
         self.failure = failure
         if not self.connected.done():
-            self.connected.set_exception(cause or failure)
+            self.connected.set_exception(cause if isinstance(cause, ParleyError) else failure)
         self._end(failure)
 
     # --- out ------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ class Line:
                 await self._send(Frame(str(number), message=parcel.message, audio=parcel.audio))
             await self._send(Frame(_END_ID, end=True))
             await self._stream.finish()
-        except ParleyError as error:
+        except Exception as error:  # noqa: BLE001 - the call's end tells it
             self.fail(CallLostError(f"sending failed: {error}"), error)
 
     async def _send(self, frame: Frame) -> None:
@@ -120,10 +123,20 @@ class Line:
         """Notice a server that keeps the connection open but has stopped answering."""
         while not self.over.is_set():
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            if self._stats.oldest_wait_s > self._deadlines.acknowledge_s:
+            if self._waited_s > self._deadlines.acknowledge_s:
                 waited = f"{self._deadlines.acknowledge_s:g} s"
                 self.fail(CallLostError(f"the server acknowledged nothing for {waited}"))
                 self._stream.cancel()
+
+    @property
+    def _waited_s(self) -> float:
+        """How long the server could have acknowledged the oldest request, and did not (seconds).
+
+        While the application reads no events, nobody takes acknowledgements either.
+        """
+        if not self._reading:
+            return 0.0
+        return min(self._stats.oldest_wait_s, time.perf_counter() - self._read_since_s)
 
     # --- in -------------------------------------------------------------------------------
 
@@ -135,7 +148,7 @@ class Line:
             self.fail(CallLostError("the server ended the stream without a word"))
         except (CallLostError, SlowConsumerError) as error:
             self.fail(error)
-        except ParleyError as error:
+        except Exception as error:  # noqa: BLE001 - the call's end tells it
             self.fail(CallLostError(f"the stream broke: {error}"), error)
         finally:
             # Only a cancelled task gets here with the call still open; nobody is to wait for it.
@@ -158,13 +171,13 @@ class Line:
             if reply.event:
                 await self._deliver(reply)
         except InvalidMessageError as error:
-            await self._inbox.put(protocol.ErrorEvent.of(error))
+            await self._queue(protocol.ErrorEvent.of(error))
         except ParleyError as error:
             if self.closed is not None:
                 return  # END of a session that the server has closed by itself
             if not reply.error or self._is_fatal(error, reply):
                 raise
-            await self._inbox.put(protocol.ErrorEvent.of(error))
+            await self._queue(protocol.ErrorEvent.of(error))
 
     def _is_fatal(self, error: ParleyError, reply: Reply) -> bool:
         """Whether a failed request means that there is no session (any more)."""
@@ -182,10 +195,18 @@ class Line:
             raise from_wire(f"{event.code}: {event.message}")
         elif isinstance(event, protocol.ToolRequest):
             self._on_tool_request(event)
-        await self._inbox.put(event)
+        await self._queue(event)
         if isinstance(event, protocol.Closed):
             self.closed = event
             self._end(CallEndedError(f"the server closed the call: {event.reason}"))
+
+    async def _queue(self, event: CallEvent) -> None:
+        self._reading = not self._inbox.is_full
+        try:
+            await self._inbox.put(event)
+        finally:
+            if not self._reading:
+                self._reading, self._read_since_s = True, time.perf_counter()
 
     def _end(self, reason: ParleyError) -> None:
         """Wake everyone: senders get ``reason``, the reader the end of its iteration."""

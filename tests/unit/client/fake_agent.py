@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from parley import protocol
-from parley.errors import ParleyError
 from parley_client.transport import Frame, Reply
 
 CONNECTED = protocol.Connected(session_id="fake", output_sample_rate=22_050)
@@ -20,7 +19,7 @@ class FakeStream:
 
     def __init__(self):
         self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
-        self.replies: asyncio.Queue[Reply | ParleyError | None] = asyncio.Queue()
+        self.replies: asyncio.Queue[Reply | Exception | None] = asyncio.Queue()
         self.seen: list[Frame] = []
         self.cancelled = asyncio.Event()
         self.may_send = asyncio.Event()
@@ -38,7 +37,7 @@ class FakeStream:
 
     async def receive(self) -> Reply | None:
         reply = await self.replies.get()
-        if isinstance(reply, ParleyError):
+        if isinstance(reply, Exception):
             raise reply
         return reply
 
@@ -58,7 +57,7 @@ class FakeStream:
         self.say(protocol.Closed(reason=reason))
         self.replies.put_nowait(Reply("start", final=True))
 
-    def fail(self, error: ParleyError) -> None:
+    def fail(self, error: Exception) -> None:
         self.replies.put_nowait(error)
 
     def end(self) -> None:

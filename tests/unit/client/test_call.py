@@ -251,6 +251,30 @@ async def test_a_stream_that_ends_without_closed_is_lost():
             await anext(call)
 
 
+@pytest.mark.parametrize("direction", ["send", "receive"])
+async def test_a_failure_that_nobody_expected_is_told(direction):
+    async def breaks(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        if direction == "receive":
+            stream.fail(ValueError("odd buffer"))
+        await asyncio.Event().wait()
+
+    agent = FakeAgent(breaks)
+    async with dial(agent) as call:
+        assert await anext(call) == CONNECTED
+        if direction == "send":
+
+            async def broken(frame):
+                raise ValueError("odd buffer")
+
+            agent.streams[0].send = broken
+            await call.send_audio(b"\0\0")
+        with pytest.raises(CallLostError, match="odd buffer") as caught:
+            await anext(call)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
 async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
     monkeypatch.setattr("parley_client.line._WATCH_INTERVAL_S", 0.01)
 
@@ -374,6 +398,30 @@ async def test_a_reader_that_never_reads_loses_the_call():
         assert len([await anext(call) for _ in range(3)]) == 3
         with pytest.raises(SlowConsumerError):
             await anext(call)
+
+
+async def test_a_reader_that_pauses_is_not_blamed_on_the_server(monkeypatch):
+    monkeypatch.setattr("parley_client.line._WATCH_INTERVAL_S", 0.01)
+    blocked = asyncio.Event()
+
+    async def chatty(stream):
+        def flood(frame):
+            for _ in range(5):
+                stream.say(protocol.AgentState(state="listening"))
+            if frame.request_id == "2":
+                blocked.set()
+
+        await serve(stream, flood)
+
+    deadlines = Deadlines(acknowledge_s=0.5, consumer_s=5)
+    async with dial(FakeAgent(chatty), deadlines, bounds=Bounds(events=3)) as call:
+        await call.send_audio(b"\0\0")
+        await call.send_audio(b"\0\0")
+        await blocked.wait()
+        await asyncio.sleep(1)  # acknowledged meanwhile, but behind events that nobody reads
+        for _ in range(11):
+            await anext(call)
+        assert await call.hang_up() == protocol.Closed(reason="ended")
 
 
 async def test_leaving_with_unread_events_does_not_block():
