@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from contextlib import suppress
 
 from rich.console import Console
 
 from parley import protocol
+from parley.errors import OverloadedError
 from parley_client.audio.device import AudioDevice, Speaker, load_sounddevice
+from parley_client.audio.files import Pcm
 from parley_client.call import Call
 from parley_client.commands.common import add_server, add_session, open_call, tool_table
+from parley_client.errors import ClientError
 from parley_client.events import AgentAudio
 from parley_client.terminal.view import CallView
 
@@ -48,9 +52,10 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _offer(call: Call, block: object) -> None:
-    if not call.is_over:
-        call.offer_audio(block)  # type: ignore[arg-type]
+def _offer(call: Call, block: Pcm) -> None:
+    # The device's last blocks come when the call has been hung up; of a loss the reader tells.
+    with suppress(ClientError):
+        call.offer_audio(block)
 
 
 async def _listen(call: Call, view: CallView, speaker: Speaker) -> None:
@@ -69,5 +74,7 @@ async def _report_playback(call: Call, speaker: Speaker) -> None:
         await asyncio.sleep(_MARK_INTERVAL_S)
         mark = speaker.mark()
         if mark is not None and mark != reported:
-            call.report_playback(*mark)
-            reported = mark
+            # When the queue is full, a later mark says more.
+            with suppress(OverloadedError):
+                call.report_playback(*mark)
+                reported = mark

@@ -11,7 +11,9 @@ import pytest
 from fake_agent import CONNECTED, FakeAgent
 
 from parley import protocol
-from parley_client import NO_RETRY, CallLostError, connect
+from parley.errors import OverloadedError
+from parley_client import NO_RETRY, AgentAudio, Bounds, CallLostError, connect
+from parley_client.audio.device import Speaker
 from parley_client.cli import build_parser
 from parley_client.commands import talk
 from parley_client.terminal.view import make_console
@@ -101,6 +103,49 @@ async def test_what_is_said_is_sent_and_what_is_answered_is_heard(headset, monke
     assert "hello" in out
     assert "interrupted; heard of it: Hi" in out
     assert "call closed: hangup" in out
+
+
+async def test_a_block_that_comes_while_the_call_is_hung_up_is_dropped():
+    async with connect(transport=FakeAgent(), retry=NO_RETRY) as call:
+        ending = asyncio.ensure_future(call.hang_up())
+        await asyncio.sleep(0)  # hung up, not yet closed
+        assert not call.is_over
+        talk._offer(call, np.zeros(512, np.int16))
+        assert await ending == protocol.Closed(reason="ended")
+        talk._offer(call, np.zeros(512, np.int16))
+
+
+async def test_a_mark_that_finds_no_room_is_followed_by_another(monkeypatch):
+    monkeypatch.setattr(talk, "_MARK_INTERVAL_S", 0.001)
+    agent = FakeAgent()
+    speaker = Speaker(1000)
+    speaker.push(AgentAudio(1, "r", 0, 1000, np.ones(9, np.int16), ""))
+    async with connect(transport=agent, retry=NO_RETRY, bounds=Bounds(messages=1)) as call:
+        stream = agent.streams[0]
+        stream.may_send.clear()
+        call.offer_audio(b"\0\0")  # holds up the sender
+        call.mute()  # takes the only place
+        full, told = asyncio.Event(), asyncio.Event()
+        report = call.report_playback
+
+        def note(*mark):
+            try:
+                report(*mark)
+                told.set()
+            except OverloadedError:
+                full.set()
+                raise
+
+        monkeypatch.setattr(call, "report_playback", note)
+        marks = asyncio.create_task(talk._report_playback(call, speaker))
+        speaker.take(1)
+        async with asyncio.timeout(5):
+            await full.wait()
+            stream.may_send.set()
+            await told.wait()
+        marks.cancel()
+        await call.hang_up()
+    assert protocol.decode_message(stream.seen[-2].message) == protocol.Playback(response_id="r", played_ms=1)
 
 
 async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
