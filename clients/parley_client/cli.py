@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType, ModuleType
@@ -17,7 +16,7 @@ from rich.markup import escape
 
 from parley.errors import ModelUnavailableError, ParleyError
 from parley_client.commands import demo, probe, say, talk
-from parley_client.commands.common import run_to_end
+from parley_client.commands.common import handle_signals, run_to_end
 from parley_client.errors import ConnectError
 from parley_client.terminal.view import make_console
 
@@ -41,24 +40,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; never shows a traceback for what can be expected to go wrong."""
     args = build_parser().parse_args(argv)
     console = make_console()
-    before = signal.signal(signal.SIGTERM, _interrupt)
     run = _COMMANDS[args.command].run
     try:
-        if inspect.iscoroutinefunction(run):
-            return run_to_end(run(args, console))
-        return int(run(args, console))
+        with handle_signals(_interrupt):
+            if inspect.iscoroutinefunction(run):
+                return run_to_end(run(args, console))
+            return int(run(args, console))
     except ParleyError as error:
         _explain(error)
         return 1
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return _INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """End on SIGTERM as on Ctrl-C: hang up, stop the server, then leave."""
+    """End as on Ctrl-C: hang up, stop the server, then leave."""
     raise KeyboardInterrupt
 
 

@@ -30,7 +30,7 @@ def load_sounddevice() -> Any:
         import sounddevice  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise AudioDeviceError(
-            "talking needs the package sounddevice; install it with: pip install 'parley[talk]'"
+            "talking needs the package sounddevice; install it in the checkout with: pip install '.[talk]'"
         ) from error
     except OSError as error:
         raise AudioDeviceError(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from parley.protocol import OUTPUT_SAMPLE_RATES
@@ -99,8 +101,25 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
     return connect(args.server, **settings)
 
 
+def ending_signals() -> list[signal.Signals]:
+    """What ends the program besides Ctrl-C: SIGTERM, and a closed terminal's SIGHUP if not ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP]
+
+
+@contextmanager
+def handle_signals(handler: Callable[[int, FrameType | None], None], *more: signal.Signals) -> Iterator[None]:
+    """Handle the ending signals, and ``more``, by ``handler`` for a while."""
+    before = {number: signal.signal(number, handler) for number in [*ending_signals(), *more]}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
 def run_to_end(work: Coroutine[Any, Any, int]) -> int:
-    """Run ``work``; Ctrl-C and SIGTERM cancel it, so that a call is hung up before the program ends.
+    """Run ``work``; Ctrl-C and :func:`ending_signals` cancel it, so that a call is hung up first.
 
     Returns:
         The exit status.
@@ -108,20 +127,22 @@ def run_to_end(work: Coroutine[Any, Any, int]) -> int:
     Raises:
         KeyboardInterrupt: it was cancelled.
     """
+    before = {number: signal.getsignal(number) for number in ending_signals()}
 
     async def supervised() -> int:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for number in before:
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
 
-    before = signal.getsignal(signal.SIGTERM)
     try:
         return asyncio.run(supervised())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def positive(text: str) -> float:

@@ -6,14 +6,22 @@ import argparse
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from parley_client.commands.common import add_pacing, add_session, add_timeout, positive, run_to_end
+from parley_client.commands.common import (
+    add_pacing,
+    add_session,
+    add_timeout,
+    handle_signals,
+    positive,
+    run_to_end,
+)
 from parley_client.commands.play import play
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError
@@ -77,22 +85,23 @@ def running_server(address: str | None, console: Console) -> Iterator[str]:
     options = launcher.ServerOptions(
         state_dir=_CHECKOUT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0
     )
-    server = launcher.EmbeddedServer(
-        options, on_progress=lambda line: console.print(f"server: {line}", style="dim", markup=False)
-    )
+    server = launcher.EmbeddedServer(options, on_progress=partial(_tell, console))
     console.print("Starting Triton with the agent's models …")
     began = time.perf_counter()
     try:
         with console.status("Loading the models …"):
             server.start()
-    except launcher.LauncherError as error:
-        raise ClientError(str(error)) from error
-    try:
         console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
         yield server.endpoints.grpc
+    except launcher.LauncherError as error:
+        raise ClientError(str(error)) from error
     finally:
-        console.print("Stopping the server … (Ctrl-C: at once)")
-        stop(server)
+        stop(server, console)
+
+
+def _tell(console: Console, line: str) -> None:
+    with suppress(OSError):  # a closed terminal must not keep the server from being stopped
+        console.print(f"server: {line}", style="dim", markup=False)
 
 
 def _load_launcher() -> ModuleType:
@@ -110,10 +119,9 @@ def _load_launcher() -> ModuleType:
     return parley.launcher
 
 
-def stop(server: EmbeddedServer) -> None:
-    """Stop; a further Ctrl-C does not interrupt the clean-up but hastens it."""
-    before = signal.signal(signal.SIGINT, lambda *_: server.kill())
-    try:
+def stop(server: EmbeddedServer, console: Console) -> None:
+    """Stop; a further signal does not interrupt the clean-up but hastens it."""
+    with handle_signals(lambda *_: server.kill(), signal.SIGINT):
+        if server.pid:
+            _tell(console, "stopping … (Ctrl-C: at once)")
         server.stop()
-    finally:
-        signal.signal(signal.SIGINT, before)

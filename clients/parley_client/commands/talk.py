@@ -19,7 +19,7 @@ from parley_client.errors import ClientError
 from parley_client.events import AgentAudio
 from parley_client.terminal.view import CallView
 
-HELP = "talk to the agent with the microphone (needs the extra: pip install 'parley[talk]')"
+HELP = "talk to the agent with the microphone (in the checkout: make talk)"
 _MARK_INTERVAL_S = 0.2
 
 

@@ -195,10 +195,10 @@ def test_help_is_printed(capsys, arguments):
 def test_talking_needs_portaudio(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     assert main(["talk"]) == 1
-    assert "pip install 'parley[talk]'" in capsys.readouterr().err
+    assert "pip install '.[talk]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_hangs_up_before_the_program_ends(number):
     triton = Triton()
     async with serving(triton) as (address, _):

@@ -1,0 +1,95 @@
+"""The demonstration's own server: started, and stopped whatever happens."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from parley_client.commands import demo
+from parley_client.errors import ClientError
+
+
+class LauncherError(Exception):
+    pass
+
+
+class Server:
+    """Notes what is done with it; ``during`` happens inside the call of that name."""
+
+    def __init__(self):
+        self.done, self.during, self.pid = [], {}, 0
+        self.endpoints = SimpleNamespace(grpc="127.0.0.1:5")
+
+    def _note(self, name):
+        self.done.append(name)
+        self.during.get(name, lambda: None)()
+
+    def start(self):
+        self._note("start")
+        self.pid = 7
+
+    def kill(self):
+        self._note("kill")
+
+    def stop(self):
+        self._note("stop")
+        self.done.append("stopped")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    fake = Server()
+    launcher = SimpleNamespace(
+        ServerOptions=lambda **_: None,
+        EmbeddedServer=lambda _options, on_progress: fake,
+        LauncherError=LauncherError,
+    )
+    monkeypatch.setattr(demo, "_load_launcher", lambda: launcher)
+    return fake
+
+
+def hold(console=None):
+    with demo.running_server(None, console or Console(file=io.StringIO())) as address:
+        return address
+
+
+def fail(error):
+    raise error
+
+
+def test_a_server_is_started_and_stopped(server):
+    assert hold() == "127.0.0.1:5"
+    assert server.done == ["start", "stop", "stopped"]
+
+
+def test_a_server_that_cannot_start_says_why(server):
+    server.during["start"] = lambda: fail(LauncherError("port taken"))
+    with pytest.raises(ClientError, match="port taken"):
+        hold()
+    assert server.done[-1] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_stopping_hastens_it(server, number):
+    before = signal.getsignal(number)
+    server.during["stop"] = lambda: os.kill(os.getpid(), number)
+    hold()
+    assert server.done == ["start", "stop", "kill", "stopped"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_does_not_keep_the_server_alive(server):
+    class Terminal(io.StringIO):
+        def write(self, text):
+            if "stop" in text or "Ready" in text:
+                raise OSError("Input/output error")
+            return super().write(text)
+
+    with pytest.raises(OSError, match="Input/output"):
+        hold(Console(file=Terminal()))
+    assert server.done[-1] == "stopped"
