@@ -1,0 +1,145 @@
+"""The wire: what one side writes the other reads, and what it must refuse."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley import errors, protocol
+from parley.errors import InferenceError, InvalidMessageError, ParleyError, from_wire
+from parley.protocol import decode_event, decode_message, encode
+
+FULL = [
+    protocol.Start(
+        system_prompt="Be kind.",
+        tools=[
+            protocol.Tool(name="add", description="Add.", parameters={"type": "object", "properties": {}})
+        ],
+        voice="en-us",
+        language="de",
+        output_sample_rate=8_000,
+        vad=protocol.VadOptions(threshold=0.25, min_speech_ms=64, silence_ms=500),
+    ),
+    protocol.ToolResponse(call_id="c1", output={"euro": [3, None, "drei"]}, is_error=True),
+    protocol.Control(action="hangup"),
+    protocol.Playback(response_id="r1", played_ms=40),
+    protocol.Connected(session_id="s", output_sample_rate=48_000),
+    protocol.SpeechStarted(at_ms=5),
+    protocol.SpeechStopped(at_ms=5, detected_at_ms=305),
+    protocol.Transcript(
+        utterance=2,
+        text="grüße “x”",
+        is_final=True,
+        confidence=0.5,
+        words=[protocol.Word(text="grüße", start_ms=1, end_ms=2, confidence=0.5)],
+    ),
+    protocol.AgentState(state="processing"),
+    protocol.ResponseText(turn=1, response_id="r1", text="It's\n"),
+    protocol.ToolRequest(turn=1, call_id="c1", name="add", arguments={"a": 1.5}),
+    protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=22_050, samples=3, text="It's"),
+    protocol.Interrupted(turn=1, response_id="r1", played_ms=40, spoken_text="It's"),
+    protocol.ResponseDone(turn=1, response_id="r1", audio_ms=900),
+    protocol.TurnMetrics(turn=1, asr_final_ms=1.5, prompt_tokens=3, interrupted=True),
+    protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
+    protocol.Closed(reason="idle"),
+]
+MESSAGES = get_args(protocol.ClientMessage)
+EVENTS = get_args(protocol.ServerEvent)
+
+
+def test_every_kind_is_in_the_examples():
+    assert {type(item) for item in FULL} == {*MESSAGES, *EVENTS}
+
+
+@pytest.mark.parametrize("item", FULL, ids=lambda item: type(item).__name__)
+def test_what_was_written_is_read(item):
+    decode = decode_message if isinstance(item, MESSAGES) else decode_event
+    assert decode(encode(item)) == item
+    # The type is on the wire, so that neither side has to guess.
+    assert json.loads(encode(item))["type"] == type(item).__struct_config__.tag
+
+
+@given(text=st.text(), data=st.recursive(st.none() | st.integers(-9, 9) | st.text(), st.lists, max_leaves=9))
+def test_any_text_survives(text, data):
+    response = protocol.ToolResponse(call_id=text, output=data)
+    assert decode_message(encode(response)) == response
+    event = protocol.ResponseText(turn=0, response_id=text, text=text)
+    assert decode_event(encode(event)) == event
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"{}",
+        b'{"type":"dance"}',
+        b'{"type":"closed","reason":"ended"}',
+        b'{"type":"control","action":"sing"}',
+        b'{"type":"control","action":"mute","loud":1}',
+        b'{"type":"playback","response_id":"r","played_ms":"x"}',
+        b'{"type":"tool_response"}',
+        b'{"type":"tool_response","call_id":"c","output":' + b"[" * 100_000,
+    ],
+    ids=lambda raw: raw[:40].decode("latin1"),
+)
+def test_what_is_no_message_is_refused_with_the_code_for_it(raw):
+    with pytest.raises(InvalidMessageError):
+        decode_message(raw)
+
+
+def test_a_message_has_a_size_limit():
+    def padded(size):
+        empty = len(encode(protocol.ToolResponse(call_id="", output=0)))
+        return encode(protocol.ToolResponse(call_id="x" * (size - empty), output=0))
+
+    assert decode_message(padded(protocol.MAX_MESSAGE_BYTES)).output == 0
+    with pytest.raises(InvalidMessageError, match="bytes"):
+        decode_message(padded(protocol.MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_client_ignores_what_a_newer_server_adds():
+    raw = msgspec.json.encode({"type": "closed", "reason": "ended", "since": 3})
+    assert decode_event(raw) == protocol.Closed(reason="ended")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"type":"start"}', b'{"type":"closed","reason":"bored"}'])
+def test_what_is_no_event_is_refused(raw):
+    with pytest.raises(InvalidMessageError):
+        decode_event(raw)
+
+
+def every_error(base=ParleyError):
+    yield base
+    for sub in base.__subclasses__():
+        yield from every_error(sub)
+
+
+ERRORS = [kind for kind in every_error() if kind.__module__ == errors.__name__]
+
+
+def test_codes_are_unique():
+    codes = [kind.code for kind in ERRORS]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
+def test_an_error_crosses_a_model_boundary(kind):
+    for prefix in ("", "in ensemble 'x', "):
+        back = from_wire(prefix + kind("too: much").to_wire())
+        assert (type(back), str(back), back.retryable) == (kind, "too: much", kind.retryable)
+    event = protocol.ErrorEvent.of(kind("why"))
+    assert event == protocol.ErrorEvent(code=kind.code, message="why", retryable=kind.retryable)
+
+
+@pytest.mark.parametrize("text", ["", "no code here", "unheard_of: x"])
+def test_unknown_words_are_an_inference_error(text):
+    back = from_wire(text)
+    assert (type(back), str(back)) == (InferenceError, text)
