@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.options import ROOT
 from parley.launcher.processes import ProcessUsage
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
+from parley_client.commands.common import handle_signals
+from parley_client.commands.demo import stop
 from parley_client.script import ScriptTurn, load_script
 from parley_client.terminal.report import STAGES
 from parley_client.terminal.view import make_console
@@ -59,18 +62,26 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the benchmark; the exit status is 1 if any turn had a problem."""
+    """Run the benchmark; the exit status is 1 if any turn had a problem, and 130 after Ctrl-C."""
     args, console = _arguments(), make_console()
     try:
-        script = load_script(args.script)
-        turns = tuple(itertools.islice(itertools.cycle(script.turns), args.turns or len(script.turns)))
-        if args.server:
-            levels = _run(args, console, args.server, turns, list)
-        else:
-            levels = _run_embedded(args, console, turns)
+        with handle_signals(signal.default_int_handler):
+            return _bench(args, console)
     except (ParleyError, LauncherError) as error:
         console.print(f"bench: {error}", style="red", markup=False)
         return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 130
+
+
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    script = load_script(args.script)
+    turns = tuple(itertools.islice(itertools.cycle(script.turns), args.turns or len(script.turns)))
+    if args.server:
+        levels = _run(args, console, args.server, turns, list)
+    else:
+        levels = _run_embedded(args, console, turns)
     _print(console, levels)
     if args.json:
         machine = {"cpus": os.cpu_count(), "chunk_ms": args.chunk_ms, "turns_per_session": len(turns)}
@@ -85,8 +96,14 @@ def main() -> int:
 def _run_embedded(args: argparse.Namespace, console: Console, turns: tuple[ScriptTurn, ...]) -> list[Level]:
     options = ServerOptions(state_dir=ROOT / ".server" / "bench", grpc_port=0, http_port=0, metrics_port=0)
     console.print("Starting Triton with the agent's models …")
-    with EmbeddedServer(options, on_progress=lambda line: console.print(f"[dim]server: {line}[/]")) as server:
+    server = EmbeddedServer(
+        options, on_progress=lambda line: console.print(f"server: {line}", style="dim", markup=False)
+    )
+    try:
+        server.start()
         return _run(args, console, server.endpoints.grpc, turns, server.usage)
+    finally:
+        stop(server, console)
 
 
 def _run(

@@ -86,7 +86,7 @@ async def run_level(
     """Hold ``sessions`` conversations at once, begun one after the other.
 
     Raises:
-        ParleyError: the recogniser's own stream failed; a session's failure is a problem of the level.
+        ParleyError: the probe of the recogniser failed; a session's failure is a problem of the level.
     """
     level = Level(sessions)
     before = _cpu(usage())

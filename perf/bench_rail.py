@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from typing import Self
+from collections.abc import Awaitable
+from typing import NoReturn, Self, TypeVar
 
 import grpc.aio
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from parley.errors import InferenceError
+
 _CHUNK = np.zeros(512, "<i2").tobytes()  # 32 ms: one window of the detector
 _INTERVAL_S = 0.1
 _DEADLINE_S = 10.0
 _VAD = "silero_vad"
+T = TypeVar("T")
 
 
 class RailProbe:
@@ -27,6 +31,9 @@ class RailProbe:
 
     Args:
         server: Triton's gRPC endpoint.
+
+    Raises:
+        InferenceError: on entering or leaving: the recogniser did not answer.
     """
 
     def __init__(self, server: str) -> None:
@@ -39,15 +46,21 @@ class RailProbe:
         """Filled on leaving: of each chunk everything but the model's compute (milliseconds)."""
 
     async def __aenter__(self) -> Self:
-        self._before = await self._compute()
-        await self._send(start=True)
+        try:
+            self._before = await self._compute()
+            await self._send(start=True)
+        except BaseException:
+            await self._channel.close()
+            raise
         self._task = asyncio.create_task(self._run(), name="rail-probe")
         return self
 
     async def __aexit__(self, *_problem: object) -> None:
         try:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            (end,) = await asyncio.gather(self._task, return_exceptions=True)
+            if not isinstance(end, asyncio.CancelledError):
+                raise end
             await self._send(end=True)
             nanoseconds, count = (
                 now - then for now, then in zip(await self._compute(), self._before, strict=True)
@@ -57,7 +70,7 @@ class RailProbe:
         finally:
             await self._channel.close()
 
-    async def _run(self) -> None:
+    async def _run(self) -> NoReturn:
         while True:
             await asyncio.sleep(_INTERVAL_S)
             began = time.perf_counter()
@@ -73,11 +86,18 @@ class RailProbe:
         request.inputs.add(name="REQUEST", datatype="BYTES", shape=[1, 1])
         request.raw_input_contents.append(_CHUNK)
         request.raw_input_contents.append(b"\x02\0\0\0{}")
-        await self._stub.ModelInfer(request, timeout=_DEADLINE_S)
+        await _answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
 
     async def _compute(self) -> tuple[int, int]:
         """Nanoseconds that the detector has computed, and how often."""
         request = service_pb2.ModelStatisticsRequest(name=_VAD)
-        answer = await self._stub.ModelStatistics(request, timeout=_DEADLINE_S)
+        answer = await _answered(self._stub.ModelStatistics(request, timeout=_DEADLINE_S))
         stats = answer.model_stats[0]
         return sum(batch.compute_infer.ns for batch in stats.batch_stats), stats.execution_count
+
+
+async def _answered(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise InferenceError(f"the recogniser's probe: {error.details() or error.code().name}") from error
