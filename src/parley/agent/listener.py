@@ -36,6 +36,9 @@ _PER_MS = INPUT_SAMPLE_RATE // 1000
 _WINDOW = 512
 _MAX_PUSH = 16 * _WINDOW
 _REPORT_INTERVAL_S = 1.0
+# A recogniser forgets a stream that it has not heard of for a minute, as while the client is muted.
+_KEEP_OPEN_S = 20.0
+_NOTHING = np.zeros(0, np.int16)
 _RETRIES = 3
 _RETRY_S = 0.05
 _REOPEN_S = (0.1, 0.25, 0.5, 1.0, 2.0)
@@ -147,13 +150,23 @@ class Listener:
             ParleyError: the recogniser has been out of order for too long.
         """
         while True:
-            await self._wake.wait()
+            if not await self._woken():
+                await self._push(AudioPiece(_NOTHING, self._buffer.position, _now()))
+                continue
             self._wake.clear()
             while piece := self._buffer.take(_MAX_PUSH, 1 if self._flush else _WINDOW):
                 await self._push(piece)
             if self._flush:
                 self._flush = False
                 await self._finish_utterance()
+
+    async def _woken(self) -> bool:
+        """Wait until there is something to do; False: the stream must be kept open meanwhile."""
+        try:
+            async with asyncio.timeout(_KEEP_OPEN_S):
+                return await self._wake.wait()
+        except TimeoutError:
+            return False
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -179,7 +192,8 @@ class Listener:
                 return
             await asyncio.sleep(wait)
             wait *= 2
-        self._timeline.heard(piece.position, len(piece.samples))
+        if len(piece.samples):
+            self._timeline.heard(piece.position, len(piece.samples))
         self._pass_on(reply)
 
     async def _finish_utterance(self) -> None:

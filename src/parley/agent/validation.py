@@ -82,8 +82,8 @@ def _check_schema(schema: Any, where: str) -> None:
     if not isinstance(schema, dict):
         raise InvalidMessageError(f"{where} must be a JSON object")
     kinds = schema.get("type", [])
-    for kind in [kinds] if isinstance(kinds, str) else kinds:
-        if kind not in _JSON_TYPES:
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in _JSON_TYPES:
             raise InvalidMessageError(f"{where}.type is {kind!r}, which JSON schema does not know")
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
@@ -91,5 +91,6 @@ def _check_schema(schema: Any, where: str) -> None:
     for name, sub in properties.items():
         _check_schema(sub, f"{where}.properties.{name}")
     required = schema.get("required", [])
-    if not isinstance(required, list) or not all(name in properties for name in required):
+    names = list(properties)  # a list, because what is looked up may be anything
+    if not isinstance(required, list) or not all(name in names for name in required):
         raise InvalidMessageError(f"{where}.required names a property that is not described")

@@ -49,6 +49,9 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         (Start(tools=[Tool(name="t", parameters={"properties": {"a": {"type": "int"}}})]), "invalid_message"),
         (Start(tools=[Tool(name="t", parameters={"properties": {"a": 3}})]), "invalid_message"),
         (Start(tools=[Tool(name="t", parameters={"required": ["a"]})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"properties": {"a": {"type": 5}}})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"properties": {"a": {"type": [{}]}}})]), "invalid_message"),
+        (Start(tools=[Tool(name="t", parameters={"required": [[]]})]), "invalid_message"),
         (Start(tools=[Tool(name=f"t{n}") for n in range(33)]), "invalid_message"),
         (Start(system_prompt="long " * 20_000), "invalid_message"),
         (b"{", "invalid_message"),
@@ -273,7 +276,7 @@ async def test_a_client_that_goes_away():
 async def test_a_client_that_falls_silent():
     call = FakeCall(AgentConfig(deadlines=Deadlines(idle_s=5.0)))
     await call.start()
-    await call.until(20_000)
+    await call.until(20_010)
     assert call.outlet.reason is None
     await call.hang_up()
     closed = await call.wait_for(Closed)
@@ -320,6 +323,25 @@ async def test_mute_finishes_what_was_said_and_ignores_the_rest():
     started = await call.wait_for(SpeechStarted, 2)
     assert started.at_ms == pytest.approx(8_100, abs=20)
     await call.end()
+
+
+async def test_a_long_mute_does_not_lose_the_audio_stream():
+    call = FakeCall()
+    await call.start()
+    await call.until(1_000)
+    call.send(Control(action="mute"))
+    await call.until(2_000)
+    call.rail.pushes.clear()
+    await call.until(121_000)
+    # The recogniser forgets a stream that is silent for a minute.
+    assert len(call.rail.pushes) >= 4
+    assert sum(call.rail.pushes) == 0
+    call.rail.script.extend(utterance(1, 1_100, 1_300, "again"))
+    call.send(Control(action="unmute"))
+    started = await call.wait_for(SpeechStarted)
+    assert started.at_ms == pytest.approx(121_100, abs=20)
+    await call.end()
+    assert len(call.rail.streams) == 1
 
 
 async def test_audio_that_nobody_can_hear_in_time_is_dropped():
