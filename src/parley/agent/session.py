@@ -200,9 +200,10 @@ class Session:
         if turn is not None and self._turn_task is not None:
             turn.stop()
             self._turn_task.cancel()
-        self._emit(protocol.Closed(reason=reason))
-        self._closed = True
-        self._outlet.finish()
+        try:
+            self._say_goodbye(reason)
+        except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
+            _log.exception("%s: the client could not be told that the session is over", self.session_id)
         for task in tasks:
             task.cancel()
         waiting = {*tasks, *self._turn_tasks}
@@ -210,6 +211,13 @@ class Session:
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
         await self._listener.close()
+
+    def _say_goodbye(self, reason: Reason) -> None:
+        try:
+            self._emit(protocol.Closed(reason=reason))
+        finally:
+            self._closed = True
+            self._outlet.finish()
 
     # --- what the user says ---------------------------------------------------------------
 
@@ -255,13 +263,15 @@ class Session:
         self._turn_task.add_done_callback(self._turn_tasks.discard)
 
     async def _take(self, turn: Turn) -> None:
+        complete = False
         try:
             await turn.run()
+            complete = True
         except Exception:  # noqa: BLE001 - logged and told to the client
             self._broken("turn")
         if self._turn is turn:
             self._turn = None
-            self._history.extend(turn.memory())
+            self._history.extend(turn.memory(None if complete else turn.stop()))
             self._emit(turn.metrics(interrupted=False))
             self._enter("listening")
 

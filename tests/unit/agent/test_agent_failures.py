@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from agent_fakes import FakeCall, calls, says, utterance
+from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
 from parley.errors import (
@@ -17,6 +17,7 @@ from parley.errors import (
 from parley.llm.messages import TextDelta
 from parley.protocol import (
     Audio,
+    Closed,
     ErrorEvent,
     ResponseDone,
     SpeechStarted,
@@ -238,3 +239,36 @@ async def test_a_tool_answer_after_the_voice_failed_is_late():
     call.send(ToolResponse(call_id=request.call_id, output=1))
     await call.end()
     assert call.outlet.codes == ["inference_failed", "unknown_tool_call"]
+
+
+async def test_an_outlet_that_fails_leaves_nothing_running():
+    class Broken(FakeOutlet):
+        def send(self, event, audio=None):
+            if isinstance(event, Closed):
+                raise OSError("no shared memory")
+            super().send(event, audio)
+
+    call = FakeCall()
+    call.outlet = Broken()
+    await call.start()
+    await call.until(500)
+    await call.hang_up()
+    call.send(end=True)
+    await asyncio.sleep(10)
+    assert call.outlet.finished
+    assert all(stream.closed for stream in call.rail.streams)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_after_an_unexpected_failure_only_what_was_heard_is_remembered():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (8_000, 8_500, "go on"))
+    call.chat.answers += [
+        [TextDelta(text="The first thing. "), TextDelta(text="The sec"), ZeroDivisionError("a bug")],
+        says("Okay."),
+    ]
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.codes == ["internal_error"]
+    assert "The sec" not in str(call.chat.prompt())
