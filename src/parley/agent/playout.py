@@ -107,11 +107,6 @@ class Playout:
         """Audio sent so far."""
         return self._sent_ms
 
-    @property
-    def marked(self) -> bool:
-        """Whether the client tells what it plays."""
-        return self._mark is not None
-
     def begin(self, round_number: int, text: str) -> None:
         """The next audio belongs to this segment; all of the one before it was sent."""
         self._segments.append(_Segment(round_number, text, self._sent_ms))
@@ -129,7 +124,8 @@ class Playout:
         self._segments[-1].complete = True
 
     def mark(self, played_ms: float, now: float) -> None:
-        """The client has played so much; a mark that goes back is ignored."""
+        """The client has played so much, of what was sent; a mark that goes back is ignored."""
+        played_ms = min(max(played_ms, 0.0), self._sent_ms)
         if self._mark is None or played_ms >= self._mark[0]:
             self._mark = (played_ms, now)
 

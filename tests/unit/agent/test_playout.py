@@ -49,6 +49,17 @@ def test_marks_can_only_say_that_less_was_played():
     assert playout.played_ms(9.0) == 1_000
 
 
+@pytest.mark.parametrize(("mark", "text"), [(-5_000, ""), (10**400, "Hello there.")])
+def test_a_mark_that_cannot_be_true_counts_as_the_nearest_that_can(mark, text):
+    playout = Playout()
+    playout.begin(0, "Hello there.")
+    playout.sent(1_000.0, [], 0.0)
+    playout.complete()
+    playout.mark(mark, 1.0)
+    heard = playout.heard(1.0)
+    assert (heard.text, heard.played_ms) == (text, 1_000 if text else 0)
+
+
 def test_what_was_heard_is_told_by_round():
     heard = Heard(500, ((0, "Let me see."), (1, "It is")))
     call = ToolCall(id="c", name="t", arguments={})
