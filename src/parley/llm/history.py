@@ -50,12 +50,17 @@ class History:
         return [*self._system, *self._messages]
 
     def add_user(self, text: str) -> None:
-        """What the user said; joined with the message before it if nobody answered that."""
+        """What the user said; joined with the message before it if nobody answered that.
+
+        When both together are too long for the budget, only the new text stays.
+        """
         last = self._messages[-1] if self._messages else None
+        message = ChatMessage(role="user", content=text)
         if last is not None and last.role == "user":
             self._pop_last()
-            text = f"{last.content} {text}"
-        self._append(ChatMessage(role="user", content=text))
+            joined = ChatMessage(role="user", content=f"{last.content} {text}")
+            message = joined if _cost(joined) <= self._budget else message
+        self._append(message)
         self._trim()
 
     def extend(self, messages: Iterable[ChatMessage]) -> None:

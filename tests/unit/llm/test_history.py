@@ -30,6 +30,15 @@ def test_messages_that_nobody_answered_are_joined():
     assert [message.content for message in history.messages()] == ["what is the weather"]
 
 
+def test_messages_that_nobody_answers_do_not_grow_for_ever():
+    history = History("", 100)
+    for number in range(200):
+        history.add_user(f"question {number}")
+    (message,) = history.messages()
+    assert message.content.endswith("question 199")
+    assert len(message.content) < 300
+
+
 def test_the_newest_exchange_stays_however_long_it_is():
     history = History("be brief", 50)
     history.add_user("x" * 10_000)
