@@ -155,17 +155,24 @@ class EspeakSynthesizer:
     def _run(self) -> None:
         while (job := self._waiting.get()) is not None:
             try:
-                if not job.stop.is_set():
-                    self._speak(job)
-                job.sink.finish()
-            except ParleyError as error:
-                job.sink.fail(error)
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                _log.exception("speech request %s failed", job.request.request_id)
-                job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
+                self._answer(job)
+            except Exception:  # noqa: BLE001 - logged
+                # The one thread goes on: the requests that wait have nothing to do with this one.
+                _log.exception("speech request %s could not be ended", job.request.request_id)
             finally:
                 with self._lock:
                     del self._jobs[job.request.request_id]
+
+    def _answer(self, job: _Job) -> None:
+        try:
+            if not job.stop.is_set():
+                self._speak(job)
+            job.sink.finish()
+        except ParleyError as error:
+            job.sink.fail(error)
+        except Exception as error:  # noqa: BLE001 - answered and logged
+            _log.exception("speech request %s failed", job.request.request_id)
+            job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
 
     def _speak(self, job: _Job) -> None:
         text = plain_text(job.request.text)

@@ -257,3 +257,20 @@ def test_pauses(text, pause):
 def test_speakable():
     assert all(map(is_speakable, ("a", "5", "$", "é", "你", "😀")))
     assert not any(map(is_speakable, ("", " ", "...", "—", "¿?", "()")))
+
+
+def test_a_request_that_cannot_be_ended_does_not_stop_the_others(speaker, library, caplog):
+    class Broken(Sink):
+        def fail(self, error):
+            super().fail(error)
+            raise OSError("no shared memory")
+
+    library.failure = InferenceError("no")
+    broken = Broken()
+    speaker.submit(SpeakRequest(request_id="a", text="one"), broken)
+    broken.wait()
+    library.failure = None
+    sink = Sink()
+    speaker.submit(SpeakRequest(request_id="b", text="two"), sink)
+    assert sink.wait().samples
+    assert "could not be ended" in caplog.text
