@@ -16,6 +16,7 @@ from parley.protocol import Closed, Connected, ErrorEvent, ResponseText, ToolReq
 from parley_client import CallEndedError, CallLostError, connect
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.triton import TritonTransport
 
 CLIPS = ROOT / "tests/data/conversation"
 SESSIONS = 16
@@ -47,25 +48,30 @@ class Caller:
     async def run(self):
         while time.monotonic() < self.until:
             self.calls += 1
-            # The last call of each is held to its end, so that every caller has one.
             ending = self.random.choice(("hang_up", "hang_up", "cancel", "drop"))
             try:
                 await self._call(ending)
             except (CallEndedError, CallLostError) as error:
-                self.wrong.append(repr(error))
+                self.wrong.append(f"{ending}: {error!r}")
 
     async def _call(self, ending):
         length = self.random.uniform(6, 14)
-        async with connect(self.address, tools=DEMO_TOOLS) as call:
+        transports = []
+
+        def dial():
+            transports.append(TritonTransport(self.address))
+            return transports[-1]
+
+        async with connect(self.address, tools=DEMO_TOOLS, transport=dial) as call:
             microphone = PacedMicrophone(call.send_audio)
             speaking = asyncio.create_task(microphone.run())
             listening = asyncio.create_task(self._listen(call))
             try:
                 await asyncio.sleep(self.random.uniform(0, 1))
                 microphone.speak(self.clips[self.clip][1])
-                if ending == "cancel":
+                if ending != "hang_up":
+                    # Leaves in the middle of whatever is going on.
                     await asyncio.sleep(self.random.uniform(0.2, 3))
-                    listening.cancel()  # leaves in the middle of whatever is going on
                 else:
                     await asyncio.sleep(length / 2)
                     microphone.speak(self.clips[self.clip][1])
@@ -79,8 +85,13 @@ class Caller:
                 await asyncio.wait([listening], timeout=10)
                 if closed is None or closed.reason != "ended":
                     self.wrong.append(f"hung up, closed with {closed}")
+            elif ending == "drop":
+                await transports[-1].close()  # no END, no word: the stream is cancelled
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            (heard,) = await asyncio.gather(listening, return_exceptions=True)
+            dropped = ending == "drop" and isinstance(heard, CallLostError)
+            if isinstance(heard, Exception) and not dropped:
+                self.wrong.append(f"{ending}: {heard!r}")
 
     async def _listen(self, call):
         seen_connected = 0

@@ -32,8 +32,8 @@ from parley_client.triton import TritonTransport
 async def main():
     stream = await TritonTransport(sys.argv[1]).open(sys.argv[2], 10)
     await stream.send(Frame("start", message=encode(Start()), start=True))
-    await stream.receive()
-    print("open", flush=True)
+    reply = await stream.receive()
+    print("open" if b"connected" in reply.event else reply, flush=True)
     while True:
         await stream.send(Frame("audio", audio=bytes(640)))
         await asyncio.sleep(0.02)
@@ -207,12 +207,12 @@ async def test_too_many_sessions(strict):
     await again.close()
 
 
-async def test_a_half_open_client_is_closed(line):
+async def test_an_idle_client_is_closed(line):
     await line.start()
     began = time.monotonic()
-    closed = await line.wait(Closed, IDLE_S + 5)
+    closed = await line.wait(Closed, IDLE_S + 10)
     assert (codes(line.events()), closed.reason) == (["session_idle"], "idle")
-    assert IDLE_S - 1 <= time.monotonic() - began <= IDLE_S + 2
+    assert time.monotonic() - began >= IDLE_S - 1
 
 
 async def test_audio_keeps_a_session_alive(line):
@@ -224,25 +224,58 @@ async def test_audio_keeps_a_session_alive(line):
     assert (await line.end()).reason == "ended"
 
 
-async def test_killed_clients_give_their_places_back(strict):
-    for _ in range(2 * SESSIONS + 1):  # more than there are places
-        victim = subprocess.Popen(  # noqa: ASYNC220 - waits for one line
-            [sys.executable, "-c", VICTIM, strict.endpoints.grpc, uuid.uuid4().hex],
-            stdout=subprocess.PIPE,
-            text=True,
+@pytest.fixture
+def victims(strict):
+    """Starts clients in processes of their own, each with an open session; ends them afterwards."""
+    started = []
+
+    def start():
+        name = uuid.uuid4().hex
+        victim = subprocess.Popen(
+            [sys.executable, "-c", VICTIM, strict.endpoints.grpc, name], stdout=subprocess.PIPE, text=True
         )
+        started.append(victim)
         assert victim.stdout.readline() == "open\n"
-        os.kill(victim.pid, signal.SIGKILL)
+        return victim, name
+
+    yield start
+    for victim in started:
+        victim.kill()
+        victim.communicate()
+
+
+async def open_soon(address, name=None):
+    """Hold a session within twenty seconds, however often it is refused before."""
+    async with asyncio.timeout(20):
+        while True:
+            opened = await Line.open(address, name)
+            try:
+                await opened.send("start", encode(Start()), start=True)
+                (first, *_) = await opened.until(opened.events)
+                if isinstance(first, Connected):
+                    return await opened.end()
+            finally:
+                await opened.close()
+            await asyncio.sleep(0.2)
+
+
+async def test_killed_clients_give_their_places_back(strict, victims):
+    for _ in range(2 * SESSIONS + 1):  # more than there are places
+        victim, name = victims()
+        victim.kill()
         victim.wait()
-        victim.stdout.close()
-    # An id that a killed client used is free too, once its sequence was ended for it.
-    opened = await Line.open(strict.endpoints.grpc)
-    try:
-        async with asyncio.timeout(10):
-            await opened.start()
-        assert (await opened.end()).reason == "ended"
-    finally:
-        await opened.close()
+    assert (await open_soon(strict.endpoints.grpc)).reason == "ended"
+    assert (await open_soon(strict.endpoints.grpc, name)).reason == "ended"  # its id is free too
+
+
+async def test_half_open_clients_give_their_places_back(strict, victims):
+    names = []
+    for _ in range(2 * SESSIONS):
+        victim, name = victims()
+        os.kill(victim.pid, signal.SIGSTOP)  # the connection stays, but nobody is there any more
+        names.append(name)
+    assert (await open_soon(strict.endpoints.grpc)).reason == "ended"
+    assert (await open_soon(strict.endpoints.grpc, names[0])).reason == "ended"
 
 
 async def test_stopping_the_server_closes_open_calls(tmp_path):
