@@ -43,6 +43,8 @@ class AudioBuffer:
 
     def append(self, samples: NDArray[np.int16], now: float) -> int:
         """Add a chunk; returns how many samples were dropped to make room for it."""
+        if len(samples) == 0:
+            return 0
         self._pieces.append(AudioPiece(samples, self.position, now))
         self.position += len(samples)
         self._length += len(samples)
@@ -53,13 +55,6 @@ class AudioBuffer:
     def skip(self, count: int) -> None:
         """Count ``count`` samples that are not to be heard."""
         self.position += count
-
-    def clear(self) -> int:
-        """Forget what is waiting; returns how many samples that were."""
-        waiting = self._length
-        self._pieces.clear()
-        self._length = 0
-        return waiting
 
     def take(self, limit: int, multiple: int = 1) -> AudioPiece | None:
         """Remove the oldest audio up to the next gap, at most ``limit`` samples.

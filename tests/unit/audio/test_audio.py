@@ -104,6 +104,14 @@ def test_audio_comes_out_in_order_and_at_its_position(actions, multiple):
     assert len(taken) + dropped + len(buffer) == offered
 
 
+def test_an_empty_chunk_is_nothing():
+    buffer = AudioBuffer(64)
+    assert buffer.append(ramp(0, 0), 0.0) == 0
+    assert buffer.take(32) is None
+    buffer.append(ramp(0, 8), 0.0)
+    assert len(buffer.take(32).samples) == 8
+
+
 def test_times_go_on_after_what_was_never_heard():
     line = Timeline()
     line.heard(0, 1_000)
