@@ -39,3 +39,11 @@ def test_one_instance_holds_all_streams(profile):
     assert (group.count, group.kind) == (1, group.KIND_CPU)
     sessions = int(config.parameters["max_sessions"].string_value)
     assert config.sequence_batching.oldest.max_candidate_sequences > sessions <= config.max_batch_size
+
+
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
+def test_every_session_of_the_agent_finds_a_place_for_its_audio(profile):
+    agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", "parakeet_tdt"))
+    (group,) = agent.instance_group
+    sessions = group.count * int(agent.parameters["max_sessions"].string_value)
+    assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
