@@ -25,7 +25,6 @@ class VllmEngine:
         self._types = vllm_types
         self._engine = LLMEngine.from_engine_args(engine_args)
         self.max_model_len: int = self._engine.model_config.max_model_len
-        self.tokenizer: Any = self._engine.get_tokenizer()
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request."""

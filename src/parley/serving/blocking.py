@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any, Protocol
 
 from parley.inference import InferencePort, ModelRequest, ModelResponse
 from parley.serving.bls import infer_blocking
+from parley.serving.loop_thread import LoopThread
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port, port_kind
 
@@ -45,22 +44,18 @@ class LoopBlockingPort:
 
     def __init__(self, port: InferencePort) -> None:
         self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="blocking-port", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("blocking-port")
 
     def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model; the port itself keeps the request's deadline."""
-        return asyncio.run_coroutine_threadsafe(self._port.infer(request), self._loop).result()
+        return self._loop.run(self._port.infer(request), None)
 
     def close(self) -> None:
         """Close the port and end the thread."""
         try:
-            asyncio.run_coroutine_threadsafe(self._port.close(), self._loop).result(_CLOSE_S)
+            self._loop.run(self._port.close(), _CLOSE_S)
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_CLOSE_S)
-            self._loop.close()
+            self._loop.stop(_CLOSE_S)
 
 
 def make_blocking_port(pb_utils: Any, parameters: Parameters) -> BlockingPort:

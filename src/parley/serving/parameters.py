@@ -1,7 +1,7 @@
 """Settings of a model: the ``parameters`` of its Triton configuration, and the environment.
 
 A configuration file holds what a profile needs; an operator overrides one value without a new
-file by setting ``PARLEY_<MODEL>_<NAME>``, for example ``PARLEY_QWEN3_MAX_QUEUE=32``.
+file by setting ``PARLEY_<MODEL>_<NAME>``, for example ``PARLEY_QWEN3_MAX_REQUESTS=32``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import TypeVar
 from parley.errors import ModelLoadingError
 
 T = TypeVar("T")
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
 
 
 class Parameters:
@@ -116,16 +114,6 @@ class Parameters:
         except ValueError as error:
             raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a number") from error
         return _at_least(value, minimum, raw[1])
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Yes or no."""
-        raw = self._raw(name)
-        if raw is None:
-            return default
-        value = raw[0].lower()
-        if value not in _TRUE | _FALSE:
-            raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be true or false")
-        return value in _TRUE
 
 
 def _at_least(value: T, minimum: T, source: str) -> T:

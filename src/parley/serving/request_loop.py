@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from parley.errors import ShuttingDownError
 from parley.inference import Tensor
+from parley.serving.loop_thread import LoopThread
 from parley.serving.responder import Responder
 from parley.serving.tensors import read_tensors
 
@@ -41,22 +41,11 @@ class RequestLoop:
         self._poll_cancelled_s = poll_cancelled_s
         self._tasks: dict[asyncio.Task[None], Responder] = {}
         self._watch: asyncio.Task[None] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("requests")
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Run ``work`` on the loop and wait for it; for start and stop.
-
-        Raises:
-            TimeoutError: it took too long.
-        """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            future.cancel()
-            raise
+        """See :meth:`parley.serving.loop_thread.LoopThread.run`."""
+        return self._loop.run(work, timeout_s)
 
     def submit(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; called by ``execute``."""
@@ -65,7 +54,7 @@ class RequestLoop:
             try:
                 # Copied now: the tensors are gone when execute returns.
                 inputs = read_tensors(request.inputs())
-                self._loop.call_soon_threadsafe(self._begin, responder, inputs)
+                self._loop.call(self._begin, responder, inputs)
             except Exception as error:  # noqa: BLE001 - answered and logged
                 responder.fail(error)
 
@@ -80,17 +69,14 @@ class RequestLoop:
             self.run(self._end_all(release), timeout_s)
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            self._loop.close()
+        self._loop.stop(timeout_s)
 
     def _begin(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        task = self._loop.create_task(self._answer(responder, inputs))
+        task = asyncio.create_task(self._answer(responder, inputs))
         self._tasks[task] = responder
         task.add_done_callback(self._ended)
         if self._watch is None or self._watch.done():
-            self._watch = self._loop.create_task(self._watch_callers())
+            self._watch = asyncio.create_task(self._watch_callers())
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
         with responder:

@@ -28,18 +28,12 @@ def test_unset_and_empty_values_are_defaults():
     assert parameters(name="").text("name", "default") == "default"
     assert parameters().integer("n", 5) == 5
     assert parameters().number("x", 0.5) == 0.5
-    assert parameters().flag("f", True) is True
     assert parameters().choice("c", "a", ("a", "b")) == "a"
 
 
 def test_environment_wins():
     read = parameters({"PARLEY_QWEN3_THREADS": "4"}, threads="1")
     assert read.integer("threads", 0) == 4
-
-
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("Off", False), ("no", False)])
-def test_flags(text, value):
-    assert parameters(f=text).flag("f", not value) is value
 
 
 @pytest.mark.parametrize(
@@ -49,7 +43,6 @@ def test_flags(text, value):
         (lambda p: p.integer("low", 0, minimum=1), "at least 1"),
         (lambda p: p.number("word", 0), "a number"),
         (lambda p: p.number("nan", 0), "at least"),
-        (lambda p: p.flag("word", True), "true or false"),
         (lambda p: p.choice("word", "a", ("a", "b")), "a, b"),
     ],
 )
