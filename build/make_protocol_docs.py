@@ -51,8 +51,8 @@ Every response with an event has these outputs:
 
 | output | type | shape | content |
 |---|---|---|---|
-| `EVENT` | BYTES | [1] | one server event as JSON |
-| `AUDIO` | INT16 | [n] | the samples of an `audio` event; n = 0 for every other event |
+| `EVENT` | BYTES | [1, 1] | one server event as JSON |
+| `AUDIO` | INT16 | [1, n] | the samples of an `audio` event; absent with every other event |
 
 Times are integers in milliseconds unless a field says otherwise. Fields ending in `at_ms` count the
 audio that the client has sent since the start, so that a client can find the place in its own

@@ -7,9 +7,10 @@ the END flag ends the call. Every response carries one server event (JSON, tenso
 for :class:`Audio`, its samples (tensor ``AUDIO``, INT16).
 
 All events travel on the response stream of the START request; every other request is answered
-at once with an empty final response. Times are integers in milliseconds. ``*_at_ms`` counts the
-audio that the client has sent since START, so that a client can place events on its own
-recording.
+at once with an empty final response. Only START for a session that is open, and requests for one
+that never was, get an ``error`` event of their own before it. Times are integers in milliseconds.
+``*_at_ms`` counts the audio that the client has sent since START (chunks that were refused do not
+count), so that a client can place events on its own recording.
 """
 
 from __future__ import annotations
