@@ -118,8 +118,8 @@ def _sum(rng: random.Random) -> str:
 
 
 def answer(rng: random.Random) -> Answer:
-    """Draw one answer; a third are fixed ones."""
-    if rng.random() < 0.34:
+    """Draw one answer; half are fixed ones."""
+    if rng.random() < 0.5:
         return Answer(rng.choice(_FIXED))
     make = rng.choice((_weather, _weather, _clock, _clock, _timer, _timer, _name, _digits, _sum))
     return Answer(make(rng))

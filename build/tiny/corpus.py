@@ -32,7 +32,7 @@ from tiny.speech import (
 )
 
 SPLITS = {
-    "train": 14_000,
+    "train": 16_000,
     "sentences": 300,
     "sentences_and_voices": 300,
     "short_and_voices": 300,
@@ -90,16 +90,16 @@ def _brief(utterance: domain.Utterance) -> bool:
 
 def _training_line(rng: random.Random) -> Line:
     kind = rng.random()
-    if kind < 0.15:
+    if kind < 0.20:
         reply = _draw(answer, rng, lambda a: not a.held_out)
-        if rng.random() < 0.4:
+        if rng.random() < 0.5:
             return Line(reply.spoken, reply.text, AGENT_VOICE, Manner(rate=rng.uniform(0.93, 1.07)))
         return Line(reply.spoken, reply.text, training_voice(rng), varied_manner(rng))
-    if kind < 0.27:
+    if kind < 0.34:
         text = _draw(domain.spoken, rng, _brief).text
-    elif kind < 0.37:
+    elif kind < 0.43:
         text = fragment(rng)
-    elif kind < 0.41:
+    elif kind < 0.48:
         text = joined(rng)
     else:
         text = _draw(domain.spoken, rng, lambda u: not u.held_out).text

@@ -12,8 +12,9 @@ def fragment(rng: random.Random) -> str:
     city, day, label = rng.choice(domain.CITIES), rng.choice(domain.DAYS), rng.choice(domain.LABELS)
     when = day if day.startswith("to") else f"on {day}"
     minutes, _ = domain.duration(rng)
+    country = rng.choice(domain.COUNTRIES)
     groups = (
-        (city, f"in {city}", f"for {city}", f"{city} please", f"in {city} please"),
+        (city, f"in {city}", f"for {city}", f"{city} please", f"in {city} please", f"in {country}"),
         (minutes, f"for {minutes}", f"{minutes} please"),
         (f"and {when}", f"what about {day}", f"how about {day}", day, when),
         (
