@@ -1,6 +1,6 @@
 """Train the tiny Qwen3 of ``models/tiny-qwen3``: a voice assistant that calls tools.
 
-    nice .venv-export/bin/python build/train_tiny_llm.py --seed 1 --steps 4000
+    nice .venv-export/bin/python build/train_tiny_llm.py --seed 1 --steps 6000
 
 A step takes about a second on one CPU core with AMX. The model is saved every few minutes, and
 ``--resume`` continues a run that was cut short. Needs torch, transformers and tokenizers.
@@ -42,11 +42,11 @@ LOG_STEPS = 50
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """An untrained Qwen3 of about 2.6 million parameters."""
+    """An untrained Qwen3 of 1.3 million parameters."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=640,
+        hidden_size=160,
+        intermediate_size=480,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -189,7 +189,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--resume", type=int, default=0, help="continue after this many of the steps")
