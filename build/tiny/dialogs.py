@@ -155,6 +155,10 @@ class _Writer:
     def _choose(self) -> Utterance:
         """Draw what the user says next, from this split."""
         makers = self._makers()
+        if self.split == "train":
+            makers = [
+                (weight * (3 if maker.__name__ in _LOOKS_BACK else 1), maker) for weight, maker in makers
+            ]
         while True:
             maker = self.rng.choices([maker for _, maker in makers], [weight for weight, _ in makers])[0]
             utterance = maker(self.rng)
@@ -223,8 +227,6 @@ class _Writer:
             makers.append((0.10, domain.ask_name))
         if self.answer:
             makers.append((0.04, domain.repeat))
-        if self.split == "train":
-            return [(weight * (3 if maker.__name__ in _LOOKS_BACK else 1), maker) for weight, maker in makers]
         return makers
 
     def _follow_up(self, rng: random.Random) -> Utterance:
