@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from parley.asr import checkpoint
 from parley.asr.network_services import DecoderService
 from parley.asr.networks import OnnxJoint
-from parley.asr.tdt import TdtDecoder
+from parley.asr.transducer import TransducerDecoder
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured
@@ -26,7 +26,7 @@ class TritonPythonModel:
         parameters = Parameters.from_args(args)
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.decoder, parameters, device_id=int(args["model_instance_device_id"]))
-        self._service = DecoderService(TdtDecoder.of(export, OnnxJoint(session)))
+        self._service = DecoderService(TransducerDecoder.of(export, OnnxJoint(session)))
         self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:

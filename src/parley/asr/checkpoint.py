@@ -2,7 +2,7 @@
 
 The layout is that of published exports: ``encoder-model.onnx``, ``decoder_joint-model.onnx``,
 ``vocab.txt`` (one ``token id`` per line) and ``config.json``, whose missing fields have the values
-that all of NVIDIA's Parakeet models share.
+that all of NVIDIA's Parakeet TDT models share.
 See https://huggingface.co/istupakov/parakeet-tdt-0.6b-v2-onnx.
 """
 
@@ -29,6 +29,8 @@ BLANK = "<blk>"
 class ParakeetConfig(msgspec.Struct, frozen=True):
     """What ``config.json`` says about the model."""
 
+    model_type: str = "nemo-conformer-tdt"
+    """What ends in ``rnnt`` has no durations."""
     features_size: int = 80
     """Mel bands."""
     subsampling_factor: int = 8
@@ -43,9 +45,10 @@ class ParakeetConfig(msgspec.Struct, frozen=True):
     hop_length: int = 160
     """Samples between two feature frames."""
     preemphasis: float = 0.97
-    normalize: Literal["per_feature"] = "per_feature"
+    normalize: Literal["per_feature", "NA"] = "per_feature"
+    """Each band by its own mean and deviation, or not at all."""
     durations: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Encoder frames that each duration class advances by."""
+    """Encoder frames that each duration class advances by; none for an RNN-T."""
 
     @property
     def frame_ms(self) -> int:
@@ -90,14 +93,23 @@ def load(folder: Path) -> Checkpoint:
     for name in FILES:
         if not (folder / name).is_file():
             raise WeightsNotFoundError(f"{folder} has no {name}: it is not a Parakeet export")
-    try:
-        config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=ParakeetConfig)
-    except msgspec.MsgspecError as error:
-        raise ModelLoadingError(f"{folder / CONFIG_FILE} cannot be used: {error}") from error
+    config = _read_config(folder / CONFIG_FILE)
     vocabulary = _read_vocabulary(folder / VOCABULARY_FILE)
     if BLANK not in vocabulary:
         raise ModelLoadingError(f"{folder / VOCABULARY_FILE} has no {BLANK}")
     return Checkpoint(folder, config, vocabulary, vocabulary.index(BLANK))
+
+
+def _read_config(path: Path) -> ParakeetConfig:
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=ParakeetConfig)
+    except msgspec.MsgspecError as error:
+        raise ModelLoadingError(f"{path} cannot be used: {error}") from error
+    if config.model_type.endswith("rnnt"):
+        return msgspec.structs.replace(config, durations=())
+    if any(duration < 0 for duration in config.durations) or config.durations == (0,):
+        raise ModelLoadingError(f"{path}: with durations {list(config.durations)} nothing would advance")
+    return config
 
 
 def _read_vocabulary(path: Path) -> tuple[str, ...]:

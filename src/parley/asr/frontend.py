@@ -79,6 +79,7 @@ class LogMel:
         self.hop = config.hop_length
         self.n_fft = config.n_fft
         self.preemphasis = np.float32(config.preemphasis)
+        self._normalize = config.normalize
         self._filters = mel_filters(config.features_size, config.n_fft, config.sample_rate)
         window = np.zeros(config.n_fft, np.float32)
         margin = (config.n_fft - config.win_length) // 2
@@ -100,6 +101,10 @@ class LogMel:
         pieces = np.lib.stride_tricks.sliding_window_view(emphasized, self.n_fft)[:: self.hop][:count]
         power = np.abs(np.fft.rfft(pieces * self._window, axis=1)).astype(np.float32) ** 2
         return np.asarray(np.log(self._filters @ power.T + _LOG_GUARD), np.float32)
+
+    def normalized(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The frames as the encoder wants them: f32 ``[bands, n]``."""
+        return normalize(frames) if self._normalize == "per_feature" else frames
 
     def offline(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """All frames of a whole recording, not normalised: f32 ``[bands, len(samples) // hop]``."""

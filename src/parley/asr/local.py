@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.frontend import LogMel, normalize
+from parley.asr.frontend import LogMel
 from parley.asr.networks import OnnxEncoder, OnnxJoint
-from parley.asr.tdt import TdtDecoder, Tokens
+from parley.asr.transducer import Tokens, TransducerDecoder
 from parley.asr.words import words_of
 from parley.protocol import Word
 from parley.serving.onnx import open_session
@@ -22,7 +22,7 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 class LocalModels:
     """:class:`parley.asr.rail.AcousticModels` on the CPU."""
 
-    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: TdtDecoder) -> None:
+    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: TransducerDecoder) -> None:
         self._vad = vad
         self._encoder = encoder
         self._decoder = decoder
@@ -37,7 +37,7 @@ class LocalModels:
         return cls(
             SileroVad(open_session(bundled_folder() / FILE, threads=threads)),
             OnnxEncoder(open_session(export.encoder, threads=threads)),
-            TdtDecoder.of(export, OnnxJoint(open_session(export.decoder, threads=threads))),
+            TransducerDecoder.of(export, OnnxJoint(open_session(export.decoder, threads=threads))),
         )
 
     def detect(
@@ -81,6 +81,6 @@ class Transcriber:
 
     def words(self, audio: NDArray[np.int16]) -> list[Word]:
         """Recognise a recording: i16 ``[n]``, 16 kHz mono, at least one feature frame (10 ms) long."""
-        features = normalize(self._mel.offline(audio.astype(np.float32) / np.float32(32768)))
+        features = self._mel.normalized(self._mel.offline(audio.astype(np.float32) / np.float32(32768)))
         encoded, lengths = self._models.encode(features[None], np.array([features.shape[1]], np.int64))
         return words_of(self._models.decode(encoded, lengths)[0], self._checkpoint)

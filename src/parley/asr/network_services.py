@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.networks import OnnxEncoder
-from parley.asr.tdt import TdtDecoder, TdtState, Tokens
+from parley.asr.transducer import Tokens, TransducerDecoder, TransducerState
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.serving.batching import Tensors, column, run_together, split_rows, stack_rows
@@ -124,7 +124,7 @@ class DecoderService:
     piece is the first.
     """
 
-    def __init__(self, decoder: TdtDecoder) -> None:
+    def __init__(self, decoder: TransducerDecoder) -> None:
         self._decoder = decoder
         self._state_shape = (decoder.network.layers, decoder.network.width)
 
@@ -178,22 +178,22 @@ class DecoderService:
             for count, end in zip(rows, ends, strict=True)
         ]
 
-    def _state(self, request: Tensors) -> TdtState:
+    def _state(self, request: Tensors) -> TransducerState:
         if "TARGET" not in request:
             return self._decoder.initial_state(len(request["ENCODED"]))
-        return TdtState(
+        return TransducerState(
             column(request["TARGET"], "TARGET").astype(np.int32),
-            request["HIDDEN"].transpose(1, 0, 2),
-            request["CELL"].transpose(1, 0, 2),
+            request["HIDDEN"],
+            request["CELL"],
             column(request["SKIP"], "SKIP").astype(np.int32),
         )
 
 
-def _join_states(states: Sequence[TdtState]) -> TdtState:
-    return TdtState(
+def _join_states(states: Sequence[TransducerState]) -> TransducerState:
+    return TransducerState(
         np.concatenate([state.targets for state in states]),
-        np.concatenate([state.hidden for state in states], axis=1),
-        np.concatenate([state.cell for state in states], axis=1),
+        np.concatenate([state.hidden for state in states]),
+        np.concatenate([state.cell for state in states]),
         np.concatenate([state.skip for state in states]),
     )
 
@@ -213,11 +213,11 @@ def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
     }
 
 
-def _state_outputs(state: TdtState, rows: slice) -> dict[str, Tensor]:
+def _state_outputs(state: TransducerState, rows: slice) -> dict[str, Tensor]:
     return {
         "NEXT_TARGET": state.targets[rows, None],
-        "NEXT_HIDDEN": state.hidden[:, rows].transpose(1, 0, 2),
-        "NEXT_CELL": state.cell[:, rows].transpose(1, 0, 2),
+        "NEXT_HIDDEN": state.hidden[rows],
+        "NEXT_CELL": state.cell[rows],
         "NEXT_SKIP": state.skip[rows, None],
     }
 

@@ -44,7 +44,7 @@ class OnnxEncoder:
 
 
 class OnnxJoint:
-    """The prediction and joint networks (:class:`parley.asr.tdt.JointNetwork`)."""
+    """The prediction and joint networks (:class:`parley.asr.transducer.JointNetwork`)."""
 
     def __init__(self, session: Any) -> None:
         """Use a session of ``decoder_joint-model.onnx``."""
@@ -61,7 +61,7 @@ class OnnxJoint:
         hidden: NDArray[np.float32],
         cell: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.asr.tdt.JointNetwork.step`.
+        """See :meth:`parley.asr.transducer.JointNetwork.step`.
 
         Raises:
             InferenceError: the network failed.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import AsrReply
 from parley.asr.stream import AsrStream, DecodeJob, Step
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 from parley.errors import ParleyError
 
 T = TypeVar("T")

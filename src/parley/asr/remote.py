@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, ModelResponse, Tensor
 from parley.serving.blocking import BlockingPort

@@ -29,7 +29,7 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 from parley.asr.utterance import UtteranceFeatures
 from parley.asr.words import confidence_of, text_of, words_of
 from parley.errors import InvalidMessageError

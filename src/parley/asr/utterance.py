@@ -7,7 +7,7 @@ import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.frontend import LogMel, LogMelStream, normalize
+from parley.asr.frontend import LogMel, LogMelStream
 
 _PER_MS = 16
 
@@ -68,12 +68,12 @@ class UtteranceFeatures:
 
     def so_far(self) -> NDArray[np.float32]:
         """All frames that are complete, normalised: f32 ``[bands, T]``."""
-        return normalize(self._join())
+        return self._mel.normalized(self._join())
 
     def finish(self) -> NDArray[np.float32]:
         """All frames, normalised; the utterance takes no more audio after this."""
         self._frames.append(self._stream.finish())
-        return normalize(self._join())
+        return self._mel.normalized(self._join())
 
     def cut(self, search_ms: int) -> NDArray[np.float32]:
         """Give away the frames before the quietest place of the last ``search_ms``.
@@ -91,7 +91,7 @@ class UtteranceFeatures:
         self._frames = [frames[:, at - self._first_frame :].copy()]
         self._speech = [item for item in self._speech if item[0] >= at]
         self._first_frame = at
-        return normalize(head)
+        return self._mel.normalized(head)
 
     def _join(self) -> NDArray[np.float32]:
         joined = np.concatenate(self._frames, axis=1)

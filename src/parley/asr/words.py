@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 from parley.protocol import Word
 
 _WORD_MARK = "▁"
@@ -14,9 +14,12 @@ _WORD_MARK = "▁"
 def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> list[Word]:
     """Join SentencePiece tokens into words.
 
-    A token emitted at frame ``t`` with duration ``d`` spans frames ``[t, t + d]``; a word spans its
-    tokens and has the mean of their confidences. Control tokens such as ``<unk>`` are left out.
-    Punctuation takes no time: it ends where the token before it ends.
+    A token emitted at frame ``t`` with duration ``d`` spans frames ``[t, t + d]``; one of a transducer
+    without durations spans ``[t, t + 1]``, but not beyond the start of the next word. These are
+    NeMo's rules (``_compute_offsets_tdt`` and ``_compute_offsets`` in its ``rnnt_decoding.py``) but
+    for words that would overlap. A word spans its tokens and has the mean of their confidences;
+    blanks are not tokens. Control tokens such as ``<unk>`` are left out. Punctuation takes no time:
+    it ends where the token before it ends.
 
     Args:
         tokens: one row's tokens.
@@ -24,6 +27,7 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         offset_ms: time of the encoder frame 0 (milliseconds).
     """
     frame_ms = checkpoint.config.frame_ms
+    has_durations = bool(checkpoint.config.durations)
     words: list[Word] = []
     spelling: list[str] = []
     certainty: list[float] = []
@@ -54,6 +58,8 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         if piece.startswith("<") and piece.endswith(">"):
             continue
         if piece.startswith(_WORD_MARK):
+            if not has_durations:
+                end_ms = min(end_ms, offset_ms + frame * frame_ms)
             close()
             piece = piece.removeprefix(_WORD_MARK)
         if not certainty:
@@ -62,7 +68,7 @@ def words_of(tokens: Tokens, checkpoint: Checkpoint, *, offset_ms: int = 0) -> l
         spelling.append(piece)
         certainty.append(confidence)
         if not piece or any(character.isalnum() for character in piece):
-            end_ms = offset_ms + (frame + duration) * frame_ms
+            end_ms = offset_ms + (frame + (duration if has_durations else 1)) * frame_ms
     close()
     return words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)
@@ -12,19 +12,23 @@ LAYERS, WIDTH, FEATURES = 2, 6, 5
 
 
 class RandomJoint:
-    """A small recurrent network with random weights; it emits tokens, blanks and every duration."""
+    """A small recurrent network with random weights; it emits tokens, blanks and every duration.
+
+    With ``durations=()`` it is an RNN-T.
+    """
 
     inputs = FEATURES
     layers = LAYERS
     width = WIDTH
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, durations: tuple[int, ...] = DURATIONS) -> None:
+        classes = VOCABULARY + 1 + len(durations)
         rng = np.random.default_rng(seed)
         self.rows_seen: list[int] = []
         self._embed = rng.standard_normal((VOCABULARY + 1, WIDTH)).astype(np.float32)
         self._mix = rng.standard_normal((LAYERS, WIDTH, WIDTH)).astype(np.float32)
-        self._frame = 3 * rng.standard_normal((FEATURES, VOCABULARY + 1 + len(DURATIONS))).astype(np.float32)
-        self._out = rng.standard_normal((WIDTH, VOCABULARY + 1 + len(DURATIONS))).astype(np.float32)
+        self._frame = 3 * rng.standard_normal((FEATURES, classes)).astype(np.float32)
+        self._out = rng.standard_normal((WIDTH, classes)).astype(np.float32)
 
     def step(self, frames, targets, hidden, cell):
         self.rows_seen.append(len(targets))

@@ -24,6 +24,14 @@ def test_what_the_config_does_not_say_is_as_in_published_exports(folder):
     assert export.config.frame_ms == 80
 
 
+@pytest.mark.parametrize("config", [{"durations": []}, {"model_type": "nemo-conformer-rnnt"}])
+def test_an_rnnt_has_no_durations(folder, config):
+    (folder / "config.json").write_text(json.dumps(config | {"normalize": "NA"}))
+    export = checkpoint.load(folder)
+    assert export.config.durations == ()
+    assert export.config.normalize == "NA"
+
+
 def test_the_shipped_export_says_all_sizes(export):
     assert export.config.features_size == 80
     assert len(export.vocabulary) == export.blank + 1
@@ -37,7 +45,14 @@ def test_a_missing_file_is_named(folder, name):
 
 
 @pytest.mark.parametrize(
-    "config", ["garbage", json.dumps({"sample_rate": 8000}), json.dumps({"normalize": "NA"})]
+    "config",
+    [
+        "garbage",
+        json.dumps({"sample_rate": 8000}),
+        json.dumps({"normalize": "all_features"}),
+        json.dumps({"durations": [0]}),
+        json.dumps({"durations": [0, -1]}),
+    ],
 )
 def test_another_kind_of_model_is_refused(folder, config):
     (folder / "config.json").write_text(config)

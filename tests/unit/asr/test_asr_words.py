@@ -4,18 +4,21 @@ import numpy as np
 import pytest
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.tdt import Tokens
+from parley.asr.transducer import Tokens
 from parley.asr.words import confidence_of, text_of, words_of
 
 VOCABULARY = ("<unk>", "▁hel", "lo", "▁", "w", "orld", ".", "'s", "<blk>")
 CHECKPOINT = Checkpoint(Path(), ParakeetConfig(), VOCABULARY, blank=8)
 
 
-def words(*tokens, offset_ms=0):
+RNNT = Checkpoint(Path(), ParakeetConfig(durations=()), VOCABULARY, blank=8)
+
+
+def words(*tokens, offset_ms=0, checkpoint=CHECKPOINT):
     """Words of (token, frame, duration, confidence) tuples."""
     columns = [list(column) for column in zip(*tokens, strict=True)] or [[], [], [], []]
     arrays = [np.array(column, np.int32) for column in columns[:3]]
-    return words_of(Tokens(*arrays, np.array(columns[3], np.float32)), CHECKPOINT, offset_ms=offset_ms)
+    return words_of(Tokens(*arrays, np.array(columns[3], np.float32)), checkpoint, offset_ms=offset_ms)
 
 
 def test_no_tokens_are_no_words():
@@ -52,3 +55,15 @@ def test_control_tokens_and_a_lonely_mark_are_not_words():
 
 def test_tokens_before_the_first_mark_are_a_word():
     assert [word.text for word in words((4, 0, 1, 1.0), (5, 1, 1, 1.0), (1, 2, 1, 1.0))] == ["world", "hel"]
+
+
+def test_without_durations_a_word_ends_a_frame_after_its_last_token():
+    first, second = words((1, 2, 0, 1.0), (2, 4, 0, 1.0), (1, 9, 0, 1.0), checkpoint=RNNT)
+    assert (first.start_ms, first.end_ms) == (160, 400)
+    assert (second.start_ms, second.end_ms) == (720, 800)
+
+
+def test_without_durations_a_word_does_not_reach_into_the_next_one():
+    first, second = words((1, 2, 0, 1.0), (2, 4, 0, 1.0), (1, 4, 0, 1.0), checkpoint=RNNT)
+    assert (first.start_ms, first.end_ms) == (160, 320)
+    assert (second.start_ms, second.end_ms) == (320, 400)

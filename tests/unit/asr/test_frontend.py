@@ -90,3 +90,9 @@ def test_features_of_constant_audio_are_finite(mel, level):
 
 def test_one_frame_has_no_deviation_and_becomes_zero(mel):
     assert not normalize(mel.offline(np.ones(200, np.float32))).any()
+
+
+def test_a_model_may_want_features_as_they_are():
+    frames = np.random.default_rng(0).standard_normal((80, 9)).astype(np.float32)
+    assert np.array_equal(LogMel(ParakeetConfig()).normalized(frames), normalize(frames))
+    assert np.array_equal(LogMel(ParakeetConfig(normalize="NA")).normalized(frames), frames)

@@ -5,7 +5,7 @@ import pytest
 from asr_fakes import DURATIONS, FEATURES, LAYERS, VOCABULARY, WIDTH, RandomJoint
 
 from parley.asr.network_services import DecoderService, EncoderService, VadService
-from parley.asr.tdt import TdtDecoder
+from parley.asr.transducer import TransducerDecoder
 from parley.errors import InferenceError, InvalidInputError
 
 
@@ -121,7 +121,9 @@ def test_windows_that_make_no_sense_are_refused(change):
 
 
 def decoder_service(network=None):
-    decoder = TdtDecoder(network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10)
+    decoder = TransducerDecoder(
+        network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10
+    )
     return DecoderService(decoder)
 
 

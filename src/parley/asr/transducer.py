@@ -1,11 +1,13 @@
-"""Greedy decoding of a token-and-duration transducer (TDT), many rows in lockstep.
+"""Greedy decoding of transducers, many rows in lockstep.
 
-At an encoder frame the joint network scores the next token and how many frames to advance by.
-A blank advances by at least one frame; only a token changes the prediction network's state; a
-duration may point past the end of a piece, and the rest is carried into the next one. Decoding a
-recording in pieces gives exactly what decoding it at once gives.
+At an encoder frame the joint network scores the next token; only a token changes the prediction
+network's state. A token-and-duration transducer (TDT) scores as well how many frames to advance by;
+a duration may point past the end of a piece, and the rest is carried into the next one. A
+transducer without durations (RNN-T) stays at a frame after a token and leaves it after a blank.
+Decoding a recording in pieces gives exactly what decoding it at once gives.
 
-See https://arxiv.org/abs/2304.06795 and, for the confidence, https://arxiv.org/abs/2212.08703.
+See https://arxiv.org/abs/1211.3711 (RNN-T), https://arxiv.org/abs/2304.06795 (TDT) and, for the
+confidence, https://arxiv.org/abs/2212.08703.
 """
 
 from __future__ import annotations
@@ -56,15 +58,15 @@ class JointNetwork(Protocol):
 
 
 @dataclass(frozen=True)
-class TdtState:
-    """Where decoding stands between two pieces, for ``B`` rows."""
+class TransducerState:
+    """Where decoding stands between two pieces; the first axis of every array is the row."""
 
     targets: NDArray[np.int32]
     """``[B]``: the last token, at first the blank."""
     hidden: NDArray[np.float32]
-    """``[layers, B, width]``."""
+    """``[B, layers, width]``."""
     cell: NDArray[np.float32]
-    """``[layers, B, width]``."""
+    """``[B, layers, width]``."""
     skip: NDArray[np.int32]
     """``[B]``: frames of the next piece that are already passed over."""
 
@@ -77,7 +79,7 @@ class Tokens:
     frames: NDArray[np.int32]
     """Encoder frame within the piece at which each token was emitted."""
     durations: NDArray[np.int32]
-    """Frames that each token said it lasts."""
+    """Frames that each token said it lasts; 0 from a transducer without durations."""
     confidences: NDArray[np.float32]
     """0-1."""
 
@@ -101,7 +103,7 @@ def tsallis_confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.clip(confidence, 0.0, 1.0), np.float32)
 
 
-class TdtDecoder:
+class TransducerDecoder:
     """Greedy decoding with one run of the network per symbol for all rows that are not done."""
 
     def __init__(
@@ -112,7 +114,7 @@ class TdtDecoder:
         Args:
             network: scores symbols.
             blank: id of the blank; the tokens are ``0 .. blank - 1``.
-            durations: frames that each duration class stands for.
+            durations: frames that each duration class stands for; none for an RNN-T.
             max_symbols: tokens allowed at one frame, so that no input can loop for ever.
         """
         self.network = network
@@ -121,7 +123,7 @@ class TdtDecoder:
         self._max_symbols = max_symbols
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, network: JointNetwork) -> TdtDecoder:
+    def of(cls, checkpoint: Checkpoint, network: JointNetwork) -> TransducerDecoder:
         """The decoder of an export."""
         config = checkpoint.config
         return cls(
@@ -131,10 +133,10 @@ class TdtDecoder:
             max_symbols=config.max_tokens_per_step,
         )
 
-    def initial_state(self, rows: int) -> TdtState:
+    def initial_state(self, rows: int) -> TransducerState:
         """The state before the first piece."""
-        shape = (self.network.layers, rows, self.network.width)
-        return TdtState(
+        shape = (rows, self.network.layers, self.network.width)
+        return TransducerState(
             targets=np.full(rows, self.blank, np.int32),
             hidden=np.zeros(shape, np.float32),
             cell=np.zeros(shape, np.float32),
@@ -142,8 +144,8 @@ class TdtDecoder:
         )
 
     def decode(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: TdtState
-    ) -> tuple[list[Tokens], TdtState]:
+        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: TransducerState
+    ) -> tuple[list[Tokens], TransducerState]:
         """Decode the next piece of every row.
 
         Args:
@@ -155,11 +157,14 @@ class TdtDecoder:
             Each row's new tokens, and the state for the next piece.
 
         Raises:
-            InferenceError: the network's scores are not finite.
+            InferenceError: the network's scores are not finite, or are those of another kind of
+                transducer.
         """
         rows = len(lengths)
         by_frame = np.ascontiguousarray(encoded.transpose(0, 2, 1))
-        targets, hidden, cell = state.targets.copy(), state.hidden.copy(), state.cell.copy()
+        targets = state.targets.copy()
+        # The network wants its layers first.
+        hidden, cell = state.hidden.transpose(1, 0, 2).copy(), state.cell.transpose(1, 0, 2).copy()
         at = state.skip.astype(np.int64)
         symbols = np.zeros(rows, np.int64)
         emitted: list[tuple[NDArray[np.int64], ...]] = []
@@ -169,12 +174,11 @@ class TdtDecoder:
             logits, next_hidden, next_cell = self.network.step(
                 by_frame[active, at[active]], targets[active], hidden[:, active], cell[:, active]
             )
-            if not np.isfinite(logits).all():
-                raise InferenceError("the joint network's scores are not finite")
+            self._check(logits)
             token_scores = logits[:, : self.blank + 1]
             ids = token_scores.argmax(axis=1)
-            durations = self._durations[logits[:, self.blank + 1 :].argmax(axis=1)].astype(np.int64)
             speaks = ids != self.blank
+            durations = self._durations_of(logits)
             rows_out = active[speaks]
             if len(rows_out):
                 emitted.append((rows_out, ids[speaks], at[rows_out], durations[speaks]))
@@ -188,8 +192,26 @@ class TdtDecoder:
             symbols[active[advance > 0]] = 0
             at[active] += advance
             active = active[at[active] < lengths[active]]
-        after = TdtState(targets, hidden, cell, (at - lengths).astype(np.int32))
+        after = TransducerState(
+            targets, hidden.transpose(1, 0, 2), cell.transpose(1, 0, 2), (at - lengths).astype(np.int32)
+        )
         return _by_row(rows, emitted, confidences), after
+
+    def _check(self, logits: NDArray[np.float32]) -> None:
+        classes = self.blank + 1 + len(self._durations)
+        if logits.shape[1] != classes:
+            raise InferenceError(
+                f"the joint network scores {logits.shape[1]} classes; "
+                f"{self.blank} tokens, a blank and {len(self._durations)} durations are {classes}"
+            )
+        if not np.isfinite(logits).all():
+            raise InferenceError("the joint network's scores are not finite")
+
+    def _durations_of(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
+        """How many frames each row's scores advance by: i64 ``[B]``; 0 where there is no such score."""
+        if not len(self._durations):
+            return np.zeros(len(logits), np.int64)
+        return np.asarray(self._durations[logits[:, self.blank + 1 :].argmax(axis=1)], np.int64)
 
 
 def _by_row(

@@ -2,18 +2,21 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint
 
-from parley.asr.tdt import TdtDecoder, tsallis_confidence
+from parley.asr.transducer import TransducerDecoder, TransducerState, tsallis_confidence
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY
 FIELDS = ("ids", "frames", "durations", "confidences")
 
 
-def decoder_of(network, max_symbols=10):
-    return TdtDecoder(network, blank=BLANK, durations=DURATIONS, max_symbols=max_symbols)
+KINDS = pytest.mark.parametrize("durations", [DURATIONS, ()], ids=["tdt", "rnnt"])
 
 
-def one_by_one(network, encoded, length, max_symbols=10):
+def decoder_of(network, max_symbols=10, durations=DURATIONS):
+    return TransducerDecoder(network, blank=BLANK, durations=durations, max_symbols=max_symbols)
+
+
+def one_by_one(network, encoded, length, durations, max_symbols=10):
     """Plain greedy decoding of one row: (token, frame, duration) triples."""
     hidden = np.zeros((network.layers, 1, network.width), np.float32)
     cell, target, at, symbols, found = hidden, BLANK, 0, 0, []
@@ -22,7 +25,7 @@ def one_by_one(network, encoded, length, max_symbols=10):
             encoded[:, at][None], np.array([target], np.int32), hidden, cell
         )
         token = int(scores[0, : BLANK + 1].argmax())
-        duration = DURATIONS[int(scores[0, BLANK + 1 :].argmax())]
+        duration = durations[int(scores[0, BLANK + 1 :].argmax())] if durations else 0
         advance = duration
         if token != BLANK:
             found.append((token, at, duration))
@@ -45,14 +48,15 @@ def batch():
     return rng.standard_normal((6, FEATURES, 40)).astype(np.float32), lengths
 
 
-def test_rows_in_lockstep_equal_rows_one_by_one(batch):
+@KINDS
+def test_rows_in_lockstep_equal_rows_one_by_one(batch, durations):
     encoded, lengths = batch
-    decoder = decoder_of(RandomJoint())
+    decoder = decoder_of(RandomJoint(0, durations), durations=durations)
     rows, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
     for row, values, length in zip(rows, encoded, lengths, strict=True):
-        expected = one_by_one(RandomJoint(), values, length)
+        expected = one_by_one(RandomJoint(0, durations), values, length, durations)
         assert list(zip(*(getattr(row, name).tolist() for name in FIELDS[:3]), strict=True)) == expected
-    assert {0, 1, 2, 3, 4} <= set(np.concatenate([row.durations for row in rows]).tolist())
+    assert set(np.concatenate([row.durations for row in rows]).tolist()) == set(durations or [0])
 
 
 def test_the_network_runs_once_per_symbol_for_all_rows_not_done(batch):
@@ -70,11 +74,12 @@ def test_the_network_runs_once_per_symbol_for_all_rows_not_done(batch):
     assert sum(network.rows_seen) == sum(alone)
 
 
+@KINDS
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 13])
-def test_pieces_equal_one_shot(batch, size):
+def test_pieces_equal_one_shot(batch, size, durations):
     encoded, _ = batch
     lengths = np.full(6, 40, np.int64)
-    decoder = decoder_of(RandomJoint())
+    decoder = decoder_of(RandomJoint(0, durations), durations=durations)
     whole, whole_state = decoder.decode(encoded, lengths, decoder.initial_state(6))
     state = decoder.initial_state(6)
     found = [{name: [] for name in FIELDS} for _ in range(6)]
@@ -99,6 +104,22 @@ def test_the_padding_of_a_row_is_never_read(batch):
         encoded[row, :, length:] = np.nan
     dirty, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
     assert [row.ids.tolist() for row in dirty] == [row.ids.tolist() for row in clean]
+
+
+@KINDS
+def test_the_rows_of_a_state_can_be_kept_apart(batch, durations):
+    encoded, _ = batch
+    first, second = encoded[:, :, :11], encoded[:, :, 11:30]
+    decoder = decoder_of(RandomJoint(0, durations), durations=durations)
+    _, state = decoder.decode(first, np.full(6, 11), decoder.initial_state(6))
+    together, after = decoder.decode(second, np.full(6, 19), state)
+    some = np.array([4, 1])
+    names = ("targets", "hidden", "cell", "skip")
+    part = TransducerState(*(getattr(state, name)[some] for name in names))
+    rows, part_after = decoder.decode(second[some], np.full(2, 19), part)
+    assert [row.ids.tolist() for row in rows] == [together[row].ids.tolist() for row in some]
+    for name in names:
+        assert np.array_equal(getattr(part_after, name), getattr(after, name)[some])
 
 
 def decode_script(*script, frames, max_symbols=10):
@@ -138,6 +159,27 @@ def test_scores_that_are_not_finite_are_an_error():
         decoder.decode(np.zeros((1, FEATURES, 2), np.float32), np.array([2]), decoder.initial_state(1))
 
 
+@pytest.mark.parametrize(("network", "decoder"), [((), DURATIONS), (DURATIONS, ())])
+def test_a_network_of_the_other_kind_is_an_error(batch, network, decoder):
+    decoder = decoder_of(RandomJoint(0, network), durations=decoder)
+    with pytest.raises(InferenceError, match="classes"):
+        decoder.decode(*batch, decoder.initial_state(6))
+
+
+def test_an_rnnt_leaves_a_frame_after_a_blank_or_the_limit(batch):
+    class Talker(RandomJoint):
+        def step(self, *args):
+            scores, hidden, cell = super().step(*args)
+            scores[:, BLANK] -= 1000.0
+            return scores, hidden, cell
+
+    encoded, lengths = batch
+    decoder = decoder_of(Talker(0, ()), max_symbols=3, durations=())
+    rows, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    for row, length in zip(rows, lengths, strict=True):
+        assert row.frames.tolist() == [frame for frame in range(length) for _ in range(3)]
+
+
 def test_confidence_is_zero_for_a_uniform_and_one_for_a_sure_distribution():
     sure = np.zeros((1, 129), np.float32)
     sure[0, 7] = 200.0
@@ -169,7 +211,7 @@ def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, mod
         padded[row, :, : item.shape[1]] = item
     encoded, encoded_lengths = models.encode(padded, lengths)
     together = models.decode(encoded, encoded_lengths)
-    decoder = TdtDecoder.of(export, OnnxJoint(open_session(export.decoder)))
+    decoder = TransducerDecoder.of(export, OnnxJoint(open_session(export.decoder)))
     for row, item in enumerate(features):
         alone, length = models.encode(item[None], lengths[row : row + 1])
         count = int(length[0])
