@@ -35,9 +35,11 @@ class TritonPythonModel:
         limits = StreamLimits()
         self._port = make_blocking_port(pb_utils, parameters)
         self._sessions = SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s)
+        # Below the agent's own deadline, which would otherwise come before the reason is known.
+        timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
         self._service = RecognitionService(
             export,
-            RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 10.0, minimum=0.1)),
+            RemoteModels(self._port, timeout_s=timeout_s),
             self._sessions,
             limits=StreamLimits(
                 preroll_ms=parameters.integer("preroll_ms", limits.preroll_ms),

@@ -66,14 +66,19 @@ def _read_response(response: Any) -> ModelResponse:
 
 
 def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
-    """Call a model from a synchronous ``execute`` and wait for its answer.
+    """Call a model and wait for its answer, however long it takes.
 
-    Triton offers no deadline for this call: use it only for models that answer by themselves.
+    Triton offers no deadline for this call: see :class:`parley.serving.blocking.InProcessBlockingPort`.
 
     Raises:
         ParleyError: the model failed.
     """
-    return _read_response(_triton_request(pb_utils, request).exec())
+    try:
+        return _read_response(_triton_request(pb_utils, request).exec())
+    except ParleyError:
+        raise
+    except Exception as error:
+        raise InferenceError(f"call to {request.model} failed: {error}") from error
 
 
 class _Stream:

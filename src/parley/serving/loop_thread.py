@@ -23,8 +23,8 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-        """Run ``work`` on the loop and wait for it, for ``timeout_s`` seconds (None: it has its own limit).
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run ``work`` on the loop and wait for it, for ``timeout_s`` seconds.
 
         Raises:
             TimeoutError: it took too long, and was cancelled.
