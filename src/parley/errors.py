@@ -23,6 +23,7 @@
     │   └── ContextTooLongError          context_too_long
     ├── ToolTimeoutError                 tool_timeout         retryable
     ├── AudioDroppedError                audio_dropped        retryable
+    ├── AsrFallbackError                 asr_fallback
     └── ModelLoadingError                model_loading_failed
         └── WeightsNotFoundError (FileNotFoundError)  weights_not_found
 
@@ -173,6 +174,12 @@ class AudioDroppedError(ParleyError):
 
     code = "audio_dropped"
     retryable = True
+
+
+class AsrFallbackError(ParleyError):
+    """A speech model failed or was late; another one transcribes the utterance, and nothing is lost."""
+
+    code = "asr_fallback"
 
 
 class ModelLoadingError(ParleyError):

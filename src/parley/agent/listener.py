@@ -14,6 +14,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.waiting import try_within, within
 from parley.asr.messages import (
     AsrEvent,
+    AsrFallbackEvent,
     AsrOptions,
     AsrReply,
     SpeechStartedEvent,
@@ -24,6 +25,7 @@ from parley.audio.pcm import samples_to_ms
 from parley.audio.timeline import Timeline
 from parley.engines.base import Recognizer
 from parley.errors import (
+    AsrFallbackError,
     AudioDroppedError,
     InferenceError,
     OverloadedError,
@@ -259,6 +261,9 @@ class Listener:
             )
             arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
             self._handler.speech_stopped(stopped, _now() if arrived is None else arrived)
+        elif isinstance(event, AsrFallbackEvent):
+            text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
+            self._handler.failed(AsrFallbackError(text))
         else:
             words = [
                 Word(

@@ -3,11 +3,15 @@
 Tensors of a rail: in ``AUDIO`` INT16 [1, n] (16 kHz mono PCM, n may be 0) and ``REQUEST``
 TYPE_STRING [1, 1] (:class:`AsrRequest`); out ``REPLY`` TYPE_STRING [1, 1] (:class:`AsrReply`).
 One Triton sequence is one stream of audio. Times are milliseconds since its START.
+
+A transcription model (``parakeet_transcribe``) takes a whole recording instead: in ``AUDIO`` INT16
+[1, n] and ``REQUEST`` (:class:`TranscribeRequest`); out ``REPLY`` (:class:`TranscribeReply`). Its
+times are milliseconds of the recording.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +24,11 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     vad: VadOptions = VadOptions()
     language: str = "en"
     partial_interval_ms: int = 240
-    """New audio between two partial transcripts. 0: finals only."""
+    """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
+    after every chunk that changes the text, and minds only the 0."""
+    lookahead_ms: Literal[80, 160, 560, 1120] | None = None
+    """How much audio a streaming model waits for before it decides: more is slower and more exact.
+    None: the server's choice. Other models do not look at it."""
     words: bool = True
     """Whether transcripts carry word times and confidences."""
 
@@ -60,7 +68,17 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     words: list[Word] = []
 
 
-AsrEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent
+class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fallback"):
+    """A model failed or was late, and another one transcribes this utterance in its place."""
+
+    utterance: int
+    from_model: str
+    to_model: str
+    reason: str
+    """Code of the error (see :mod:`parley.errors`)."""
+
+
+AsrEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent | AsrFallbackEvent
 
 
 class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +96,27 @@ class AsrReply(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of the shared (batched) model calls that served this piece."""
     batch: int = 1
     """How many streams were served together."""
+
+
+class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Goes with a whole recording."""
+
+    language: str = "en"
+    words: bool = True
+    """Whether the reply carries word times and confidences."""
+    phrases: list[str] = []
+    """Words and phrases that are more likely than usual, such as names."""
+
+
+class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said in a recording."""
+
+    text: str
+    confidence: float = 0.0
+    """Mean of the words' confidences, 0-1."""
+    words: list[Word] = []
+    duration_ms: int = 0
+    """Length of the recording."""
+    encoder_ms: float = 0.0
+    decoder_ms: float = 0.0
+    """Wall time of the shared (batched) model calls that served this recording."""

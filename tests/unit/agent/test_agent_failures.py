@@ -8,6 +8,7 @@ import pytest
 from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
+from parley.asr.messages import AsrFallbackEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -184,6 +185,20 @@ async def test_a_recogniser_that_is_busy_hears_the_same_audio_again():
     await call.end()
     assert len(call.rail.streams) == 1
     assert (stopped.at_ms, call.outlet.codes) == (1_000, [])
+
+
+async def test_a_recogniser_that_takes_another_model_says_so_and_the_conversation_goes_on():
+    call = FakeCall()
+    begun, stopped, final = utterance(1, 200, 1_000, "hello")
+    replaced = AsrFallbackEvent(utterance=1, from_model="first", to_model="second", reason="overloaded")
+    call.rail.script.extend([begun, (stopped[0], replaced), stopped, final])
+    await call.start()
+    await call.wait_for(ResponseDone)
+    await call.end()
+    (error,) = call.outlet.of(ErrorEvent)
+    assert (error.code, error.retryable) == ("asr_fallback", False)
+    assert error.message == "first (overloaded); second transcribes this utterance"
+    assert call.outlet.of(Transcript)[-1].text == "hello"
 
 
 async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
