@@ -14,7 +14,7 @@ from parley.launcher.installation import Installation
 def installation(tmp_path):
     program = tmp_path / "tritonserver"
     fake = Path(__file__).with_name("fake_triton.py")
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {fake} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake}" "$@"\n')
     program.chmod(0o755)
     backend = tmp_path / "python_backend"
     backend.mkdir()
