@@ -186,6 +186,7 @@ class DecoderService:
             request["HIDDEN"],
             request["CELL"],
             column(request["SKIP"], "SKIP").astype(np.int32),
+            np.zeros(len(request["ENCODED"]), np.int32),
         )
 
 
@@ -195,6 +196,7 @@ def _join_states(states: Sequence[TransducerState]) -> TransducerState:
         np.concatenate([state.hidden for state in states]),
         np.concatenate([state.cell for state in states]),
         np.concatenate([state.skip for state in states]),
+        np.concatenate([state.phrase for state in states]),
     )
 
 

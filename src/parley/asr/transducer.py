@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton, PhraseForest
 from parley.asr.checkpoint import Checkpoint
 from parley.errors import InferenceError
 
@@ -69,6 +70,8 @@ class TransducerState:
     """``[B, layers, width]``."""
     skip: NDArray[np.int32]
     """``[B]``: frames of the next piece that are already passed over."""
+    phrase: NDArray[np.int32]
+    """``[B]``: state of the row's :class:`~parley.asr.boosting.PhraseAutomaton`."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +144,26 @@ class TransducerDecoder:
             hidden=np.zeros(shape, np.float32),
             cell=np.zeros(shape, np.float32),
             skip=np.zeros(rows, np.int32),
+            phrase=np.zeros(rows, np.int32),
         )
 
     def decode(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: TransducerState
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: TransducerState,
+        boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> tuple[list[Tokens], TransducerState]:
         """Decode the next piece of every row.
+
+        A boosted phrase may win over other tokens, but not over a blank: what is not there is not
+        written.
 
         Args:
             encoded: f32 ``[B, D, T]``, the encoder's output.
             lengths: i64 ``[B]``, how many of the ``T`` frames are real.
             state: what the previous piece left.
+            boosting: each row's phrases; None: no row has any.
 
         Returns:
             Each row's new tokens, and the state for the next piece.
@@ -165,7 +177,8 @@ class TransducerDecoder:
         targets = state.targets.copy()
         # The network wants its layers first.
         hidden, cell = state.hidden.transpose(1, 0, 2).copy(), state.cell.transpose(1, 0, 2).copy()
-        at = state.skip.astype(np.int64)
+        at, phrase = state.skip.astype(np.int64), state.phrase.copy()
+        forest = PhraseForest(boosting, self.blank) if boosting else None
         symbols = np.zeros(rows, np.int64)
         emitted: list[tuple[NDArray[np.int64], ...]] = []
         confidences: list[NDArray[np.float32]] = []
@@ -181,6 +194,10 @@ class TransducerDecoder:
             durations = self._durations_of(logits)
             rows_out = active[speaks]
             if len(rows_out):
+                if forest is not None:
+                    earned = forest.scores(rows_out, phrase[rows_out])
+                    ids[speaks] = (token_scores[speaks, : self.blank] + earned).argmax(axis=1)
+                    phrase[rows_out] = forest.advance(rows_out, phrase[rows_out], ids[speaks])
                 emitted.append((rows_out, ids[speaks], at[rows_out], durations[speaks]))
                 confidences.append(tsallis_confidence(token_scores[speaks]))
                 targets[rows_out] = ids[speaks]
@@ -193,7 +210,11 @@ class TransducerDecoder:
             at[active] += advance
             active = active[at[active] < lengths[active]]
         after = TransducerState(
-            targets, hidden.transpose(1, 0, 2), cell.transpose(1, 0, 2), (at - lengths).astype(np.int32)
+            targets,
+            hidden.transpose(1, 0, 2),
+            cell.transpose(1, 0, 2),
+            (at - lengths).astype(np.int32),
+            phrase,
         )
         return _by_row(rows, emitted, confidences), after
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint
 
+from parley.asr.boosting import PhraseAutomaton, build
 from parley.asr.transducer import TransducerDecoder, TransducerState, tsallis_confidence
 from parley.errors import InferenceError
 
@@ -114,7 +115,7 @@ def test_the_rows_of_a_state_can_be_kept_apart(batch, durations):
     _, state = decoder.decode(first, np.full(6, 11), decoder.initial_state(6))
     together, after = decoder.decode(second, np.full(6, 19), state)
     some = np.array([4, 1])
-    names = ("targets", "hidden", "cell", "skip")
+    names = ("targets", "hidden", "cell", "skip", "phrase")
     part = TransducerState(*(getattr(state, name)[some] for name in names))
     rows, part_after = decoder.decode(second[some], np.full(2, 19), part)
     assert [row.ids.tolist() for row in rows] == [together[row].ids.tolist() for row in some]
@@ -146,6 +147,47 @@ def test_a_duration_past_the_end_is_carried():
     assert tokens.durations.tolist() == [4]
     assert state.skip.tolist() == [3]
     assert state.targets.tolist() == [1]
+
+
+@KINDS
+def test_boosted_phrases_win_over_other_tokens_row_by_row(batch, durations):
+    encoded, lengths = batch
+    decoder = decoder_of(RandomJoint(0, durations), durations=durations)
+    plain, _ = decoder.decode(encoded, lengths, decoder.initial_state(6))
+    nothing = PhraseAutomaton.nothing()
+    some, often = build([[3, 7, 7]], 2.0), build([[5, 2]], 50.0)
+    automata = [nothing, some, some, often, nothing, often]
+    rows, state = decoder.decode(encoded, lengths, decoder.initial_state(6), automata)
+    for row in range(6):
+        alone, _ = decoder.decode(
+            encoded[row : row + 1], lengths[row : row + 1], decoder.initial_state(1), [automata[row]]
+        )
+        assert rows[row].ids.tolist() == alone[0].ids.tolist()
+    for row in (0, 4):
+        assert rows[row].ids.tolist() == plain[row].ids.tolist()
+    for row in (3, 5):
+        ids = rows[row].ids.tolist()
+        assert ids == ([5, 2] * len(ids))[: len(ids)]
+        assert len(ids) > 5
+    assert state.phrase.tolist()[:1] == [0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 13])
+def test_a_phrase_may_go_on_in_the_next_piece(batch, size):
+    encoded, _ = batch
+    decoder = decoder_of(RandomJoint())
+    automata = [build([[3, 7, 7], [7, 1], [5, 2, 9, 4]], 1.5)] * 6
+    plain, _ = decoder.decode(encoded, np.full(6, 40), decoder.initial_state(6))
+    whole, whole_state = decoder.decode(encoded, np.full(6, 40), decoder.initial_state(6), automata)
+    state, found = decoder.initial_state(6), [[] for _ in range(6)]
+    for start in range(0, 40, size):
+        piece = encoded[:, :, start : start + size]
+        tokens, state = decoder.decode(piece, np.full(6, piece.shape[2]), state, automata)
+        for row, part in zip(found, tokens, strict=True):
+            row.extend(part.ids.tolist())
+    assert found == [row.ids.tolist() for row in whole]
+    assert found != [row.ids.tolist() for row in plain]
+    assert np.array_equal(state.phrase, whole_state.phrase)
 
 
 def test_scores_that_are_not_finite_are_an_error():

@@ -1,0 +1,113 @@
+import math
+import random
+
+import numpy as np
+import pytest
+
+from parley.asr.boosting import PhraseAutomaton, PhraseForest, build
+
+TOKENS = 6
+
+
+def walk(automaton, text):
+    """What each token of a text earned, and the credit at its end."""
+    forest = PhraseForest([automaton], TOKENS)
+    row, state, earned = np.zeros(1, np.int64), np.zeros(1, np.int32), []
+    for token in text:
+        earned.append(float(forest.scores(row, state)[0, token]))
+        state = forest.advance(row, state, np.array([token]))
+    return earned, float(forest.credit(row, state)[0])
+
+
+def worth(count, weight=1.0):
+    """What the first tokens of a phrase earn."""
+    return sum(weight * (2 + math.log(n) if n > 1 else 1) for n in range(1, count + 1))
+
+
+def test_a_phrase_earns_more_for_its_later_tokens_and_keeps_it():
+    earned, credit = walk(build([[1, 2, 3]], 2.0), [0, 1, 2, 3, 4])
+    assert earned == pytest.approx([0, 2, 2 * (2 + math.log(2)), 2 * (2 + math.log(3)), 0])
+    assert credit == 0
+
+
+def test_what_was_begun_is_taken_back():
+    earned, credit = walk(build([[1, 2, 3]], 1.0), [1, 2, 4])
+    assert earned[2] == pytest.approx(-worth(2))
+    assert credit == 0
+    _, credit = walk(build([[1, 2, 3]], 1.0), [1, 2])
+    assert credit == pytest.approx(worth(2))
+
+
+def test_a_finished_phrase_is_kept_when_a_longer_one_fails():
+    for phrases, text in (([[1, 2], [1, 2, 3, 4]], [1, 2, 3, 0]), ([[2, 3], [1, 2, 3, 4]], [1, 2, 3, 0])):
+        earned, _ = walk(build(phrases, 1.0), text)
+        assert sum(earned) == pytest.approx(worth(2))
+
+
+def test_a_failed_phrase_goes_on_as_one_that_its_end_begins():
+    earned, _ = walk(build([[1, 2, 3], [2, 4]], 1.0), [1, 2, 4])
+    assert sum(earned) == pytest.approx(worth(2))
+    earned, _ = walk(build([[1, 1, 2]], 1.0), [1, 1, 1, 1, 2])
+    assert sum(earned) == pytest.approx(worth(3))
+
+
+def begun(phrases, text):
+    """The longest end of a text that begins a phrase."""
+    prefixes = {tuple(phrase[:count]) for phrase in phrases for count in range(len(phrase) + 1)}
+    return next(tuple(text[at:]) for at in range(len(text) + 1) if tuple(text[at:]) in prefixes)
+
+
+def test_credit_depends_on_nothing_but_the_longest_phrase_begun():
+    rng = random.Random(3)
+    for _ in range(60):
+        phrases = [[rng.randrange(4) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 6))]
+        automaton = build(phrases, 1.0)
+        text = [rng.randrange(5) for _ in range(12)]
+        for end in range(len(text) + 1):
+            longest = begun(phrases, text[:end])
+            earned, credit = walk(automaton, text[:end])
+            kept = max(
+                (
+                    worth(count)
+                    for at in range(len(longest))
+                    for count in range(1, len(longest) - at + 1)
+                    if list(longest[at : at + count]) in phrases
+                ),
+                default=0.0,
+            )
+            assert credit == pytest.approx(max(worth(len(longest)) - kept, 0.0), abs=1e-5)
+            if not any(text[at : at + len(p)] == p for p in phrases for at in range(end + 1 - len(p))):
+                assert sum(earned) == pytest.approx(credit, abs=1e-4)
+
+
+def test_rows_do_not_see_each_other():
+    rng = random.Random(5)
+    automata = [
+        build([[rng.randrange(4) for _ in range(rng.randint(1, 5))] for _ in range(count)], 1.0 + count)
+        for count in (3, 1, 6, 2)
+    ]
+    automata.insert(2, PhraseAutomaton.nothing())
+    forest = PhraseForest(automata, TOKENS)
+    alone = [PhraseForest([automaton], TOKENS) for automaton in automata]
+    rows = np.array([4, 0, 2, 1, 3, 0], np.int64)
+    states = np.zeros(len(rows), np.int32)
+    visited = set()
+    for _ in range(40):
+        tokens = np.array([rng.randrange(5) for _ in rows])
+        scores, credit = forest.scores(rows, states), forest.credit(rows, states)
+        after = forest.advance(rows, states, tokens)
+        for n, row in enumerate(rows):
+            zero, state = np.zeros(1, np.int64), states[n : n + 1]
+            assert np.array_equal(scores[n], alone[row].scores(zero, state)[0])
+            assert credit[n] == alone[row].credit(zero, state)[0]
+            assert after[n] == alone[row].advance(zero, state, tokens[n : n + 1])[0]
+        states = after
+        visited |= set(states.tolist())
+    assert len(visited) > 5
+    assert not scores[2].any()
+
+
+def test_nothing_boosts_nothing():
+    automaton = build([], 1.0)
+    assert len(automaton.bonus) == 0
+    assert walk(automaton, [0, 1, 2]) == ([0, 0, 0], 0)
