@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -9,6 +10,10 @@ from tritonclient.grpc import model_config_pb2
 
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.options import ServerOptions
+
+# Triton 24.10 starts a model's process through a shell without quoting: the process dies, and
+# Triton waits for it for ever.
+_UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
 
 def model_folders(options: ServerOptions) -> list[Path]:
@@ -21,8 +26,15 @@ def check_models(options: ServerOptions) -> None:
     """Find the obvious mistakes that Triton reports badly.
 
     Raises:
-        SetupIncompleteError: there is no repository, or a model that was asked for is not in it.
+        SetupIncompleteError: there is no repository, a model that was asked for is not in it, or Triton
+            cannot use a folder of this name.
     """
+    for folder in (options.model_repository, options.state_dir):
+        if found := _UNSAFE.search(str(folder)):
+            raise SetupIncompleteError(
+                f"Triton cannot work in {folder}, because of the {found[0]!r} in its name. "
+                "Move it to a folder without blanks and special characters."
+            )
     present = [path.parent.name for path in sorted(options.model_repository.glob("*/config.pbtxt"))]
     if not present:
         raise SetupIncompleteError(

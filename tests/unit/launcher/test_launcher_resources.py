@@ -137,6 +137,15 @@ def test_a_model_that_is_not_there_is_named(repository):
         check_models(ServerOptions(model_repository=repository / "echo"))
 
 
+@pytest.mark.parametrize("name", ["my models", "models (2)", "it's"])
+def test_a_folder_that_triton_cannot_use_is_refused(repository, tmp_path, name):
+    moved = repository.rename(tmp_path / name)
+    with pytest.raises(SetupIncompleteError, match="Triton cannot work in"):
+        check_models(ServerOptions(model_repository=moved))
+    with pytest.raises(SetupIncompleteError, match="Triton cannot work in"):
+        check_models(ServerOptions(model_repository=moved.rename(repository), state_dir=tmp_path / name))
+
+
 def test_a_live_launchers_lock_is_respected(tmp_path):
     first, second = StateLock(tmp_path), StateLock(tmp_path)
     first.acquire()
