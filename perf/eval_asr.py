@@ -22,7 +22,8 @@ from parley.asr import checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.local import LocalModels, Transcriber
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.rail import Chunk, Heard, step
+from parley.asr.rail import step
+from parley.asr.step import Chunk, Heard
 from parley.asr.stream import AsrStream, StreamLimits
 from parley.asr.words import text_of
 

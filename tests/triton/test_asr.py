@@ -15,7 +15,8 @@ from parley.asr import checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.local import LocalModels
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.rail import Chunk, step
+from parley.asr.rail import step
+from parley.asr.step import Chunk
 from parley.asr.stream import AsrStream, StreamLimits
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import (

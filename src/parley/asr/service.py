@@ -1,19 +1,19 @@
-"""What ``parakeet_tdt`` does with the requests of one execution."""
+"""What an ASR rail's model does with the requests of one execution."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 import msgspec
 import numpy as np
 
-from parley.asr.checkpoint import Checkpoint
-from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
-from parley.asr.rail import AcousticModels, Chunk, Heard, step
+from parley.asr.segmentation import PER_MS
 from parley.asr.sessions import SessionTable
-from parley.asr.stream import AsrStream, StreamLimits
+from parley.asr.step import Chunk, Heard, Rail, StreamT
 from parley.errors import (
     InvalidAudioError,
     InvalidMessageError,
@@ -39,7 +39,7 @@ class StreamRequest:
     """JSON of :class:`parley.asr.messages.AsrRequest`."""
 
 
-class RecognitionService:
+class RecognitionService(Generic[StreamT]):
     """Keeps the streams and serves all requests of an execution in one step.
 
     A request that cannot be served fails alone, and its stream stays as it was.
@@ -47,64 +47,75 @@ class RecognitionService:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        models: AcousticModels,
-        sessions: SessionTable,
+        rail: Rail[StreamT],
+        sessions: SessionTable[StreamT],
         *,
-        limits: StreamLimits,
         languages: Sequence[str],
         max_chunk_ms: int,
     ) -> None:
-        """Serve ``checkpoint``.
+        """Serve the streams of a rail.
 
         Args:
-            checkpoint: whose vocabulary and front end apply.
-            models: the networks.
-            sessions: holds the streams.
-            limits: of each stream.
-            languages: what the checkpoint understands.
+            rail: recognises.
+            sessions: holds the streams; nobody else uses it.
+            languages: what the rail understands.
             max_chunk_ms: longest audio of one request.
         """
-        self._checkpoint = checkpoint
-        self._models = models
+        self._rail = rail
         self._sessions = sessions
-        self._limits = limits
         self._languages = tuple(languages)
-        self._max_chunk = max_chunk_ms * checkpoint.config.sample_rate // 1000
-        self._mel = LogMel(checkpoint.config)
+        self._max_chunk = max_chunk_ms * PER_MS
+        self._lock = threading.Lock()
 
     def serve(self, requests: Sequence[StreamRequest]) -> list[AsrReply | ParleyError]:
         """Answer each request; at most one per stream."""
-        self._sessions.sweep()
-        admitted = [self._admit(request) for request in requests]
-        heard = iter(step([chunk for chunk in admitted if isinstance(chunk, Chunk)], self._models))
-        answers: list[AsrReply | ParleyError] = []
-        for request, chunk in zip(requests, admitted, strict=True):
-            result = chunk if isinstance(chunk, ParleyError) else next(heard)
-            if isinstance(result, Heard):
-                self._sessions.update(request.key, result.stream)
-            answers.append(result.reply if isinstance(result, Heard) else result)
-            if request.end:
-                self._sessions.close(request.key)
-        return answers
+        with self._lock:
+            self._sweep()
+            admitted = [self._admit(request) for request in requests]
+            heard = iter(self._rail.step([chunk for chunk in admitted if isinstance(chunk, Chunk)]))
+            answers: list[AsrReply | ParleyError] = []
+            for request, chunk in zip(requests, admitted, strict=True):
+                result = chunk if isinstance(chunk, ParleyError) else next(heard)
+                if isinstance(result, Heard):
+                    self._sessions.update(request.key, result.stream)
+                answers.append(result.reply if isinstance(result, Heard) else result)
+                if request.end:
+                    self._close(request.key)
+            return answers
 
-    def _admit(self, request: StreamRequest) -> Chunk | ParleyError:
+    def sweep(self) -> int:
+        """Drop the streams that are idle, and return how many; may be called from any thread."""
+        with self._lock:
+            return self._sweep()
+
+    def _sweep(self) -> int:
+        idle = self._sessions.sweep()
+        for stream in idle:
+            self._rail.release(stream)
+        return len(idle)
+
+    def _close(self, key: str) -> None:
+        stream = self._sessions.close(key)
+        if stream is not None:
+            self._rail.release(stream)
+
+    def _admit(self, request: StreamRequest) -> Chunk[StreamT] | ParleyError:
         try:
             if request.start:
-                self._sessions.close(request.key)
+                self._close(request.key)
             message = _read_message(request.message)
             audio = self._read_audio(request.audio)
             if request.start:
                 self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
-            return Chunk(self._sessions.get(request.key), audio, message.flush)
+            return Chunk(self._sessions.get(request.key), audio, flush=message.flush, last=request.end)
         except ParleyError as error:
             return error
 
-    def _new_stream(self, options: AsrOptions) -> AsrStream:
+    def _new_stream(self, options: AsrOptions) -> StreamT:
         if options.language not in self._languages:
             known = ", ".join(self._languages)
             raise UnsupportedLanguageError(f"language {options.language!r} is not understood; only {known}")
-        return AsrStream(self._checkpoint, self._mel, options, self._limits)
+        return self._rail.new_stream(options)
 
     def _read_audio(self, audio: Tensor) -> Tensor:
         samples = audio.reshape(-1)

@@ -1,9 +1,9 @@
 """One stream of audio on its way to transcripts, without any model call of its own.
 
-A piece of audio goes through three calls: :meth:`AsrStream.accept` says what the voice activity
-network must look at, :meth:`AsrStream.detected` takes its probabilities and says what must be
-decoded, :meth:`AsrStream.resolve` turns the decoded tokens into events. Whoever makes the model
-calls can so make one for many streams (:mod:`parley.asr.rail`).
+A piece of audio goes through three calls: :meth:`SpeechTrack.accept` of the stream's ``track`` says
+what the voice activity network must look at, :meth:`AsrStream.detected` takes its probabilities and
+says what must be decoded, :meth:`AsrStream.resolve` turns the decoded tokens into events. Whoever
+makes the model calls can so make one for many streams (:mod:`parley.asr.rail`).
 
 An utterance is decoded anew, as a whole, for every partial text and for the final one. What is
 longer than ``window_ms`` is cut where it is quietest, and the part before the cut is settled, so
@@ -22,23 +22,22 @@ from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel
-from parley.asr.messages import (
-    AsrEvent,
-    AsrOptions,
-    SpeechStartedEvent,
-    SpeechStoppedEvent,
-    TranscriptEvent,
+from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.segmentation import (
+    FULL_SCALE,
+    PER_MS,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
 )
 from parley.asr.transducer import Tokens
 from parley.asr.utterance import UtteranceFeatures
-from parley.asr.words import confidence_of, text_of, words_of
+from parley.asr.words import text_of, transcript, words_of
 from parley.errors import InvalidMessageError
 from parley.protocol import Word
-from parley.vad.segmenter import Segmenter, SpeechBegan, SpeechEnded
-from parley.vad.silero import CONTEXT, STATE, WINDOW
 
 MAX_PARTIAL_INTERVAL_MS = 60_000
-_PER_MS = 16
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,23 @@ class DecodeJob:
 Step: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
 
 
+def check_options(options: AsrOptions) -> None:
+    """Refuse options that no stream can work with.
+
+    Raises:
+        InvalidMessageError: the interval is out of range.
+    """
+    if not 0 <= options.partial_interval_ms <= MAX_PARTIAL_INTERVAL_MS:
+        raise InvalidMessageError(
+            f"partial_interval_ms is {options.partial_interval_ms}; it must be 0 to {MAX_PARTIAL_INTERVAL_MS}"
+        )
+
+
 class AsrStream:
     """Everything that is remembered of one stream.
 
-    Its memory is bounded: ``window_ms`` of features, ``preroll_ms`` and ``min_speech_ms`` of audio,
-    and the words of ``max_utterance_ms``.
+    Its memory is bounded: ``window_ms`` of features, the audio of its ``track``, and the words of
+    ``max_utterance_ms``.
     """
 
     def __init__(
@@ -92,22 +103,14 @@ class AsrStream:
         Raises:
             InvalidMessageError: the options are out of range.
         """
-        if not 0 <= options.partial_interval_ms <= MAX_PARTIAL_INTERVAL_MS:
-            raise InvalidMessageError(
-                f"partial_interval_ms is {options.partial_interval_ms}; "
-                f"it must be 0 to {MAX_PARTIAL_INTERVAL_MS}"
-            )
+        check_options(options)
         self._checkpoint = checkpoint
         self._mel = mel
         self._options = options
         self._limits = limits
-        self._segmenter = Segmenter(options.vad, max_utterance_ms=limits.max_utterance_ms)
-        self.vad_state = np.zeros(STATE, np.float32)
-        self.vad_context = np.zeros(CONTEXT, np.float32)
-        self._audio = np.zeros(0, np.float32)
-        self._audio_start = 0
-        self._earliest_onset = 0
-        self._flush = False
+        self.track = SpeechTrack(
+            options.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=limits.max_utterance_ms
+        )
         self._utterance = 0
         self._features: UtteranceFeatures | None = None
         self._decoded_at = 0
@@ -117,59 +120,27 @@ class AsrStream:
     def fork(self) -> AsrStream:
         """Return an independent copy, so that a step can be tried and dropped if a model fails."""
         twin = copy.copy(self)
-        twin._segmenter = self._segmenter.fork()  # noqa: SLF001 - same class
-        twin._features = self._features.fork() if self._features else None  # noqa: SLF001
+        twin.track = self.track.fork()
+        twin._features = self._features.fork() if self._features else None  # noqa: SLF001 - same class
         twin._settled = list(self._settled)  # noqa: SLF001
         return twin
 
-    @property
-    def received(self) -> int:
-        """Samples of the stream so far."""
-        return self._audio_start + len(self._audio)
-
-    def accept(self, audio: NDArray[np.int16], *, flush: bool = False) -> NDArray[np.float32]:
-        """Take the next piece of audio.
-
-        Args:
-            audio: i16 ``[n]``, 16 kHz mono, any length.
-            flush: end the utterance after this piece.
-
-        Returns:
-            The windows that are now complete, f32 ``[W, 512]``; after a flush the last one is
-            padded with zeros. :meth:`detected` wants the probability of each.
-        """
-        self._flush = flush
-        self._audio = np.concatenate([self._audio, audio.astype(np.float32) / np.float32(32768)])
-        unseen = self._audio[self._segmenter.position - self._audio_start :]
-        count = len(unseen) // WINDOW
-        if flush and len(unseen) % WINDOW:
-            count += 1
-            unseen = np.pad(unseen, (0, WINDOW - len(unseen) % WINDOW))
-        return unseen[: count * WINDOW].reshape(count, WINDOW)
-
     def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
-        """Take the probabilities of the windows that :meth:`accept` returned.
+        """Take the probabilities of the windows that :meth:`SpeechTrack.accept` returned.
 
         Returns:
             What happened and what must be decoded, in order, for :meth:`resolve`.
         """
         steps: list[Step] = []
-        for probability in probabilities.tolist():
-            position = self._segmenter.position
-            change = self._segmenter.push(probability, min(WINDOW, self.received - position))
-            if self._features is not None:
-                self._hear(steps, probability)
-            if isinstance(change, SpeechBegan):
-                steps.append(self._begin(change, probability))
-            elif isinstance(change, SpeechEnded):
-                self._finish(steps, change)
-        if self._flush:
-            ended = self._segmenter.flush()
-            if ended:
-                self._finish(steps, ended)
-            self._flush = False
+        for happening in self.track.detected(probabilities):
+            if isinstance(happening, UtteranceBegan):
+                self._begin(happening)
+                steps.append(happening.event)
+            elif isinstance(happening, UtteranceAudio):
+                self._hear(steps, happening)
+            else:
+                self._finish(steps, happening)
         self._add_partial(steps)
-        self._forget()
         return steps
 
     def resolve(self, steps: Sequence[Step], decoded: Sequence[Tokens]) -> list[AsrEvent]:
@@ -198,68 +169,38 @@ class AsrStream:
             else:
                 self._last_text = text
             events.append(
-                TranscriptEvent(
-                    utterance=step.utterance,
-                    text=text,
-                    is_final=step.kind == "final",
-                    confidence=confidence_of(words),
-                    words=words if self._options.words else [],
+                transcript(
+                    step.utterance, words, is_final=step.kind == "final", with_words=self._options.words
                 )
             )
         return events
 
-    def _begin(self, change: SpeechBegan, probability: float) -> SpeechStartedEvent:
-        self._utterance += 1
-        self._decoded_at = change.onset
-        start = max(change.onset - self._limits.preroll_ms * _PER_MS, self._earliest_onset)
-        self._features = UtteranceFeatures(self._mel, start)
-        self._features.push(self._between(start, change.detected), probability)
-        return SpeechStartedEvent(utterance=self._utterance, at_ms=change.onset // _PER_MS)
+    def _begin(self, began: UtteranceBegan) -> None:
+        self._utterance = began.event.utterance
+        self._decoded_at = began.onset
+        self._features = UtteranceFeatures(self._mel, began.start)
 
-    def _hear(self, steps: list[Step], probability: float) -> None:
-        """Add the audio up to the segmenter's position to the utterance; settle a full window."""
+    def _hear(self, steps: list[Step], heard: UtteranceAudio) -> None:
+        """Add audio to the utterance; settle a full window."""
         assert self._features is not None
-        self._features.push(self._between(self._features.position, self._segmenter.position), probability)
+        self._features.push(heard.samples.astype(np.float32) / FULL_SCALE, heard.probability)
         if self._features.length_ms < self._limits.window_ms:
             return
         offset_ms = self._features.start_ms
         frames = self._features.cut(self._limits.cut_search_ms)
         steps.append(DecodeJob(self._utterance, "settle", offset_ms, frames))
 
-    def _finish(self, steps: list[Step], change: SpeechEnded) -> None:
+    def _finish(self, steps: list[Step], ended: UtteranceEnded) -> None:
         assert self._features is not None
-        steps.append(
-            SpeechStoppedEvent(
-                utterance=self._utterance,
-                at_ms=change.end // _PER_MS,
-                detected_at_ms=change.detected // _PER_MS,
-            )
-        )
+        steps.append(ended.event)
         frames = self._features.finish()
         steps.append(DecodeJob(self._utterance, "final", self._features.start_ms, frames))
         self._features = None
-        # The next utterance may reach back into this silence for its first sound, but not into
-        # this utterance's last one.
-        self._earliest_onset = (change.end + change.detected) // 2
 
     def _add_partial(self, steps: list[Step]) -> None:
-        interval = self._options.partial_interval_ms * _PER_MS
-        position = self._segmenter.position
+        interval = self._options.partial_interval_ms * PER_MS
+        position = self.track.position
         if self._features is None or interval == 0 or position - self._decoded_at < interval:
             return
         self._decoded_at = position
         steps.append(DecodeJob(self._utterance, "partial", self._features.start_ms, self._features.so_far()))
-
-    def _between(self, start: int, end: int) -> NDArray[np.float32]:
-        return self._audio[start - self._audio_start : end - self._audio_start]
-
-    def _forget(self) -> None:
-        """Drop the audio that nothing can ask for any more."""
-        if self._features is not None:
-            keep = self._features.position
-        else:
-            onset = self._segmenter.position if self._segmenter.onset is None else self._segmenter.onset
-            keep = max(onset - self._limits.preroll_ms * _PER_MS, self._earliest_onset)
-        drop = max(keep - self._audio_start, 0)
-        self._audio = self._audio[drop:]
-        self._audio_start += drop

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.asr.checkpoint import Checkpoint
+from parley.asr.messages import TranscriptEvent
 from parley.asr.transducer import Tokens
 from parley.protocol import Word
 
@@ -81,3 +82,14 @@ def text_of(words: Sequence[Word]) -> str:
 def confidence_of(words: Sequence[Word]) -> float:
     """Mean of the words' confidences; 0 where there are none."""
     return round(sum(word.confidence for word in words) / len(words), 4) if words else 0.0
+
+
+def transcript(utterance: int, words: Sequence[Word], *, is_final: bool, with_words: bool) -> TranscriptEvent:
+    """What is said of an utterance's words; ``with_words``: their times too."""
+    return TranscriptEvent(
+        utterance=utterance,
+        text=text_of(words),
+        is_final=is_final,
+        confidence=confidence_of(words),
+        words=list(words) if with_words else [],
+    )

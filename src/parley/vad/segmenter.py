@@ -109,6 +109,11 @@ class Segmenter:
         """Where the speech that is going on, or may be beginning, began."""
         return self._onset
 
+    @property
+    def quiet_since(self) -> int | None:
+        """Where the silence began that may end the utterance that is going on."""
+        return self._quiet_since
+
     def push(self, probability: float, samples: int = WINDOW) -> SpeechBegan | SpeechEnded | None:
         """Take the next window's probability.
 

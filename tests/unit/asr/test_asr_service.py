@@ -8,6 +8,7 @@ from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
+from parley.asr.rail import UtteranceRail
 from parley.asr.service import RecognitionService, StreamRequest
 from parley.asr.sessions import SessionTable
 from parley.asr.stream import StreamLimits
@@ -35,16 +36,17 @@ class Server:
         self.models = LoudnessModels()
         self.sessions = SessionTable(limit, idle_s, clock=lambda: self.now)
         self._service = RecognitionService(
-            CHECKPOINT,
-            self.models,
+            UtteranceRail(CHECKPOINT, self.models, StreamLimits()),
             self.sessions,
-            limits=StreamLimits(),
             languages=("en", "de"),
             max_chunk_ms=1000,
         )
 
     def serve(self, *requests):
         return self._service.serve(requests)
+
+    def sweep(self):
+        return self._service.sweep()
 
     def one(self, *args, **kwargs):
         return self.serve(request(*args, **kwargs))[0]
@@ -142,7 +144,7 @@ def test_an_idle_stream_is_freed_and_a_used_one_is_not(server):
     server.now = 50.0
     server.one("b", audio=SPEECH[:10])
     server.now = 70.0
-    assert server.sessions.sweep() == 1
+    assert server.sweep() == 1
     assert isinstance(server.one("a"), SessionNotFoundError)
     assert isinstance(server.one("b"), AsrReply)
 

@@ -7,7 +7,8 @@ from asr_fakes import LoudnessModels
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.rail import Chunk, Heard, step
+from parley.asr.rail import step
+from parley.asr.step import Chunk, Heard
 from parley.asr.stream import AsrStream, StreamLimits
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
@@ -182,7 +183,7 @@ def test_memory_of_a_stream_is_bounded():
     def size(stream):
         features = stream._features
         held = sum(frames.nbytes for frames in features._frames) if features else 0
-        return stream._audio.nbytes + held + 16 * len(features._speech if features else ())
+        return stream.track._audio.nbytes + held + 16 * len(features._speech if features else ())
 
     stream = new_stream(window_ms=2000, max_utterance_ms=8000)
     largest = []

@@ -7,7 +7,8 @@ import pytest
 from parley.asr.frontend import LogMel
 from parley.asr.local import Transcriber
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.rail import Chunk, step
+from parley.asr.rail import step
+from parley.asr.step import Chunk
 from parley.asr.stream import AsrStream, StreamLimits
 from parley.asr.words import text_of
 
