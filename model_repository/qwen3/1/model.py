@@ -7,7 +7,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.llm.handler import ChatHandler
-from parley.llm.loading import START_TIMEOUT_S, load_chat_service
+from parley.llm.loading import load_chat_service
+from parley.llm.starting import START_TIMEOUT_S
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters
 from parley.serving.request_loop import RequestLoop

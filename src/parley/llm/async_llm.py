@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from parley.errors import DeadlineExceededError, InferenceError, ModelUnavailableError, ParleyError
-from parley.llm.engine import EngineRequest, Progress
-from parley.llm.vllm_types import read_output, sampling_params
+from parley.llm.engine import Identified, Progress, Translation
+
+RequestT = TypeVar("RequestT", bound=Identified)
 
 
-class AsyncEngine:
+class AsyncEngine(Generic[RequestT]):
     """:class:`parley.llm.engine.Engine` over ``AsyncLLM``.
 
     Args:
         engine_args: vLLM's ``AsyncEngineArgs``.
+        translation: of the engine's requests.
         stall_timeout_s: seconds without progress after which a request fails.
     """
 
-    def __init__(self, engine_args: Any, *, stall_timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, engine_args: Any, translation: Translation[RequestT], *, stall_timeout_s: float = 120.0
+    ) -> None:
+        self._translation = translation
         self._engine = AsyncLLM.from_engine_args(engine_args)
         self._stall_timeout_s = stall_timeout_s
         self._running: set[str] = set()
@@ -31,7 +36,7 @@ class AsyncEngine:
         self._aborted: set[str] = set()
         self.max_model_len: int = self._engine.model_config.max_model_len
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+    async def generate(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason."""
         request_id = request.request_id
         self._running.add(request_id)
@@ -56,14 +61,14 @@ class AsyncEngine:
         """Fail what is running and free the engine."""
         await asyncio.to_thread(self._engine.shutdown, 3.0)
 
-    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
-        prompt = {"prompt_token_ids": list(request.prompt)}
-        outputs = self._engine.generate(prompt, sampling_params(request), request.request_id)
+    async def _outputs(self, request: RequestT) -> AsyncGenerator[Progress, None]:
+        prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
+        outputs = self._engine.generate(prompt, sampling, request.request_id)
         async with aclosing(outputs):  # closing it early also aborts the request
             while True:
                 try:
                     async with asyncio.timeout(self._stall_timeout_s):
-                        progress = read_output(await anext(outputs))
+                        progress = self._translation.read(await anext(outputs))
                 except StopAsyncIteration:
                     return
                 except TimeoutError as error:

@@ -1,15 +1,27 @@
-"""What the chat service expects of an inference engine."""
+"""What the services expect of an inference engine."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
+
+
+class Identified(Protocol):
+    """Any request to an engine."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique among the requests that run."""
+        ...
+
+
+RequestT_contra = TypeVar("RequestT_contra", bound=Identified, contravariant=True)
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One prompt to be continued."""
+    """One prompt of text to be continued."""
 
     request_id: str
     prompt: Sequence[int]
@@ -31,6 +43,8 @@ class Progress:
     """Prompt tokens served from the prefix cache; the same in every report of a request."""
     finish_reason: Literal["stop", "length", "abort"] | None = None
     """Set in the last report."""
+    token_ids: tuple[int, ...] = ()
+    """The tokens themselves, from models whose tokens are not text."""
 
     def __add__(self, later: Progress) -> Progress:
         """One report that says the same as two."""
@@ -39,13 +53,30 @@ class Progress:
             self.tokens + later.tokens,
             max(self.cached_tokens, later.cached_tokens),
             later.finish_reason,
+            self.token_ids + later.token_ids,
         )
 
 
-class Engine(Protocol):
+class Translation(Protocol[RequestT_contra]):
+    """Between one kind of request and vLLM's own types; needs vLLM imported."""
+
+    def prompt(self, request: RequestT_contra) -> Any:
+        """The prompt, as vLLM's ``add_request`` takes it."""
+        ...
+
+    def sampling(self, request: RequestT_contra) -> Any:
+        """How tokens are drawn: ``SamplingParams``."""
+        ...
+
+    def read(self, output: Any) -> Progress:
+        """What a ``RequestOutput`` says; raises ``InferenceError`` if it tells of a failure."""
+        ...
+
+
+class Engine(Protocol[RequestT_contra]):
     """Continues prompts, many at a time. Used from one event loop."""
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+    def generate(self, request: RequestT_contra) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason; raises a ``ParleyError`` on failure.
 
         Closing the generator early frees what the request holds in the engine.

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from parley.errors import (
     DeadlineExceededError,
@@ -21,18 +21,19 @@ from parley.errors import (
     ParleyError,
     ShuttingDownError,
 )
-from parley.llm.engine import EngineRequest, Progress
+from parley.llm.engine import Identified, Progress, RequestT_contra
 
 _log = logging.getLogger(__name__)
 
 
 Report: TypeAlias = Progress | ParleyError
+RequestT = TypeVar("RequestT", bound=Identified)
 
 
-class SteppedEngine(Protocol):
+class SteppedEngine(Protocol[RequestT_contra]):
     """The part of vLLM's ``LLMEngine`` that is used, in the project's types."""
 
-    def add(self, request: EngineRequest) -> None:
+    def add(self, request: RequestT_contra) -> None:
         """Queue a request; raises ``ValueError`` if it cannot be run."""
         ...
 
@@ -81,10 +82,10 @@ class _Mailbox:
         return report
 
 
-_Command: TypeAlias = Callable[[SteppedEngine], None]
+_Command: TypeAlias = Callable[[SteppedEngine[RequestT]], None]
 
 
-class InProcessEngine:
+class InProcessEngine(Generic[RequestT]):
     """:class:`parley.llm.engine.Engine` over an engine that is stepped by hand.
 
     Args:
@@ -98,13 +99,13 @@ class InProcessEngine:
 
     def __init__(
         self,
-        create: Callable[[], SteppedEngine],
+        create: Callable[[], SteppedEngine[RequestT]],
         *,
         start_timeout_s: float = 600.0,
         stall_timeout_s: float = 120.0,
     ) -> None:
         self._stall_timeout_s = stall_timeout_s
-        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[_Command[RequestT] | None] = queue.SimpleQueue()
         # Of the engine's thread alone.
         self._mailboxes: dict[str, tuple[asyncio.AbstractEventLoop, _Mailbox]] = {}
         self._lock = threading.Lock()
@@ -120,12 +121,12 @@ class InProcessEngine:
             self._commands.put(None)  # should it start after all, it ends at once
             raise DeadlineExceededError(f"the engine did not start within {start_timeout_s:g} s") from error
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+    async def generate(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         """Report progress until it has a finish reason."""
         loop = asyncio.get_running_loop()
         mailbox = _Mailbox()
 
-        def add(engine: SteppedEngine) -> None:
+        def add(engine: SteppedEngine[RequestT]) -> None:
             self._mailboxes[request.request_id] = loop, mailbox
             try:
                 engine.add(request)
@@ -155,7 +156,7 @@ class InProcessEngine:
     async def abort(self, request_id: str) -> None:
         """End a request within one step; unknown ids are not an error."""
 
-        def abort(engine: SteppedEngine) -> None:
+        def abort(engine: SteppedEngine[RequestT]) -> None:
             if request_id in self._mailboxes:
                 engine.abort(request_id)
                 self._report([(request_id, Progress(finish_reason="abort"))])
@@ -172,13 +173,13 @@ class InProcessEngine:
         if self._thread.is_alive():
             _log.error("the engine did not stop within 10 s")
 
-    def _submit(self, command: _Command) -> None:
+    def _submit(self, command: _Command[RequestT]) -> None:
         with self._lock:
             if self._ended is not None:
                 raise self._ended
             self._commands.put(command)
 
-    def _run(self, create: Callable[[], SteppedEngine], started: Future[None]) -> None:
+    def _run(self, create: Callable[[], SteppedEngine[RequestT]], started: Future[None]) -> None:
         try:
             engine = create()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the start
@@ -194,7 +195,7 @@ class InProcessEngine:
             end = ModelUnavailableError(f"the engine has died: {error}")
         self._end(engine, end)
 
-    def _obey(self, engine: SteppedEngine) -> bool:
+    def _obey(self, engine: SteppedEngine[RequestT]) -> bool:
         """Run the commands that wait, or wait for one if there is nothing to do; False: stop."""
         while True:
             try:
@@ -222,7 +223,7 @@ class InProcessEngine:
             except RuntimeError:
                 _log.warning("%d reports came after their event loop was closed", len(delivery))
 
-    def _end(self, engine: SteppedEngine, end: ParleyError) -> None:
+    def _end(self, engine: SteppedEngine[RequestT], end: ParleyError) -> None:
         with self._lock:
             self._ended = end
         # Requests that were submitted but not added: give them a mailbox, so that they fail too.
@@ -240,7 +241,7 @@ class InProcessEngine:
 class _Ended:
     """Stands in for an engine that is gone."""
 
-    def add(self, request: EngineRequest) -> None:
+    def add(self, request: Identified) -> None:
         """Take a request that will be failed at once."""
 
     def abort(self, request_id: str) -> None:

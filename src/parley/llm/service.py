@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from parley.errors import InferenceError, InvalidMessageError, OverloadedError
+from parley.errors import InferenceError, InvalidMessageError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Progress
 from parley.llm.messages import (
@@ -19,7 +19,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.llm.tool_stream import BadCall, Piece, Text, ToolStream
-from parley.serving.early_aborts import EarlyAborts
+from parley.serving.admission import Admission
 
 
 class ChatService:
@@ -34,7 +34,7 @@ class ChatService:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine[EngineRequest],
         prompts: PromptBuilder,
         *,
         max_requests: int = 64,
@@ -42,14 +42,12 @@ class ChatService:
     ) -> None:
         self._engine = engine
         self._prompts = prompts
-        self._max_requests = max_requests
-        self._active: set[str] = set()
-        self._early_aborts = EarlyAborts(clock=clock)
+        self._admission = Admission(max_requests, clock=clock)
 
     @property
     def active(self) -> int:
         """Requests running or waiting."""
-        return len(self._active)
+        return len(self._admission)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; the last event is ``Completed``.
@@ -62,29 +60,20 @@ class ChatService:
             InferenceError: the engine failed, or the model wrote a call that cannot be read.
         """
         request_id = request.request_id
-        if not request_id:
-            raise InvalidMessageError("request_id is empty")
-        if self._early_aborts.take(request_id):
+        if self._admission.was_aborted(request_id):
             yield Completed(finish_reason="abort")
             return
-        if request_id in self._active:
-            raise InvalidMessageError(f"request id {request_id!r} is in use")
-        if len(self._active) >= self._max_requests:
-            raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
-        self._active.add(request_id)
-        try:
+        with self._admission.place(request_id):
             async with aclosing(self._run(request)) as events:
                 async for event in events:
                     yield event
-        finally:
-            self._active.discard(request_id)
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or still on its way here."""
-        if request_id in self._active:
+        if request_id in self._admission:
             await self._engine.abort(request_id)
         else:
-            self._early_aborts.add(request_id)
+            self._admission.abort_early(request_id)
 
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from parley.errors import ParleyError
-from parley.llm.engine import EngineRequest
+from parley.llm.engine import Identified, Translation
 from parley.llm.inprocess import Report
 
+RequestT = TypeVar("RequestT", bound=Identified)
 
-class VllmEngine:
+
+class VllmEngine(Generic[RequestT]):
     """:class:`SteppedEngine` over vLLM's ``LLMEngine``.
 
     Args:
         engine_args: vLLM's ``EngineArgs``.
+        translation: of the engine's requests.
     """
 
-    def __init__(self, engine_args: Any) -> None:
+    def __init__(self, engine_args: Any, translation: Translation[RequestT]) -> None:
         # Importing vLLM takes seconds and needs a prepared environment.
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        from parley.llm import vllm_types  # noqa: PLC0415
-
-        self._types = vllm_types
+        self._translation = translation
         self._engine = LLMEngine.from_engine_args(engine_args)
         self.max_model_len: int = self._engine.model_config.max_model_len
 
-    def add(self, request: EngineRequest) -> None:
+    def add(self, request: RequestT) -> None:
         """Queue a request."""
-        prompt = {"prompt_token_ids": list(request.prompt)}
-        self._engine.add_request(request.request_id, prompt, self._types.sampling_params(request))
+        prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
+        self._engine.add_request(request.request_id, prompt, sampling)
 
     def abort(self, request_id: str) -> None:
         """Forget a request."""
@@ -49,6 +50,6 @@ class VllmEngine:
 
     def _read(self, output: Any) -> Report:
         try:
-            return self._types.read_output(output)
+            return self._translation.read(output)
         except ParleyError as error:
             return error

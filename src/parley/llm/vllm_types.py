@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -17,8 +19,16 @@ from parley.llm.engine import EngineRequest, Progress
 _REASONS = ("stop", "length", "abort")
 
 
-def read_engine_args(path: Path, weights: Path, *, asynchronous: bool) -> Any:
+def read_engine_args(
+    path: Path, weights: Path, *, asynchronous: bool, fixed: Mapping[str, Any] = MappingProxyType({})
+) -> Any:
     """Engine arguments: a flat JSON object of vLLM's own names, and the weights' folder.
+
+    Args:
+        path: the JSON file.
+        weights: the folder, unless the file names a ``model`` itself.
+        asynchronous: whether ``AsyncEngineArgs`` are wanted.
+        fixed: arguments that count whatever the file says.
 
     Raises:
         ModelLoadingError: the file is missing, is not JSON, or names arguments vLLM has not.
@@ -33,24 +43,35 @@ def read_engine_args(path: Path, weights: Path, *, asynchronous: bool) -> Any:
         raise ModelLoadingError(f"{path}: vLLM has no engine argument {', '.join(sorted(unknown))}")
     values.setdefault("model", str(weights))
     try:
-        return kind(**values)
+        return kind(**{**values, **fixed})
     except (TypeError, ValueError) as error:
         raise ModelLoadingError(f"{path}: {error}") from error
 
 
-def sampling_params(request: EngineRequest) -> Any:
-    """How vLLM is to draw this request's tokens: reported as pieces, with text."""
-    return SamplingParams(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        max_tokens=request.max_tokens,
-        seed=request.seed,
-        output_kind=RequestOutputKind.DELTA,
-    )
+class TextTranslation:
+    """:class:`parley.llm.engine.Translation` of requests for text."""
+
+    def prompt(self, request: EngineRequest) -> Any:
+        """The prompt, as token ids."""
+        return {"prompt_token_ids": list(request.prompt)}
+
+    def sampling(self, request: EngineRequest) -> Any:
+        """How tokens are drawn: reported as pieces, with text."""
+        return SamplingParams(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def read(self, output: RequestOutput) -> Progress:
+        """What one of vLLM's reports says."""
+        return read_output(output)
 
 
 def read_output(output: RequestOutput) -> Progress:
-    """What one of vLLM's reports says."""
+    """What one of vLLM's reports says, its tokens only counted."""
     piece = output.outputs[0]
     reason = piece.finish_reason
     if reason is not None and reason not in _REASONS:

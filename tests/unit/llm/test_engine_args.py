@@ -18,7 +18,7 @@ from parley.errors import ModelLoadingError
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
 prepare_environment(engine_in_process=True, threads=1, cache_dir=folder / "cache")
 from parley.llm.engine import EngineRequest
-from parley.llm.vllm_types import read_engine_args, sampling_params
+from parley.llm.vllm_types import TextTranslation, read_engine_args
 def message(path):
     try:
         read_engine_args(path, weights, asynchronous=False)
@@ -26,7 +26,7 @@ def message(path):
         return str(error)
 gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True)
 cpu = read_engine_args(Path(sys.argv[3]) / "model.cpu.json", weights, asynchronous=False)
-drawn = sampling_params(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
+drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
 print(json.dumps({
     "gpu": [type(gpu).__name__, gpu.model, gpu.max_model_len, gpu.enable_prefix_caching],
     "cpu": [type(cpu).__name__, cpu.model, cpu.max_num_seqs, cpu.block_size],
