@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 from parley.engines.base import ChatModel, Recognizer, Synthesizer
 from parley.engines.espeak import EspeakSpeaker
@@ -12,10 +12,30 @@ from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ModelLoadingError
 from parley.inference import InferencePort
 
-MakeRecognizer: TypeAlias = Callable[[InferencePort, str], Recognizer]
-"""The second argument is a correlation id that no other open stream has."""
-MakeChatModel: TypeAlias = Callable[[InferencePort], ChatModel]
-MakeSynthesizer: TypeAlias = Callable[[InferencePort], Synthesizer]
+
+class MakeRecognizer(Protocol):
+    """Makes a recogniser for one stream."""
+
+    def __call__(self, port: InferencePort, correlation_id: str, *, timeout_s: float) -> Recognizer:
+        """``correlation_id``: no other open stream has it; ``timeout_s``: for each answer (seconds)."""
+        ...
+
+
+class MakeChatModel(Protocol):
+    """Makes a chat model."""
+
+    def __call__(self, port: InferencePort, *, timeout_s: float) -> ChatModel:
+        """``timeout_s``: for the first event, and for each that follows (seconds)."""
+        ...
+
+
+class MakeSynthesizer(Protocol):
+    """Makes a synthesizer."""
+
+    def __call__(self, port: InferencePort, *, timeout_s: float) -> Synthesizer:
+        """``timeout_s``: for the first audio, and for each piece that follows (seconds)."""
+        ...
+
 
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,

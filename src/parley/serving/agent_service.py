@@ -36,6 +36,8 @@ from parley.serving.tensors import read_tensors
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
+# The agent keeps its deadlines itself: an engine's own must not come before them.
+_ENGINE_MARGIN_S = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -80,16 +82,8 @@ class AgentService:
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
-        make_recognizer = find_engine(RECOGNIZERS, config.asr)
-        make_chat = find_engine(CHAT_MODELS, config.llm)
-        make_synthesizer = find_engine(SYNTHESIZERS, config.tts)
         self._port = make_port(self._pb, parameters)
-        engines = Engines(
-            partial(make_recognizer, EndingPort(self._port)),
-            make_chat(self._port),
-            make_synthesizer(self._port),
-        )
-        self._host = Host(engines, config, self._release)
+        self._host = Host(make_engines(config, self._port), config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
 
     async def _close(self) -> None:
@@ -120,6 +114,22 @@ class AgentService:
             sequence=SequenceFlags(session_id, end=True),
         )
         await _last_response(self._port, request)
+
+
+def make_engines(config: AgentConfig, port: InferencePort) -> Engines:
+    """The engines that the settings name, on ``port``.
+
+    Raises:
+        ModelLoadingError: there is no engine of such a name.
+    """
+    limits = config.deadlines
+    return Engines(
+        partial(
+            find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
+        ),
+        find_engine(CHAT_MODELS, config.llm)(port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
+        find_engine(SYNTHESIZERS, config.tts)(port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
+    )
 
 
 class EndingPort:

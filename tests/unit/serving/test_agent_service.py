@@ -1,0 +1,54 @@
+from contextlib import aclosing
+
+import pytest
+
+from parley.agent.config import AgentConfig, Deadlines
+from parley.asr.messages import AsrOptions
+from parley.errors import InferenceError, ModelLoadingError
+from parley.llm.messages import ChatMessage, GenerateRequest
+from parley.serving.agent_service import make_engines
+from parley.tts.messages import SpeakRequest
+
+
+class SilentPort:
+    """Writes down how long each model is waited for; answers nothing."""
+
+    def __init__(self):
+        self.timeouts = {}
+
+    async def infer(self, request):
+        self.timeouts[request.model] = request.timeout_s
+        raise InferenceError("no answer")
+
+    async def stream(self, request):
+        self.timeouts[request.model] = request.timeout_s
+        raise InferenceError("no answer")
+        yield
+
+
+async def ask_all(engines):
+    with pytest.raises(InferenceError):
+        await engines.recognizer("stream").start(AsrOptions())
+    chat = GenerateRequest(request_id="c", messages=[ChatMessage(role="user", content="hello")])
+    for answer in (
+        engines.chat.generate(chat),
+        engines.synthesizer.speak(SpeakRequest(request_id="s", text="hello")),
+    ):
+        async with aclosing(answer):
+            with pytest.raises(InferenceError):
+                await anext(answer)
+
+
+@pytest.mark.parametrize(("asr_s", "llm_s", "tts_s"), [(0.5, 0.6, 0.7), (100.0, 200.0, 300.0)])
+async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
+    port = SilentPort()
+    await ask_all(make_engines(AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port))
+    margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
+    for model, deadline_s in margins.items():
+        assert deadline_s < port.timeouts[model] <= deadline_s + 5
+
+
+@pytest.mark.parametrize("kind", ["asr", "llm", "tts"])
+def test_an_engine_that_does_not_exist_is_named(kind):
+    with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
+        make_engines(AgentConfig(**{kind: "nope"}), SilentPort())
