@@ -88,6 +88,8 @@ def build_environment(
     host = "127.0.0.1" if options.grpc_address in ("0.0.0.0", "::") else options.grpc_address  # noqa: S104
     environment["PARLEY_GRPC_URL"] = f"{host}:{options.grpc_port}"
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
-    # On few cores the models' own thread pools only fight each other.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
+    # On few cores the models' own thread pools only fight each other. This one is numpy's; those of
+    # onnxruntime and vLLM are each model's own parameter `threads`.
+    if "OMP_NUM_THREADS" not in environment:
+        environment.setdefault("OPENBLAS_NUM_THREADS", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
     return environment | dict(options.environment)

@@ -71,6 +71,15 @@ def test_the_callers_environment_wins_over_defaults(installation):
     assert build_environment(installation, ServerOptions(), {})["LC_ALL"] == "C.UTF-8"
 
 
+def test_only_the_operator_overrules_a_models_own_threads(installation):
+    found = build_environment(installation, ServerOptions(), {})
+    assert "OMP_NUM_THREADS" not in found
+    assert int(found["OPENBLAS_NUM_THREADS"]) >= 1
+    found = build_environment(installation, ServerOptions(), {"OMP_NUM_THREADS": "8"})
+    assert found["OMP_NUM_THREADS"] == "8"
+    assert "OPENBLAS_NUM_THREADS" not in found
+
+
 def test_the_command_line_becomes_options():
     line = "--any-port --grpc-port 9 --load-model a --load-model b --name x -- --log-verbose=1"
     options = read_options(parser().parse_args(line.split()))
