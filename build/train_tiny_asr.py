@@ -16,15 +16,18 @@ Needs NeMo (``pip install 'nemo_toolkit[asr]' onnx jiwer``) and the programs of 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from tiny.asr_model import build, export, make_tokenizer
-from tiny.asr_training import Budget, Trainer
+from tiny.asr_model import DURATIONS, build, export, make_tokenizer
+from tiny.asr_training import Budget, Recipe, Trainer
 from tiny.corpus import SPLITS, make
+from tiny.transducer_loss import tdt_loss
 
 ROOT = Path(__file__).resolve().parent.parent
+RECIPE = Recipe(loss=partial(tdt_loss, durations=DURATIONS, sigma=0.02))
 STEPS = ("all", "data", "train", "export")
 
 
@@ -56,7 +59,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer(clips["train"].texts, args.work / "tokenizer")
     model = build(args.work / "tokenizer")
-    trainer = Trainer(model, tokenizer, clips["train"], args.work, args.seed)
+    trainer = Trainer(model, tokenizer, clips["train"], args.work, seed=args.seed, recipe=RECIPE)
     if args.step in ("train", "all"):
         trials = {split: clips[split] for split in SPLITS if split != "train"}
         trainer.run(Budget(args.minutes, args.steps), trials)

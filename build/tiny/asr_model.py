@@ -9,6 +9,7 @@ See https://arxiv.org/abs/2304.06795 (TDT) and https://arxiv.org/abs/2305.05084 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ N_FFT = 512
 WINDOW = 400
 HOP = 160
 FEATURES = 80
+SILENCE = math.log(2**-24)
+"""Log-mel energy of digital silence, before any normalisation."""
 SUBSAMPLING = 8
 FRAME = HOP * SUBSAMPLING
 """Samples per encoder output frame (80 ms)."""
@@ -148,7 +151,7 @@ def configuration(tokenizer: Path) -> DictConfig:
                 "durations": list(DURATIONS),
                 "greedy": {"max_symbols": MAX_SYMBOLS},
             },
-            # Only its name is used: NeMo's own loss has no CPU kernel, see `tiny.tdt_loss`.
+            # Only its name is used: NeMo's own loss has no CPU kernel, see `tiny.transducer_loss`.
             "loss": {"loss_name": "tdt", "tdt_kwargs": {"durations": list(DURATIONS)}},
             "optim": {"name": "adamw", "lr": 1e-3},
         }
@@ -171,20 +174,29 @@ def export(model: EncDecRNNTBPEModel, folder: Path) -> None:
     model.eval()
     model.export(str(folder / "model.onnx"))
     for name in ("encoder-model.onnx", "decoder_joint-model.onnx"):
-        graph = onnx.load(folder / name)
-        for node in graph.graph.node:
-            # The tracer's notes are several times larger than the graph itself.
-            node.doc_string = ""
-            del node.metadata_props[:]
-        onnx.save(graph, folder / name)
+        onnx.save(without_notes(onnx.load(folder / name)), folder / name)
+    write_vocabulary(model, folder)
+    (folder / "config.json").write_text(json.dumps(sizes(), indent=2) + "\n")
+
+
+def without_notes(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """``graph`` without the tracer's notes, which are several times larger than the graph itself."""
+    for node in graph.graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+    return graph
+
+
+def write_vocabulary(model: EncDecRNNTBPEModel, folder: Path) -> None:
+    """Write ``vocab.txt``: a token and its id on each line, the blank last."""
     tokens = [*model.tokenizer.vocab, "<blk>"]
     (folder / "vocab.txt").write_text(
         "".join(f"{token} {index}\n" for index, token in enumerate(tokens)), encoding="utf-8"
     )
-    (folder / "config.json").write_text(json.dumps(_sizes(), indent=2) + "\n")
 
 
-def _sizes() -> dict[str, Any]:
+def sizes() -> dict[str, Any]:
+    """What ``config.json`` says of the offline model."""
     return {
         "model_type": "nemo-conformer-tdt",
         "features_size": FEATURES,

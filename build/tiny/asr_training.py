@@ -1,11 +1,12 @@
-"""The training loop of the tiny recogniser: flat start, then transducer and CTC together, on one CPU."""
+"""The training loop of the tiny recognisers: flat start, then transducer and CTC together, on one CPU."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,15 @@ import sentencepiece
 import torch
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 
-from tiny.asr_model import DURATIONS, ENCODER_WIDTH, FEATURES
+from tiny.asr_model import ENCODER_WIDTH, FEATURES, SILENCE
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import Clips
 from tiny.flat_start import frame_labels, token_lengths
-from tiny.speech import SAMPLE_RATE
-from tiny.tdt_loss import tdt_loss
+from tiny.speech import SAMPLE_RATE, Samples
 
 BATCH = 16
-FLAT_STEPS = 400
 WARM_UP_STEPS = 200
 PEAK_RATE = 1.2e-3
-SIGMA = 0.02
 CTC_SHARE = 0.3
 SILENT_SHARE = 0.03
 """Share of training clips that are replaced by a segment in which nobody speaks."""
@@ -53,13 +51,25 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What one recogniser needs differently from another."""
+
+    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    """From joint logits ``[B, T, U + 1, ...]``, targets ``[B, U]``, frames and tokens ``[B]`` to ``[B]``."""
+    flat_steps: int = 400
+    """Steps of the flat start."""
+    hidden: float = 0.0
+    """What the features of a masked band or stretch become: about their mean."""
+    history: int = 0
+    """Feature frames of digital silence before each clip."""
+    hear: Callable[[Samples, np.random.Generator], Heard] = varied
+    """How a clip of the training reaches the recogniser."""
+
+
+@dataclass(frozen=True)
 class _Batch:
-    audio: torch.Tensor
-    """f32 ``[B, samples]``"""
-    lengths: torch.Tensor
-    """i64 ``[B]``, samples of each row."""
+    heard: list[Heard]
     tokens: list[list[int]]
-    spans: list[tuple[int, int]]
 
     @property
     def counts(self) -> torch.Tensor:
@@ -76,7 +86,8 @@ class _Batch:
 class Trainer:
     """Trains ``model`` on ``clips``; every random choice follows from ``seed`` and the step.
 
-    A checkpoint in ``folder`` is continued where it stopped.
+    A checkpoint in ``folder`` is continued where it stopped.  ``ctc`` are weights for the
+    auxiliary output to start with.
     """
 
     def __init__(
@@ -85,16 +96,22 @@ class Trainer:
         tokenizer: sentencepiece.SentencePieceProcessor,
         clips: Clips,
         folder: Path,
+        *,
         seed: int,
+        recipe: Recipe,
+        ctc: dict[str, torch.Tensor] | None = None,
     ) -> None:
         self.model = model
         self._tokenizer = tokenizer
         self._clips = clips
         self._checkpoint = folder / "checkpoint.pt"
         self._seed = seed
+        self._recipe = recipe
         self._blank = tokenizer.vocab_size()
         self._token_lengths = token_lengths(tokenizer)
         self._ctc = torch.nn.Linear(ENCODER_WIDTH, self._blank + 1)
+        if ctc is not None:
+            self._ctc.load_state_dict(ctc)
         self._optimizer = torch.optim.AdamW(
             [*model.parameters(), *self._ctc.parameters()], lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=1e-3
         )
@@ -120,7 +137,10 @@ class Trainer:
             if self._step % _SAVE_EVERY == 0:
                 self._save()
                 print(
-                    " ".join(f"{name} {wer(self.model, c, _TRIAL):.1%}" for name, c in trials.items()),
+                    " ".join(
+                        f"{name} {wer(self.model, c, _TRIAL, self._recipe.history):.1%}"
+                        for name, c in trials.items()
+                    ),
                     flush=True,
                 )
         self._save()
@@ -128,16 +148,16 @@ class Trainer:
     def _batches(self) -> Iterator[list[int]]:
         """Clips of about equal length together; only the shortest third during the flat start."""
         lengths = np.diff(self._clips.offsets)
-        flat_batches = 0
+        flat_batches, flat_steps = 0, self._recipe.flat_steps
         for epoch in itertools.count():
             rng = np.random.default_rng((self._seed, 0, epoch))
             order = np.argsort(lengths + rng.uniform(0, SAMPLE_RATE / 2, len(lengths)))
-            if flat_batches < FLAT_STEPS:
+            if flat_batches < flat_steps:
                 order = order[: len(order) // 3]
             batches = [order[i : i + BATCH].tolist() for i in range(0, len(order) - BATCH + 1, BATCH)]
             rng.shuffle(batches)
-            if flat_batches < FLAT_STEPS:
-                batches = batches[: FLAT_STEPS - flat_batches]
+            if flat_batches < flat_steps:
+                batches = batches[: flat_steps - flat_batches]
                 flat_batches += len(batches)
             yield from batches
 
@@ -150,18 +170,21 @@ class Trainer:
     def _train(self, indices: Sequence[int]) -> tuple[float, float]:
         """One step; returns the main loss (per token) and the CTC loss."""
         rng = np.random.default_rng((self._seed, 1, self._step))
-        torch.manual_seed(int(rng.integers(2**31)))
+        seed = int(rng.integers(2**31))
+        torch.manual_seed(seed)
+        random.seed(seed)  # NeMo draws a batch's look-ahead from it.
         batch = self._batch(indices, rng)
         self.model.train()
-        features, lengths = self.model.preprocessor(input_signal=batch.audio, length=batch.lengths)
-        encoded, frames = self.model.encoder(audio_signal=_mask(features, lengths, rng), length=lengths)
+        features, lengths = features_of(self.model, batch.heard, self._recipe.history)
+        _mask(features, lengths, self._recipe.hidden, rng)
+        encoded, frames = self.model.encoder(audio_signal=features, length=lengths)
         encoded = encoded.transpose(1, 2)
         targets, counts = batch.targets, batch.counts
         log_probs = torch.log_softmax(self._ctc(encoded), -1)
         ctc = torch.nn.functional.ctc_loss(
             log_probs.transpose(0, 1), targets, frames, counts, blank=self._blank, zero_infinity=True
         )
-        if self._step < FLAT_STEPS:
+        if self._step < self._recipe.flat_steps:
             main = torch.nn.functional.nll_loss(
                 log_probs.flatten(0, 1), self._flat_labels(batch, log_probs.shape[1])
             )
@@ -169,7 +192,7 @@ class Trainer:
         else:
             predicted, *_ = self.model.decoder(targets=targets.int(), target_length=counts)
             logits = self.model.joint.joint(encoded, predicted.transpose(1, 2))
-            nll = tdt_loss(logits, targets, frames, counts, durations=DURATIONS, sigma=SIGMA)
+            nll = self._recipe.loss(logits, targets, frames, counts)
             main = (nll / counts.clamp(min=1)).mean()
             loss = (1 - CTC_SHARE) * main + CTC_SHARE * ctc
         self._optimizer.zero_grad()
@@ -187,13 +210,15 @@ class Trainer:
                 heard.append(silent(rng.uniform(0.3, 0.5 + len(speech) / SAMPLE_RATE), rng))
                 tokens.append([])
             else:
-                heard.append(varied(speech, rng))
+                heard.append(self._recipe.hear(speech, rng))
                 tokens.append(self._tokenizer.encode(self._clips.texts[index]))
-        return _Batch(*_stack(heard), tokens, [clip.span for clip in heard])
+        return _Batch(heard, tokens)
 
     def _flat_labels(self, batch: _Batch, frames: int) -> torch.Tensor:
-        rows = zip(batch.tokens, batch.spans, strict=True)
-        labels = [frame_labels(row, span, frames, self._blank, self._token_lengths) for row, span in rows]
+        labels = [
+            frame_labels(tokens, clip.span, frames, self._blank, self._token_lengths)
+            for tokens, clip in zip(batch.tokens, batch.heard, strict=True)
+        ]
         return torch.from_numpy(np.concatenate(labels))
 
     def _save(self) -> None:
@@ -216,24 +241,36 @@ class Trainer:
         self._step, self._seconds = state["step"], state["seconds"]
 
 
-def transcribe(model: EncDecRNNTBPEModel, heard: Sequence[Heard]) -> list[str]:
-    """Greedy transcripts by NeMo, decoded as one padded batch."""
+def transcribe(model: EncDecRNNTBPEModel, heard: Sequence[Heard], history: int = 0) -> list[str]:
+    """Greedy transcripts by NeMo, decoded as one padded batch, after ``history`` frames of silence."""
     model.eval()
-    audio, lengths = _stack(heard)
     with torch.no_grad():
-        features, feature_lengths = model.preprocessor(input_signal=audio, length=lengths)
-        encoded, frames = model.encoder(audio_signal=features, length=feature_lengths)
+        features, lengths = features_of(model, heard, history)
+        encoded, frames = model.encoder(audio_signal=features, length=lengths)
         hypotheses = model.decoding.rnnt_decoder_predictions_tensor(encoded, frames, return_hypotheses=False)
     return [hypothesis.text for hypothesis in hypotheses]
 
 
-def wer(model: EncDecRNNTBPEModel, clips: Clips, count: int) -> float:
+def wer(model: EncDecRNNTBPEModel, clips: Clips, count: int, history: int = 0) -> float:
     """Word error rate of the first ``count`` clean clips, 0 to 1."""
     hypotheses: list[str] = []
     for start in range(0, min(count, len(clips)), BATCH):
         stop = min(start + BATCH, count, len(clips))
-        hypotheses += transcribe(model, [clean(clips[index]) for index in range(start, stop)])
+        hypotheses += transcribe(model, [clean(clips[index]) for index in range(start, stop)], history)
     return float(jiwer.wer(clips.texts[: len(hypotheses)], hypotheses))
+
+
+def features_of(
+    model: EncDecRNNTBPEModel, heard: Sequence[Heard], history: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of clips in one padded batch, after ``history`` frames of silence.
+
+    Returns:
+        f32 ``[B, F, history + frames]``, which the caller may change, and lengths i64 ``[B]``.
+    """
+    audio, lengths = _stack(heard)
+    features, frames = model.preprocessor(input_signal=audio, length=lengths)
+    return torch.nn.functional.pad(features, (history, 0), value=SILENCE), frames + history
 
 
 def _stack(heard: Sequence[Heard]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,14 +282,12 @@ def _stack(heard: Sequence[Heard]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(audio), torch.tensor(lengths)
 
 
-def _mask(features: torch.Tensor, lengths: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Hide one band and one stretch of each row (https://arxiv.org/abs/1904.08779), lightly."""
-    features = features.clone()
+def _mask(features: torch.Tensor, lengths: torch.Tensor, hidden: float, rng: np.random.Generator) -> None:
+    """Hide one band and one stretch of each row (https://arxiv.org/abs/1904.08779), lightly and in place."""
     for row, length in zip(features, lengths.tolist(), strict=True):
         band = int(rng.integers(0, _FREQUENCY_MASK + 1))
         low = int(rng.integers(0, FEATURES - band + 1))
-        row[low : low + band] = 0
+        row[low : low + band] = hidden
         stretch = int(rng.integers(0, max(1, int(length * _TIME_MASK)) + 1))
         start = int(rng.integers(0, length - stretch + 1))
-        row[:, start : start + stretch] = 0
-    return features
+        row[:, start : start + stretch] = hidden

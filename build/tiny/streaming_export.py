@@ -1,0 +1,152 @@
+"""ONNX export of the tiny streaming recogniser: one encoder for each look-ahead, over the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from nemo.collections.asr.models import EncDecRNNTBPEModel
+from onnx import helper, numpy_helper
+
+from tiny.asr_model import (
+    ENCODER_LAYERS,
+    ENCODER_WIDTH,
+    SILENCE,
+    SUBSAMPLING,
+    sizes,
+    without_notes,
+    write_vocabulary,
+)
+from tiny.streaming_model import HISTORY, LEFT_CONTEXT, LOOK_AHEADS, look_ahead
+
+WEIGHTS_FILE = "encoder.weights"
+DROPPED = 2
+"""Encoder frames that a chunk's history makes, which the exported encoder leaves out."""
+CONVOLUTION_CACHE = 8
+"""Encoder frames that a causal convolution keeps."""
+_LARGE = 256
+_ALIGNMENT = 64
+
+
+def encoder_file(frames: int) -> str:
+    """Name of the encoder with a look-ahead of ``frames``."""
+    return f"encoder-r{frames}.onnx"
+
+
+def round_weights(model: EncDecRNNTBPEModel) -> None:
+    """Bring all weights to half precision, as they are stored; they remain f32 in memory."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.half().float())
+
+
+def export_streaming(model: EncDecRNNTBPEModel, folder: Path) -> None:
+    """Write the model, whose weights :func:`round_weights` has rounded, into ``folder``.
+
+    ``encoder-r<R>.onnx`` takes one chunk of ``8 (R + 1)`` feature frames after 9 frames of history, and the
+    caches; the four share ``encoder.weights``.  ``decoder_joint-model.onnx`` and ``vocab.txt`` are as in
+    published transducer exports, and ``config.json`` has all sizes.  Weights are stored in half precision
+    and computed with in single precision.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model.eval()
+    weights = _Weights()
+    with tempfile.TemporaryDirectory() as temporary:
+        for frames in LOOK_AHEADS:
+            look_ahead(model, frames)
+            model.set_export_config({"cache_support": "True"})
+            model.export(str(Path(temporary) / "model.onnx"))
+            encoder = without_notes(onnx.load(Path(temporary) / "encoder-model.onnx"))
+            del encoder.graph.value_info[:]
+            _move_constants(encoder)
+            _halve(encoder)
+            weights.share(encoder)
+            (folder / encoder_file(frames)).write_bytes(encoder.SerializeToString())
+        decoder = without_notes(onnx.load(Path(temporary) / "decoder_joint-model.onnx"))
+        _halve(decoder)
+        onnx.save(decoder, folder / "decoder_joint-model.onnx")
+    (folder / WEIGHTS_FILE).write_bytes(weights.data)
+    write_vocabulary(model, folder)
+    (folder / "config.json").write_text(json.dumps(streaming_sizes(), indent=2) + "\n")
+
+
+def streaming_sizes() -> dict[str, Any]:
+    """What ``config.json`` says."""
+    return {
+        **sizes(),
+        "model_type": "nemo-conformer-rnnt",
+        "normalize": "NA",
+        "durations": [],
+        "streaming": {
+            "look_aheads": sorted(LOOK_AHEADS),
+            "default_look_ahead": 1,
+            "chunk_frames": {str(frames): SUBSAMPLING * (frames + 1) for frames in sorted(LOOK_AHEADS)},
+            "history_frames": HISTORY,
+            "dropped_frames": DROPPED,
+            "silence": round(SILENCE, 4),
+            "left_context": LEFT_CONTEXT,
+            "cache_last_channel": [ENCODER_LAYERS, LEFT_CONTEXT, ENCODER_WIDTH],
+            "cache_last_time": [ENCODER_LAYERS, ENCODER_WIDTH, CONVOLUTION_CACHE],
+        },
+    }
+
+
+def _move_constants(model: onnx.ModelProto) -> None:
+    """Make initializers of large constants, so that they can be shared."""
+    for node in list(model.graph.node):
+        if node.op_type != "Constant" or node.attribute[0].t.ByteSize() < _LARGE:
+            continue
+        tensor = node.attribute[0].t
+        tensor.name = node.output[0]
+        model.graph.initializer.append(tensor)
+        model.graph.node.remove(node)
+
+
+def _halve(model: onnx.ModelProto) -> None:
+    """Store each large tensor that half precision holds exactly that way, and cast it where it is used."""
+    casts = []
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype != np.float32 or values.nbytes < _LARGE:
+            continue
+        half = values.astype(np.float16)
+        if not np.array_equal(half.astype(np.float32), values):
+            continue
+        name = tensor.name
+        tensor.CopyFrom(numpy_helper.from_array(half, f"{name}.half"))
+        casts.append(helper.make_node("Cast", [f"{name}.half"], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+class _Weights:
+    """Large tensors of several graphs in one file, each once."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._offsets: dict[bytes, int] = {}
+
+    def share(self, model: onnx.ModelProto) -> None:
+        """Move the large initializers of ``model`` into the file."""
+        for tensor in model.graph.initializer:
+            content = tensor.raw_data
+            if len(content) < _LARGE:
+                continue
+            digest = hashlib.sha256(content).digest()
+            if digest not in self._offsets:
+                self.data += bytes(-len(self.data) % _ALIGNMENT)
+                self._offsets[digest] = len(self.data)
+                self.data += content
+            place = {"location": WEIGHTS_FILE, "offset": self._offsets[digest], "length": len(content)}
+            tensor.ClearField("raw_data")
+            del tensor.external_data[:]
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
+            tensor.data_location = onnx.TensorProto.EXTERNAL
