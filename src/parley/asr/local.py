@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel
+from parley.asr.network_services import DecoderService
 from parley.asr.networks import OnnxEncoder, OnnxJoint
+from parley.asr.pieces import RowState, piece_inputs, read_states, read_tokens
 from parley.asr.transducer import Tokens, TransducerDecoder
 from parley.asr.words import words_of
+from parley.errors import ParleyError
 from parley.protocol import Word
 from parley.serving.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
@@ -55,6 +59,15 @@ class LocalModels:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """See :meth:`parley.asr.networks.OnnxEncoder.encode`."""
         return self._encoder.encode(features, lengths)
+
+    def decode_pieces(
+        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], states: Sequence[RowState] | None
+    ) -> tuple[list[Tokens], list[RowState]]:
+        """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
+        (outputs,) = DecoderService(self._decoder).serve([piece_inputs(encoded, lengths, states)])
+        if isinstance(outputs, ParleyError):
+            raise outputs
+        return read_tokens(outputs), read_states(outputs)
 
     def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
         """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.networks import OnnxEncoder
+from parley.asr.pieces import CARRIED
 from parley.asr.transducer import Tokens, TransducerDecoder, TransducerState
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.serving.batching import Tensors, column, run_together, split_rows, stack_rows
 from parley.vad.silero import SileroVad
-
-_CARRIED = ("TARGET", "HIDDEN", "CELL", "SKIP")
 
 
 class VadService:
@@ -149,11 +148,11 @@ class DecoderService:
             )
         _check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
         _check_finite(encoded, "ENCODED")
-        given = [name for name in _CARRIED if name in request]
+        given = [name for name in CARRIED if name in request]
         if not given:
             return
-        if len(given) != len(_CARRIED):
-            raise InvalidInputError(f"{', '.join(given)} without the rest of {', '.join(_CARRIED)}")
+        if len(given) != len(CARRIED):
+            raise InvalidInputError(f"{', '.join(given)} without the rest of {', '.join(CARRIED)}")
         for name in ("HIDDEN", "CELL"):
             if request[name].shape[1:] != self._state_shape:
                 raise InvalidInputError(

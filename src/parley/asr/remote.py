@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.pieces import (
+    PIECE_OUTPUTS,
+    TOKEN_OUTPUTS,
+    RowState,
+    piece_inputs,
+    read_states,
+    read_tokens,
+)
 from parley.asr.transducer import Tokens
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, ModelResponse, Tensor
@@ -51,20 +61,15 @@ class RemoteModels:
 
     def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
         """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""
-        outputs = self._call(
-            DECODER_MODEL,
-            {"ENCODED": encoded, "ENCODED_LENGTH": lengths[:, None]},
-            ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT"),
-        )
-        return [
-            Tokens(
-                outputs["TOKENS"][row, :count],
-                outputs["FRAMES"][row, :count],
-                outputs["DURATIONS"][row, :count],
-                outputs["CONFIDENCES"][row, :count],
-            )
-            for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
-        ]
+        inputs = piece_inputs(encoded, lengths, None)
+        return read_tokens(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
+
+    def decode_pieces(
+        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], states: Sequence[RowState] | None
+    ) -> tuple[list[Tokens], list[RowState]]:
+        """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
+        outputs = self._call(DECODER_MODEL, piece_inputs(encoded, lengths, states), PIECE_OUTPUTS)
+        return read_tokens(outputs), read_states(outputs)
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
         response = self._port.infer(ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))

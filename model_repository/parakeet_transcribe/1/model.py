@@ -1,0 +1,28 @@
+"""Whole recordings to transcripts; see :mod:`parley.asr.transcription_model`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.asr.transcription_model import TranscriptionModel
+from parley.serving.logs import log_to_triton
+from parley.serving.parameters import Parameters
+
+
+class TritonPythonModel:
+    """Triton's entry point."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Read the settings; the networks are other models."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._model = TranscriptionModel(pb_utils, Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; they are answered when they are done, in any order."""
+        self._model.accept(requests)
+
+    def finalize(self) -> None:
+        """Stop."""
+        self._model.close()

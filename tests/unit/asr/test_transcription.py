@@ -1,0 +1,195 @@
+"""Whole recordings through the real tiny networks, and through fakes that fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parley.asr.frontend import LogMel
+from parley.asr.local import LocalModels, Transcriber
+from parley.asr.messages import TranscribeRequest
+from parley.asr.recording import LISTEN, Recording, RecordingLimits
+from parley.asr.transcription import TranscriptionRounds
+from parley.asr.windows import WindowPlan
+from parley.asr.words import text_of
+from parley.errors import InferenceError
+from parley.protocol import VadOptions
+
+ROOM = 2_000
+
+
+class Watched:
+    """The real networks; notes the sizes of the calls, and fails when told to."""
+
+    def __init__(self, models):
+        self._models = models
+        self.encoded: list[tuple[int, ...]] = []
+        self.decoded: list[tuple[int, bool]] = []
+        self.failing: set[str] = set()
+
+    def detect(self, *arguments):
+        self._maybe_fail("detect")
+        return self._models.detect(*arguments)
+
+    def encode(self, features, lengths):
+        self._maybe_fail("encode")
+        self.encoded.append(features.shape)
+        return self._models.encode(features, lengths)
+
+    def decode_pieces(self, encoded, lengths, states):
+        self._maybe_fail("decode")
+        self.decoded.append((len(encoded), states is not None))
+        return self._models.decode_pieces(encoded, lengths, states)
+
+    def _maybe_fail(self, name):
+        if name in self.failing:
+            raise InferenceError(f"{name} broke")
+
+
+@pytest.fixture
+def watched(models: LocalModels):
+    return Watched(models)
+
+
+@pytest.fixture
+def new_recording(export):
+    mel = LogMel(export.config)
+
+    def make(audio, *, window_ms=10_000, left_ms=3_000, right_ms=2_000, pause_ms=300, **request):
+        plan = WindowPlan.of(export.config, window_ms=window_ms, left_ms=left_ms, right_ms=right_ms)
+        vad = VadOptions(silence_ms=pause_ms) if pause_ms else None
+        limits = RecordingLimits(plan, vad)
+        return Recording(audio, TranscribeRequest(**request), export, mel, limits)
+
+    return make
+
+
+def finish(recordings, models, *, room=ROOM):
+    rounds = TranscriptionRounds(models, room=room)
+    left = list(recordings)
+    order = []
+    while left:
+        rounds.run(left)
+        order += [recordings.index(recording) for recording in left if recording.done or recording.error]
+        left = [recording for recording in left if not (recording.done or recording.error)]
+    return order
+
+
+def texts(recordings):
+    return [recording.reply().text for recording in recordings]
+
+
+def test_recordings_together_say_what_each_says_alone(watched, new_recording, spoken):
+    chosen = spoken[::4]
+    together = [new_recording(clip.audio) for clip in chosen]
+    alone = [new_recording(clip.audio) for clip in chosen]
+    finish(together, watched)
+    for recording in alone:
+        finish([recording], watched)
+    assert texts(together) == texts(alone)
+    assert max(rows for rows, *_ in watched.encoded) > 1
+    wrong = sum(text != clip.text for text, clip in zip(texts(together), chosen, strict=True))
+    assert wrong <= len(chosen) // 5
+
+
+def test_a_recording_without_pauses_is_what_the_plain_transcriber_says(
+    export, watched, new_recording, spoken
+):
+    clip = spoken[0]
+    recording = new_recording(clip.audio, pause_ms=0)
+    finish([recording], watched)
+    assert recording.reply().text == text_of(Transcriber(export.folder).words(clip.audio))
+
+
+def test_words_are_where_they_are_said(watched, new_recording, spoken):
+    silence = np.zeros(40_000, np.int16)
+    single = new_recording(spoken[0].audio)
+    twice = new_recording(np.concatenate([silence, spoken[0].audio, silence, spoken[1].audio]))
+    finish([single, twice], watched)
+    reply = twice.reply()
+    expected = single.reply().words
+    shift = [
+        word.start_ms - other.start_ms
+        for word, other in zip(reply.words[: len(expected)], expected, strict=True)
+    ]
+    assert [word.text for word in reply.words[: len(expected)]] == [word.text for word in expected]
+    assert all(abs(one - 2_500) <= 160 for one in shift)
+    assert all(word.start_ms <= word.end_ms for word in reply.words)
+    assert reply.duration_ms == (80_000 + len(spoken[0].audio) + len(spoken[1].audio)) // 16
+    assert 0 < reply.confidence <= 1
+    assert reply.encoder_ms > 0 < reply.decoder_ms
+
+
+def test_words_are_left_out_on_request(watched, new_recording, spoken):
+    recording = new_recording(spoken[0].audio, words=False)
+    finish([recording], watched)
+    reply = recording.reply()
+    assert reply.text
+    assert reply.confidence > 0
+    assert reply.words == []
+
+
+def test_speech_longer_than_a_window_carries_the_decoder_on(watched, new_recording, spoken):
+    clips = sorted(spoken, key=lambda clip: len(clip.audio))[-6:]
+    whole = [new_recording(clip.audio, pause_ms=0) for clip in clips]
+    cut = [
+        new_recording(clip.audio, pause_ms=0, window_ms=2_400, left_ms=960, right_ms=800) for clip in clips
+    ]
+    finish(whole, watched)
+    watched.decoded.clear()
+    finish(cut, watched, room=240)
+    assert any(carried for _, carried in watched.decoded)
+    assert max(shape[2] for shape in watched.encoded[-6:]) <= 240
+    same = sum(a == b for a, b in zip(texts(whole), texts(cut), strict=True))
+    assert same >= 4
+
+
+def test_pieces_in_one_round_are_as_pieces_in_many(watched, new_recording, spoken):
+    audio = np.concatenate([clip.audio for clip in spoken[:6]])
+    sizes = {"pause_ms": 0, "window_ms": 2_400, "left_ms": 960, "right_ms": 800}
+    many, one = new_recording(audio, **sizes), new_recording(audio, **sizes)
+    finish([many], watched, room=240)
+    finish([one], watched, room=100_000)
+    assert many.reply().words == one.reply().words
+
+
+def test_a_round_has_no_more_than_its_room(watched, new_recording, spoken):
+    audio = np.concatenate([clip.audio for clip in spoken[:20]])
+    finish([new_recording(audio, window_ms=2_400, left_ms=480, right_ms=480)], watched, room=500)
+    assert len(watched.encoded) > 5
+    assert all(rows * frames <= 500 for rows, _, frames in watched.encoded)
+
+
+def test_a_short_recording_does_not_wait_for_a_long_one(watched, new_recording, spoken):
+    long = new_recording(np.concatenate([clip.audio for clip in spoken]))
+    short = new_recording(spoken[0].audio)
+    assert finish([long, short], watched, room=500) == [1, 0]
+
+
+def test_silence_has_no_words_and_does_not_reach_the_encoder(watched, new_recording):
+    recording = new_recording(np.zeros(LISTEN + 5_000, np.int16))
+    finish([recording], watched)
+    assert recording.reply().text == ""
+    assert recording.reply().confidence == 0
+    assert watched.encoded == []
+
+
+@pytest.mark.parametrize("pause_ms", [0, 300])
+@pytest.mark.parametrize("samples", [1, 159, 160, 511, 513])
+def test_the_shortest_recordings_are_no_exception(watched, new_recording, samples, pause_ms):
+    recording = new_recording(np.full(samples, 9_000, np.int16), pause_ms=pause_ms)
+    finish([recording], watched)
+    assert recording.error is None
+    assert recording.reply().duration_ms == samples // 16
+
+
+@pytest.mark.parametrize("failing", ["detect", "encode", "decode"])
+def test_a_failed_call_fails_those_that_took_part_only(watched, new_recording, spoken, failing):
+    first, second = new_recording(spoken[0].audio), new_recording(spoken[1].audio)
+    watched.failing = {failing}
+    finish([first], watched)
+    assert isinstance(first.error, InferenceError)
+    watched.failing = set()
+    finish([second], watched)
+    assert second.error is None
+    assert second.reply().text
