@@ -169,7 +169,7 @@ class PhraseForest:
 
     def credit(self, rows: NDArray[np.int64], states: NDArray[np.int32]) -> NDArray[np.float32]:
         """What is taken back if the text ends here, f32 ``[n]``: at least 0."""
-        return np.negative(self._fallback[self._offsets[rows] + states])
+        return np.asarray(-self._fallback[self._offsets[rows] + states], np.float32)
 
     def _arcs(
         self, rows: NDArray[np.int64], states: NDArray[np.int32]

@@ -106,6 +106,22 @@ def tsallis_confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.clip(confidence, 0.0, 1.0), np.float32)
 
 
+def check_scores(logits: NDArray[np.float32], blank: int, durations: int) -> None:
+    """Refuse scores ``[B, n]`` that no decoder can use.
+
+    Raises:
+        InferenceError: they are not finite, or not of ``blank`` tokens, a blank and ``durations``.
+    """
+    classes = blank + 1 + durations
+    if logits.shape[1] != classes:
+        raise InferenceError(
+            f"the joint network scores {logits.shape[1]} classes; "
+            f"{blank} tokens, a blank and {durations} durations are {classes}"
+        )
+    if not np.isfinite(logits).all():
+        raise InferenceError("the joint network's scores are not finite")
+
+
 class TransducerDecoder:
     """Greedy decoding with one run of the network per symbol for all rows that are not done."""
 
@@ -187,7 +203,7 @@ class TransducerDecoder:
             logits, next_hidden, next_cell = self.network.step(
                 by_frame[active, at[active]], targets[active], hidden[:, active], cell[:, active]
             )
-            self._check(logits)
+            check_scores(logits, self.blank, len(self._durations))
             token_scores = logits[:, : self.blank + 1]
             ids = token_scores.argmax(axis=1)
             speaks = ids != self.blank
@@ -217,16 +233,6 @@ class TransducerDecoder:
             phrase,
         )
         return _by_row(rows, emitted, confidences), after
-
-    def _check(self, logits: NDArray[np.float32]) -> None:
-        classes = self.blank + 1 + len(self._durations)
-        if logits.shape[1] != classes:
-            raise InferenceError(
-                f"the joint network scores {logits.shape[1]} classes; "
-                f"{self.blank} tokens, a blank and {len(self._durations)} durations are {classes}"
-            )
-        if not np.isfinite(logits).all():
-            raise InferenceError("the joint network's scores are not finite")
 
     def _durations_of(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
         """How many frames each row's scores advance by: i64 ``[B]``; 0 where there is no such score."""
