@@ -1,0 +1,101 @@
+"""Shrunken random S3Gen checkpoints with the published key names.
+
+Their voice is a hum, but one with a changing pitch, a spectrum and a level like speech, so that
+clicks and differences between streamed and whole audio show as they would with real weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from parley.tts.s3gen.checkpoint import FILES
+from parley.tts.s3gen.conformer import Encoder
+from parley.tts.s3gen.estimator import HEAD_SIZE, Estimator
+from parley.tts.s3gen.flow import Flow
+from parley.tts.s3gen.hift import Vocoder
+
+VOCABULARY = 6561
+_NORMALISED = re.compile(
+    r"(conv_pre|conv_post|ups\.\d+|(source_)?resblocks\.\d+\.convs[12]\.\d+|f0_predictor\.condnet\.\d+)\.weight"
+)
+_PITCH = 150.0  # hertz
+# Chosen by ear and eye: the level of speech, and a spectrogram whose frames differ.
+_VOCODER_SPREAD, _POST_SPREAD, _PITCH_SPREAD = 0.9, 0.25, 60.0
+
+
+def small_s3gen(
+    *, meanflow: bool = True, width: int = 64, layers: int = 2, channels: int = 64, seed: int = 0
+) -> dict[str, Tensor]:
+    """The tensors of a small checkpoint, by their published names.
+
+    Args:
+        meanflow: whether it is of the kind that takes two steps.
+        width: of encoder and estimator; a multiple of 16.
+        layers: of the encoder, and levels in the estimator's middle.
+        channels: of the vocoder; a multiple of 8.
+        seed: of the weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    encoder = Encoder(width, heads=4, hidden=2 * width, layers=layers, up_layers=layers)
+    estimator = Estimator(width, 2 * HEAD_SIZE, blocks=1, mid_levels=layers, meanflow=meanflow)
+    flow = Flow(VOCABULARY, encoder, estimator)
+    vocoder = Vocoder(channels, channels)
+    _fill(flow, generator, 1.0)
+    _fill(vocoder, generator, _VOCODER_SPREAD)
+    with torch.no_grad():
+        flow.input_embedding.weight.normal_(generator=generator)
+        vocoder.conv_post.weight.mul_(_POST_SPREAD)
+        vocoder.conv_post.bias[: len(vocoder.conv_post.bias) // 2].fill_(-0.5)
+        vocoder.f0_predictor.classifier.weight.mul_(_PITCH_SPREAD)
+        vocoder.f0_predictor.classifier.bias.fill_(_PITCH)
+        vocoder.m_source.l_linear.weight.fill_(0.7)
+    tensors = {f"flow.{name}": tensor for name, tensor in flow.state_dict().items()}
+    for name, tensor in vocoder.state_dict().items():
+        if _NORMALISED.fullmatch(name):
+            base = f"mel2wav.{name.removesuffix('weight')}parametrizations.weight.original"
+            tensors[f"{base}0"] = torch.linalg.vector_norm(tensor, dim=(1, 2), keepdim=True)
+            tensors[f"{base}1"] = tensor
+        else:
+            tensors[f"mel2wav.{name}"] = tensor
+    return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+
+
+def write_small_s3gen(
+    folder: Path,
+    *,
+    meanflow: bool = True,
+    width: int = 64,
+    layers: int = 2,
+    channels: int = 64,
+    seed: int = 0,
+) -> Path:
+    """Write a small checkpoint; see :func:`small_s3gen`.
+
+    Returns:
+        The file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILES[0 if meanflow else 1]
+    save_file(small_s3gen(meanflow=meanflow, width=width, layers=layers, channels=channels, seed=seed), path)
+    return path
+
+
+def _fill(network: nn.Module, generator: torch.Generator, spread: float) -> None:
+    """Random weights that keep the size of what passes through them."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.ndim > 1:
+                fan_in = parameter[0].numel()
+                if re.search(r"\bups\.", name):  # [in, out, kernel]: each output hears kernel/rate inputs
+                    fan_in = 2 * parameter.shape[0]
+                parameter.normal_(0.0, spread / math.sqrt(fan_in), generator=generator)
+            elif name.endswith("alpha") or ((".norm" in name or "_norm" in name) and name.endswith("weight")):
+                parameter.uniform_(0.7, 1.3, generator=generator)
+            else:
+                parameter.normal_(0.0, 0.1, generator=generator)
