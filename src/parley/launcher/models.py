@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from parley.errors import WeightsNotFoundError
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.options import ServerOptions
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
 
 # Triton 24.10 starts a model's process through a shell without quoting: the process dies, and
 # Triton waits for it for ever.
@@ -46,12 +52,47 @@ def check_models(options: ServerOptions) -> None:
         )
 
 
+def leave_out_absent(options: ServerOptions, inherited: Mapping[str, str]) -> tuple[ServerOptions, list[str]]:
+    """Do not load what is optional and has no weights; models asked for by name are never left out.
+
+    A model is optional if its parameter ``optional`` is ``true``.
+
+    Returns:
+        The options, and why each model that they leave out is left out.
+    """
+    if options.load_models:
+        return options, []
+    environment = {**inherited, **options.environment}
+    absent: dict[str, str] = {}
+    folders = model_folders(options)
+    for folder in folders:
+        config = _read_config(folder, options.profile)
+        values = {} if config is None else {key: p.string_value for key, p in config.parameters.items()}
+        if values.get("optional") != "true":
+            continue
+        try:
+            resolve_weights(Parameters(folder.name, values, model_dir=folder, environment=environment), "")
+        except WeightsNotFoundError as error:
+            absent[folder.name] = str(error)
+    if not absent:
+        return options, []
+    present = tuple(folder.name for folder in folders if folder.name not in absent)
+    return dataclasses.replace(options, load_models=present), list(absent.values())
+
+
 def count_instances(folder: Path, profile: str) -> int:
     """Processes of one model. A configuration that Triton will refuse anyway counts as one."""
+    config = _read_config(folder, profile)
+    if config is None:
+        return 1
+    return sum(max(1, group.count) for group in config.instance_group) or 1
+
+
+def _read_config(folder: Path, profile: str) -> Any:
+    """A model's configuration in a profile; None if Triton will refuse it."""
     custom = folder / "configs" / f"{profile}.pbtxt"
     path = custom if profile and custom.exists() else folder / "config.pbtxt"
     try:
-        config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+        return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     except text_format.ParseError:
-        return 1
-    return sum(max(1, group.count) for group in config.instance_group) or 1
+        return None

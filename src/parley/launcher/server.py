@@ -24,7 +24,7 @@ from parley.launcher.errors import (
 from parley.launcher.installation import Installation, assemble_backend, find_installation
 from parley.launcher.lock import StateLock
 from parley.launcher.log import LogReader, LogState
-from parley.launcher.models import check_models
+from parley.launcher.models import check_models, leave_out_absent
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import settle_ports
 from parley.launcher.processes import ProcessUsage, kill_session, usage
@@ -112,6 +112,9 @@ class EmbeddedServer:
         """
         installation = self._installation or find_installation()
         check_models(self._options)
+        self._options, left_out = leave_out_absent(self._options, os.environ)
+        for reason in left_out:
+            self._on_progress(f"left out: {reason}")
         descriptor = self._lock.acquire()
         try:
             shared_memory.remove_stale_regions()

@@ -21,7 +21,7 @@ from parley.launcher.errors import (
 )
 from parley.launcher.installation import assemble_backend
 from parley.launcher.lock import StateLock
-from parley.launcher.models import check_models, count_instances
+from parley.launcher.models import check_models, count_instances, leave_out_absent
 from parley.launcher.options import ServerOptions
 from parley.launcher.ports import settle_ports
 from parley.launcher.processes import session_members
@@ -128,6 +128,26 @@ def test_too_little_shared_memory_is_refused_with_numbers(repository):
 def test_a_configuration_that_cannot_be_read_counts_as_one_process(tmp_path):
     (tmp_path / "config.pbtxt").write_text("garbage {")
     assert count_instances(tmp_path, "cpu") == 1
+
+
+def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for(repository, tmp_path):
+    folder = repository / "choir"
+    folder.mkdir()
+    (folder / "config.pbtxt").write_text(
+        'name: "choir"\n'
+        'parameters { key: "optional" value { string_value: "true" } }\n'
+        'parameters { key: "weights" value { string_value: "voices" } }\n'
+    )
+    options = ServerOptions(model_repository=repository)
+    smaller, reasons = leave_out_absent(options, {})
+    assert smaller.load_models == ("echo",)
+    assert "choir" in reasons[0]
+    named = ServerOptions(model_repository=repository, load_models=("choir",))
+    assert leave_out_absent(named, {}) == (named, [])
+    elsewhere = {"PARLEY_WEIGHTS_CHOIR": str(tmp_path)}
+    assert leave_out_absent(options, elsewhere) == (options, [])
+    (tmp_path / "models" / "voices").mkdir(parents=True)
+    assert leave_out_absent(options, {}) == (options, [])
 
 
 def test_a_model_that_is_not_there_is_named(repository):
