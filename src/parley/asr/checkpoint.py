@@ -8,6 +8,7 @@ See https://huggingface.co/istupakov/parakeet-tdt-0.6b-v2-onnx.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,14 +84,18 @@ class Checkpoint:
         return self.folder / DECODER_FILE
 
 
-def load(folder: Path) -> Checkpoint:
+def load(folder: Path, files: Sequence[str] = FILES) -> Checkpoint:
     """Read ``config.json`` and ``vocab.txt`` of an export.
+
+    Args:
+        folder: the export.
+        files: what must be there.
 
     Raises:
         WeightsNotFoundError: a file of the export is missing.
         ModelLoadingError: a file cannot be understood, or describes another kind of model.
     """
-    for name in FILES:
+    for name in files:
         if not (folder / name).is_file():
             raise WeightsNotFoundError(f"{folder} has no {name}: it is not a Parakeet export")
     config = _read_config(folder / CONFIG_FILE)

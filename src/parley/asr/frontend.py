@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import ParakeetConfig
 
 _LOG_GUARD = np.float32(2**-24)
+SILENCE = np.log(_LOG_GUARD)
+"""What digital silence is in every band."""
 _STD_GUARD = np.float32(1e-5)
 
 
@@ -90,17 +92,23 @@ class LogMel:
         """All frames that lie completely inside pre-emphasised, padded audio.
 
         Args:
-            emphasized: f32 ``[m]``.
+            emphasized: f32 ``[..., m]``, for example of several streams.
 
         Returns:
-            f32 ``[bands, n]``, ``n`` = max(0, (m - n_fft) // hop + 1).
+            f32 ``[..., bands, n]``, ``n`` = max(0, (m - n_fft) // hop + 1).
         """
-        count = (len(emphasized) - self.n_fft) // self.hop + 1
+        rows = emphasized.shape[:-1]
+        count = (emphasized.shape[-1] - self.n_fft) // self.hop + 1
         if count <= 0:
-            return np.zeros((self.bands, 0), np.float32)
-        pieces = np.lib.stride_tricks.sliding_window_view(emphasized, self.n_fft)[:: self.hop][:count]
-        power = np.abs(np.fft.rfft(pieces * self._window, axis=1)).astype(np.float32) ** 2
-        return np.asarray(np.log(self._filters @ power.T + _LOG_GUARD), np.float32)
+            return np.zeros((*rows, self.bands, 0), np.float32)
+        pieces = np.lib.stride_tricks.sliding_window_view(emphasized, self.n_fft, axis=-1)[
+            ..., :: self.hop, :
+        ]
+        spectrum = np.fft.rfft(pieces * self._window, axis=-1)
+        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+        mel = power.reshape(-1, power.shape[-1]) @ self._filters.T
+        frames = np.log(mel + _LOG_GUARD).reshape(*rows, count, self.bands)
+        return np.ascontiguousarray(frames.swapaxes(-1, -2), np.float32)
 
     def normalized(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
         """The frames as the encoder wants them: f32 ``[bands, n]``."""

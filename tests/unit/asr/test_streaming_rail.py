@@ -1,0 +1,408 @@
+"""Many streams in one step of a streaming model: partial texts, final ones, and what fails."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from streaming_fakes import LOOK_AHEADS, MS, Model, speech
+
+from parley.asr.messages import (
+    AsrFallbackEvent,
+    AsrOptions,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscriptEvent,
+)
+from parley.asr.step import Chunk, Heard
+from parley.errors import InferenceError, InvalidMessageError, OverloadedError
+
+UTTERANCE = ((640, False), (1600, True), (640, False))
+
+
+def feed(model, audio, *, chunk_ms=80, flush=False, last=True, stream=None, **options):
+    """Send audio in pieces; return the stream and all events."""
+    stream = stream or model.rail.new_stream(AsrOptions(**options))
+    events = []
+    for start in range(0, len(audio), chunk_ms * MS):
+        ending = start + chunk_ms * MS >= len(audio)
+        chunk = Chunk(
+            stream, audio[start : start + chunk_ms * MS], flush=flush and ending, last=last and ending
+        )
+        (heard,) = model.rail.step([chunk])
+        assert isinstance(heard, Heard), heard
+        stream = heard.stream
+        events += heard.reply.events
+    return stream, events
+
+
+def texts(events, *, final):
+    return [event.text for event in events if isinstance(event, TranscriptEvent) and event.is_final == final]
+
+
+def replaced(events):
+    return [
+        (event.from_model, event.to_model, event.reason)
+        for event in events
+        if isinstance(event, AsrFallbackEvent)
+    ]
+
+
+def test_an_utterance_is_told_in_order():
+    _, events = feed(Model(), speech(*UTTERANCE))
+    assert events[0] == SpeechStartedEvent(utterance=1, at_ms=640)
+    assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=2240, detected_at_ms=2560)
+    assert events[-1].is_final
+    partials = texts(events, final=False)
+    assert len(partials) > 5
+    assert all(later.startswith(earlier) for earlier, later in pairwise(partials))
+    assert len(set(partials)) == len(partials)
+    assert events[-1].text.startswith(partials[-1])
+
+
+def test_words_lie_within_the_utterance_and_are_left_out_on_request():
+    _, events = feed(Model(), speech(*UTTERANCE))
+    words = events[-1].words
+    assert [word.text for word in words] == events[-1].text.split()
+    assert words[0].start_ms >= 640 - 320
+    assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
+    assert words[-1].end_ms <= 2560 + 160
+    _, events = feed(Model(), speech(*UTTERANCE), words=False)
+    assert all(event.words == [] for event in events if isinstance(event, TranscriptEvent))
+
+
+@pytest.mark.parametrize("lookahead_ms", LOOK_AHEADS)
+@pytest.mark.parametrize("chunk_ms", [20, 80, 500, 10_000])
+def test_how_the_audio_is_cut_does_not_change_what_was_said(lookahead_ms, chunk_ms):
+    audio = speech(*UTTERANCE, *UTTERANCE)
+    _, expected = feed(Model(), audio, chunk_ms=32, lookahead_ms=lookahead_ms)
+    _, found = feed(Model(), audio, chunk_ms=chunk_ms, lookahead_ms=lookahead_ms)
+    assert texts(found, final=True) == texts(expected, final=True)
+    assert all(texts(found, final=True))
+
+
+def test_look_aheads_hear_differently_and_an_unknown_one_is_refused():
+    audio = speech(*UTTERANCE)
+    model = Model(look_aheads={80: 8, 560: 56})
+    assert len(texts(feed(model, audio, lookahead_ms=560)[1], final=False)) < len(
+        texts(feed(model, audio, lookahead_ms=80)[1], final=False)
+    )
+    with pytest.raises(InvalidMessageError, match="80, 560"):
+        model.rail.new_stream(AsrOptions(lookahead_ms=160))
+    with pytest.raises(InvalidMessageError, match="partial_interval_ms"):
+        model.rail.new_stream(AsrOptions(partial_interval_ms=-1))
+
+
+def test_finals_only():
+    _, events = feed(Model(), speech(*UTTERANCE), partial_interval_ms=0)
+    assert [type(event) for event in events] == [SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent]
+
+
+def test_silence_reaches_no_encoder_and_takes_no_slot():
+    model = Model(slots=1)
+    feed(model, speech((5000, False)))
+    assert [encoder.calls for encoder in model.encoders.values()] == [[], [], [], []]
+    stream, _ = feed(model, speech((640, False), (800, True)), last=False)
+    assert model.recognizer.free == 0
+    feed(model, speech((640, False)), stream=stream)
+    assert model.recognizer.free == 1
+
+
+def test_flush_recognises_every_sample_that_was_sent():
+    audio = speech((640, False), (1600, True))
+    _, flushed = feed(Model(), audio, flush=True)
+    assert texts(flushed, final=True)[0]
+    assert flushed[-2].at_ms == 2240
+    _, events = feed(Model(), speech(*UTTERANCE))
+    # The silence that would have ended it is replaced by the silence that is put at the end.
+    assert texts(events, final=True)[0].startswith(texts(flushed, final=True)[0][:-2])
+
+
+def test_a_chunk_of_silence_follows_the_last_word():
+    model = Model(look_aheads={160: 16})
+    feed(model, speech((640, False), (1600, True)), flush=True)
+    frames = (320 + 1600) // 10
+    assert len(model.encoders[16].calls) == -(-(frames + 16) // 16)
+
+
+def test_one_step_is_one_call_to_each_network():
+    model = Model()
+    streams = [feed(model, speech((320, False), (320, True), seed=seed), last=False)[0] for seed in range(4)]
+    model.detector.calls.clear()
+    model.encoders[8].calls.clear()
+    model.joint.rows_seen.clear()
+    model.rail.step([Chunk(stream, speech((80, True))) for stream in streams])
+    assert model.detector.calls == [4]
+    assert model.encoders[8].calls == [4]
+    assert model.joint.rows_seen[0] == 4
+
+
+def test_streams_of_different_look_aheads_share_the_decoder():
+    model = Model()
+    streams = [
+        feed(model, speech((320, False), (1440, True)), last=False, lookahead_ms=lookahead)[0]
+        for lookahead in LOOK_AHEADS
+    ]
+    for encoder in model.encoders.values():
+        encoder.calls.clear()
+    model.joint.rows_seen.clear()
+    heard = model.rail.step([Chunk(stream, speech((1120, True))) for stream in streams])
+    assert all(isinstance(item, Heard) for item in heard)
+    assert {encoder.calls[0] for encoder in model.encoders.values()} == {1}
+    assert max(model.joint.rows_seen) == 4
+
+
+# --- many streams ---------------------------------------------------------------------------
+
+
+def scenes():
+    """64 calls: utterances of different lengths, pauses, piece sizes and look-aheads."""
+    rng = np.random.default_rng(3)
+    for number in range(64):
+        pieces = [(int(rng.integers(40, 900)), False)]
+        for _ in range(int(rng.integers(1, 4))):
+            pieces += [(int(rng.integers(200, 1500)), True), (int(rng.integers(340, 900)), False)]
+        yield (
+            speech(*pieces, seed=number),
+            int(rng.choice([20, 32, 80, 100, 333])),
+            int(rng.choice(list(LOOK_AHEADS))),
+        )
+
+
+def told(events):
+    """Everything but the confidences, whose last digits may depend on the batch."""
+    return [
+        (event.utterance, event.text, event.is_final, [(w.text, w.start_ms, w.end_ms) for w in event.words])
+        if isinstance(event, TranscriptEvent)
+        else event
+        for event in events
+    ]
+
+
+def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_alone():
+    alone = Model()
+    calls = list(scenes())
+    expected = [
+        feed(alone, audio, chunk_ms=chunk_ms, lookahead_ms=lookahead)[1]
+        for audio, chunk_ms, lookahead in calls
+    ]
+    model = Model(slots=64)
+    rng = np.random.default_rng(4)
+    streams = [model.rail.new_stream(AsrOptions(lookahead_ms=lookahead)) for _, _, lookahead in calls]
+    positions, found = [0] * 64, [[] for _ in calls]
+    failures = 0
+    while rows := [row for row, (audio, _, _) in enumerate(calls) if positions[row] < len(audio)]:
+        # Some have nothing to say in this step, in others a network is out of order.
+        rows = [row for row in rows if rng.random() < 0.7]
+        broken = rng.random()
+        model.detector.failure = InferenceError("out of order") if broken < 0.1 else None
+        model.fail(InferenceError("out of order") if 0.1 < broken < 0.2 else None)
+        chunks = []
+        for row in rows:
+            audio, chunk_ms, _ = calls[row]
+            end = positions[row] + chunk_ms * MS
+            chunks.append(Chunk(streams[row], audio[positions[row] : end], last=end >= len(audio)))
+        for row, result in zip(rows, model.rail.step(chunks), strict=True):
+            if isinstance(result, InferenceError):
+                failures += 1
+                continue
+            streams[row] = result.stream
+            positions[row] += calls[row][1] * MS
+            found[row] += result.reply.events
+            if positions[row] >= len(calls[row][0]):
+                model.rail.release(streams[row])
+    assert failures > 100
+    assert [told(events) for events in found] == [told(events) for events in expected]
+    assert model.recognizer.free == 64
+    assert sum(len(texts(events, final=True)) for events in found) > 64
+
+
+@pytest.mark.parametrize("poison", ["not finite", "fatal"])
+def test_a_row_that_the_network_cannot_take_fails_alone(poison):
+    beginning, rest = np.split(speech((320, False), (720, True)), [880 * MS])
+    model = Model()
+    (alone,) = model.rail.step([Chunk(feed(model, beginning, last=False)[0], rest)])
+    good, bad = (feed(model, beginning, last=False)[0] for _ in range(2))
+    model.encoders[8].poison = poison
+    first, second = model.rail.step([Chunk(good, rest), Chunk(bad, np.zeros_like(rest))])
+    assert isinstance(second, InferenceError)
+    assert first.reply.events == alone.reply.events != []
+
+
+# --- failures and other models --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["detector", "encoder", "joint"])
+def test_after_a_failure_the_same_piece_can_be_sent_again(broken, monkeypatch):
+    audio = speech(*UTTERANCE, *UTTERANCE)
+    expected = feed(Model(), audio, chunk_ms=500)[1]
+    model = Model()
+    error = InferenceError("out of order")
+    stream, found, failures = model.rail.new_stream(AsrOptions()), [], 0
+
+    def fails(*_):
+        raise error
+
+    for start in range(0, len(audio), 500 * MS):
+        chunk = Chunk(stream, audio[start : start + 500 * MS])
+        model.detector.failure = error if broken == "detector" else None
+        model.fail(error if broken == "encoder" else None)
+        with monkeypatch.context() as patch:
+            if broken == "joint":
+                patch.setattr(model.joint, "step", fails)
+            (result,) = model.rail.step([chunk])
+        model.detector.failure = None
+        model.fail(None)
+        if isinstance(result, InferenceError):
+            failures += 1
+            (result,) = model.rail.step([chunk])
+        stream = result.stream
+        found += result.reply.events
+    assert failures > 3
+    assert found == expected
+    assert model.recognizer.free == 8
+
+
+def test_a_bug_in_a_step_loses_no_slot(monkeypatch):
+    model = Model()
+    stream = model.rail.new_stream(AsrOptions())
+    monkeypatch.setattr(model.recognizer, "recognize", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.rail.step([Chunk(stream, speech((320, False), (960, True)))])
+    assert model.recognizer.free == 8
+
+
+def test_without_a_slot_and_without_another_model_the_piece_is_refused():
+    model = Model(slots=1)
+    first, _ = feed(model, speech((320, False), (640, True)), last=False)
+    second = model.rail.new_stream(AsrOptions())
+    (refused,) = model.rail.step([Chunk(second, speech((320, False), (640, True)))])
+    assert isinstance(refused, OverloadedError)
+    feed(model, speech((640, False)), stream=first)
+    (heard,) = model.rail.step([Chunk(second, speech((320, False), (640, True)))])
+    assert isinstance(heard, Heard)
+
+
+def test_without_a_slot_another_model_hears_the_utterance():
+    model = Model(slots=0, fallback="other")
+    _, events = feed(model, speech(*UTTERANCE))
+    assert texts(events, final=False) == []
+    assert texts(events, final=True) == [f"other {320 + 1600 + 320}"]
+    assert replaced(events) == [("streaming", "other", "overloaded")]
+
+
+def test_a_final_text_of_another_model_has_all_the_audio():
+    model = Model(finals="big")
+    audio = speech(*UTTERANCE)
+    _, events = feed(model, audio, language="en", words=True)
+    assert texts(events, final=True) == ["big 2240"]
+    assert len(texts(events, final=False)) > 5
+    ((_, heard, request),) = model.transcribers.heard
+    assert np.array_equal(heard, audio[320 * MS : 2560 * MS])
+    assert (request.language, request.words) == ("en", True)
+    assert events[-1].words[0].start_ms == 320 + 10
+    assert model.counted == []
+
+
+@pytest.mark.parametrize("error", [InferenceError("broken"), ZeroDivisionError("a bug")])
+def test_a_final_text_that_fails_is_replaced_by_the_streaming_models(error):
+    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+    model = Model(finals="big")
+    model.transcribers.failures["big"] = error
+    _, events = feed(model, speech(*UTTERANCE))
+    assert texts(events, final=True) == own
+    reason = getattr(error, "code", "internal_error")
+    assert replaced(events) == [("big", "streaming", reason)]
+    assert [event.reason for event in model.counted] == [reason]
+
+
+def test_a_slow_final_text_holds_nobody_up_and_keeps_its_place():
+    model = Model(finals="big")
+    model.transcribers.slow.add("big")
+    stream, events = feed(model, speech(*UTTERANCE), last=False)
+    assert isinstance(events[-1], SpeechStoppedEvent)
+    stream, more = feed(model, speech((640, True)), stream=stream, last=False)
+    assert more == []
+    model.transcribers.answer()
+    _, more = feed(model, speech((80, True)), stream=stream, last=False)
+    assert more[0].text == "big 2240"
+    assert more[1] == SpeechStartedEvent(utterance=2, at_ms=2880)
+    assert texts(more, final=False)
+
+
+def test_a_final_text_that_is_late_is_replaced_and_what_waited_is_told():
+    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+    model = Model(finals="big")
+    model.transcribers.slow.add("big")
+    stream, _ = feed(model, speech(*UTTERANCE), last=False)
+    model.now = 1.9
+    stream, events = feed(model, speech((80, False)), stream=stream, last=False)
+    assert events == []
+    model.now = 2.1
+    stream, events = feed(model, speech((80, False)), stream=stream, last=False)
+    assert replaced(events) == [("big", "streaming", "deadline_exceeded")]
+    assert texts(events, final=True) == own
+    assert model.transcribers.open[0][0].cancelled()
+    assert feed(model, speech((80, False)), stream=stream)[1] == []
+
+
+@pytest.mark.parametrize("ending", [{"last": True}, {"flush": True, "last": False}])
+def test_at_the_end_a_final_text_is_waited_for(ending, monkeypatch):
+    model = Model(finals="big")
+    model.transcribers.slow.add("big")
+    waits = []
+
+    def wait(calls, timeout):
+        assert calls == [model.transcribers.open[0][0]]
+        waits.append(timeout)
+        model.transcribers.answer()
+
+    monkeypatch.setattr("parley.asr.streaming_finals.wait", wait)
+    stream, _ = feed(model, speech(*UTTERANCE), last=False)
+    assert waits == []
+    _, events = feed(model, speech((20, False)), stream=stream, **ending)
+    assert waits == [2.0]
+    assert texts(events, final=True) == ["big 2240"]
+
+
+def test_when_the_streaming_model_fails_another_hears_the_whole_utterance():
+    model = Model(fallback="other")
+    audio = speech(*UTTERANCE)
+    stream, before = feed(model, audio[: 1200 * MS], last=False)
+    assert texts(before, final=False)
+    model.fail(InferenceError("out of order"))
+    stream, events = feed(model, audio[1200 * MS :], stream=stream, last=False)
+    assert replaced(events) == [("streaming", "other", "inference_failed")]
+    assert isinstance(events[0], AsrFallbackEvent)
+    assert texts(events, final=False) == []
+    assert texts(events, final=True) == ["other 2240"]
+    assert np.array_equal(model.transcribers.heard[0][1], audio[320 * MS : 2560 * MS])
+    assert len(model.counted) == 1
+    assert model.recognizer.free == 8
+    # The next utterance is tried again.
+    model.fail(None)
+    _, events = feed(model, audio, stream=stream)
+    assert texts(events, final=False)
+    assert texts(events, final=True)[0].startswith(texts(events, final=False)[-1])
+    assert len(model.transcribers.heard) == 1
+
+
+def test_when_everything_fails_what_was_understood_before_is_the_final_text():
+    model = Model(finals="big", fallback="other")
+    model.transcribers.failures = {"big": OverloadedError("full"), "other": InferenceError("broken")}
+    audio = speech(*UTTERANCE)
+    stream, before = feed(model, audio[: 1200 * MS], last=False)
+    model.fail(InferenceError("out of order"))
+    _, events = feed(model, audio[1200 * MS :], stream=stream)
+    assert replaced(events) == [
+        ("streaming", "big", "inference_failed"),
+        ("big", "other", "overloaded"),
+        ("other", "streaming", "inference_failed"),
+    ]
+    assert texts(events, final=True) == [texts(before, final=False)[-1]]
+
+
+def test_audio_is_kept_only_if_somebody_may_want_it():
+    stream, _ = feed(Model(), speech((320, False), (1600, True)), last=False)
+    assert len(stream.utterance.audio()) == 0
+    stream, _ = feed(Model(fallback="other"), speech((320, False), (1600, True)), last=False)
+    assert len(stream.utterance.audio()) == 1920 * MS
