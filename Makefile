@@ -6,8 +6,10 @@ PYTHON3 := $(shell command -v python3 2>/dev/null)
 PY := .venv/bin/python
 # Arguments for the program behind a target, for example: make talk ARGS="--help"
 ARGS ?=
+# What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
+MODEL ?=
 
-.PHONY: help setup setup-talk setup-export demo test test-unit test-triton serve talk check format eval bench lock clean
+.PHONY: help setup setup-talk setup-export demo test test-unit test-triton serve talk check format eval bench lock clean fetch export test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -42,6 +44,9 @@ test-unit: setup ## Run the tests that need no server
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(ARGS)
 
+test-parity: setup-export ## Compare with NeMo itself, on models that it builds
+	@.venv-export/bin/python -m pytest -c tests/parity/asr/pytest.ini tests/parity/asr $(ARGS)
+
 check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
@@ -56,6 +61,12 @@ eval: setup ## Measure the tiny models: word error rate and exact turns
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
+
+fetch: setup ## Download weights (MODEL=NAME; without: list what there is)
+	@scripts/fetch_models $(MODEL) $(ARGS)
+
+export: setup-export ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
+	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)
 
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)

@@ -54,5 +54,9 @@ def resolve_weights(parameters: Parameters, default: str, required: Sequence[str
     if folder.is_dir() and not missing:
         return folder
     found = f"is without {', '.join(missing)}" if folder.is_dir() else "does not exist"
-    remedy = _MADE_BY.get(Path(name).name, f"put the weights there, or set {variable} to their folder")
+    remedy = _MADE_BY.get(
+        Path(name).name,
+        f"download it with `scripts/fetch_models {Path(name).name}`, make it as docs/asr-models.md says, "
+        f"or set {variable} to a folder that has it",
+    )
     raise WeightsNotFoundError(f"weights of model {parameters.model}: {folder} {found}; {remedy}")

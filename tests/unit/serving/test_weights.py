@@ -53,3 +53,8 @@ def test_missing_folder_names_the_command(root):
 def test_missing_file_is_named(root):
     with pytest.raises(WeightsNotFoundError, match=r"is without tokenizer\.json.*PARLEY_WEIGHTS_QWEN3"):
         resolve_weights(parameters(root), "default", ("config.json", "tokenizer.json"))
+
+
+def test_missing_weights_that_can_be_downloaded_name_the_command(root):
+    with pytest.raises(WeightsNotFoundError, match=r"scripts/fetch_models parakeet-tdt-0\.6b-v2"):
+        resolve_weights(parameters(root), "parakeet-tdt-0.6b-v2")

@@ -1,0 +1,1 @@
+"""Downloading weights: see scripts/fetch_models --help."""

@@ -1,0 +1,7 @@
+"""``python -m fetching`` is ``scripts/fetch_models``."""
+
+import sys
+
+from fetching.main import main
+
+sys.exit(main())

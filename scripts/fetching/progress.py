@@ -1,0 +1,67 @@
+"""What the person at the terminal sees of a download."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+_INTERVAL_TTY_S = 0.2
+_INTERVAL_LOG_S = 10.0
+
+
+class Progress:
+    """A line for each file; on a terminal it is rewritten, in a log it comes every ten seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._out = sys.stderr if stream is None else stream
+        self._tty = self._out.isatty()
+        self._interval = _INTERVAL_TTY_S if self._tty else _INTERVAL_LOG_S
+        self._open = False
+        self._name = ""
+        self._size = self._first = 0
+        self._began = self._shown = 0.0
+
+    def begin(self, name: str, size: int) -> None:
+        """A file begins."""
+        self._name, self._size, self._first = name, size, -1
+        self._began = self._shown = time.monotonic()
+
+    def arrived(self, there: int) -> None:
+        """So many bytes of it are there."""
+        if self._first < 0:
+            self._first = there
+        now = time.monotonic()
+        if now - self._shown >= self._interval:
+            self._shown = now
+            self._line(self._state(there, now), keep=False)
+
+    def note(self, text: str) -> None:
+        """Say something in between."""
+        self._line(f"  {text}", keep=True)
+
+    def end(self, *, fetched: bool) -> None:
+        """The file is there."""
+        how = f"in {time.monotonic() - self._began:.1f} s" if fetched else "was there"
+        self._line(f"{self._name}  {_bytes(self._size)}  {how}", keep=True)
+
+    def _state(self, there: int, now: float) -> str:
+        share = there / self._size if self._size else 1.0
+        rate = (there - self._first) / max(now - self._began, 1e-3)
+        left = f", {(self._size - there) / rate:.0f} s left" if rate > 0 else ""
+        return f"{self._name}  {share:4.0%} of {_bytes(self._size)}, {_bytes(rate)}/s{left}"
+
+    def _line(self, text: str, *, keep: bool) -> None:
+        if self._tty:
+            self._out.write(f"\r\033[K{text}" + ("\n" if keep else ""))
+        else:
+            self._out.write(f"{text}\n")
+        self._out.flush()
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,363 @@
+"""scripts/fetch_models against a hub that drops connections, lies and stalls."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import io
+import json
+import sys
+import time
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fake_hub
+from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
+from fetching import main as fetching_main
+from fetching import manifest
+from fetching.hub import Hub, Patience, base_address
+from fetching.main import fetch, main
+from fetching.manifest import FetchError, RemoteFile, Snapshot, Weights
+from fetching.progress import Progress
+
+BIG = bytes(range(256)) * 20_000
+FILES = {"encoder-model.onnx": BIG, "sub/vocab.txt": b"a 0\nb 1\n", "README.md": b"nothing we want"}
+
+
+@pytest.fixture
+def remote():
+    hub = FakeHub(dict(FILES), small=("sub/vocab.txt", "README.md"))
+    yield hub
+    hub.close()
+
+
+class Person:
+    """Runs downloads; never really sleeps."""
+
+    def __init__(self, remote, tmp_path):
+        self.remote = remote
+        self.models = tmp_path / "models"
+        self.notes: list[str] = []
+        self.sleeps: list[float] = []
+        self.deadline_s = 60.0
+        self.token = None
+
+    def fetch(self, *, include=("*.onnx", "sub/*"), pinned=None, attempts=4):
+        weights = Weights("model", REPOSITORY, include, "main", "", pinned)
+        with Hub(
+            self.remote.address,
+            token=self.token,
+            deadline=time.monotonic() + self.deadline_s,
+            note=self.notes.append,
+            patience=Patience(attempts=attempts),
+            timeout_s=5,
+            sleep=self.sleeps.append,
+        ) as hub:
+            return fetch(hub, weights, self.models, Progress(io.StringIO()), record=False)
+
+    def asked(self, name="encoder-model.onnx"):
+        """Which parts of a file were asked for."""
+        return [wanted for file, wanted in self.remote.requests if file == name]
+
+    def leftovers(self):
+        return [path.name for path in self.models.rglob("*.part")]
+
+
+@pytest.fixture
+def person(remote, tmp_path):
+    return Person(remote, tmp_path)
+
+
+def whole(folder):
+    return (folder / "encoder-model.onnx").read_bytes() == BIG and (
+        folder / "sub/vocab.txt"
+    ).read_bytes() == FILES["sub/vocab.txt"]
+
+
+def test_all_files_that_are_wanted_come_whole(person):
+    folder = person.fetch()
+    assert whole(folder)
+    assert not (folder / "README.md").exists()
+    assert person.leftovers() == []
+    assert person.notes == []
+
+
+def test_what_is_there_is_not_fetched_again(person):
+    person.fetch()
+    person.remote.requests.clear()
+    assert whole(person.fetch())
+    assert person.remote.requests == []
+
+
+def test_a_file_that_was_changed_is_fetched_again(person):
+    folder = person.fetch()
+    (folder / "encoder-model.onnx").write_bytes(bytes(len(BIG)))
+    assert whole(person.fetch())
+
+
+def test_a_broken_connection_is_resumed_where_it_broke(person):
+    person.remote.faults = [breaks_after(1_000_000), breaks_after(1_000_000), breaks_after(70)]
+    assert whole(person.fetch(attempts=2))  # every attempt brings something, so none is the last
+    assert person.asked() == [None, "bytes=1000000-", "bytes=2000000-", "bytes=2000070-"]
+    assert len(person.sleeps) == 3
+
+
+def test_an_earlier_run_is_resumed(person):
+    person.remote.faults = [breaks_after(3_000_000), status(404)]
+    with pytest.raises(FetchError):
+        person.fetch()
+    assert person.leftovers() == ["encoder-model.onnx.part"]
+    person.remote.requests.clear()
+    assert whole(person.fetch())
+    assert person.asked() == ["bytes=3000000-"]
+    assert person.leftovers() == []
+
+
+def test_a_hub_that_cannot_resume_sends_all_again(person):
+    person.remote.faults = [breaks_after(1_000_000), fake_hub.ignores_range]
+    assert whole(person.fetch())
+
+
+def test_a_hub_that_resumes_at_another_place_is_not_believed(person):
+    person.remote.faults = [breaks_after(1_000_000), fake_hub.resumes_elsewhere]
+    assert whole(person.fetch())
+    assert person.asked() == [None, "bytes=1000000-", None]
+
+
+def test_a_place_that_the_hub_does_not_know_is_forgotten(person):
+    person.remote.faults = [breaks_after(1_000_000), status(416)]
+    assert whole(person.fetch())
+    assert person.asked() == [None, "bytes=1000000-", None]
+
+
+def test_wrong_bytes_are_fetched_once_more(person):
+    person.remote.faults = [fake_hub.spoiled]
+    assert whole(person.fetch())
+
+
+def test_wrong_bytes_twice_are_refused_and_leave_nothing(person):
+    person.remote.faults = [fake_hub.spoiled, fake_hub.spoiled]
+    with pytest.raises(FetchError, match="checksum"):
+        person.fetch()
+    assert not (person.models / "model/encoder-model.onnx").exists()
+    assert person.leftovers() == []
+
+
+def test_small_files_are_checked_too(person):
+    person.remote.faults = [fake_hub.proper, fake_hub.spoiled, fake_hub.spoiled]
+    with pytest.raises(FetchError, match="vocab"):
+        person.fetch()
+
+
+def test_more_bytes_than_announced_are_refused(person):
+    person.remote.faults = [fake_hub.too_long]
+    with pytest.raises(FetchError, match="longer"):
+        person.fetch()
+    assert person.leftovers() == []
+
+
+def test_the_lock_counts_more_than_what_the_hub_says(person):
+    pinned = Snapshot(COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),))
+    with pytest.raises(FetchError, match="checksum"):
+        person.fetch(pinned=pinned)
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_a_busy_hub_is_asked_again(person, code):
+    person.remote.faults = [status(code), status(code)]
+    person.remote.api_faults = [status(code)]
+    assert whole(person.fetch())
+    assert len(person.sleeps) == 3
+    assert person.sleeps[2] > 0
+
+
+def test_the_hub_says_how_long_to_wait(person):
+    later = format_datetime(dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30), usegmt=True)
+    person.remote.faults = [status(429, Retry_After="17"), status(429, Retry_After=later)]
+    assert whole(person.fetch())
+    assert person.sleeps[0] == 17
+    assert 25 < person.sleeps[1] <= 30
+
+
+def test_a_wait_beyond_the_time_limit_is_not_begun(person):
+    person.remote.faults = [status(429, Retry_After="3600")]
+    with pytest.raises(FetchError, match="time limit"):
+        person.fetch()
+    assert person.sleeps == []
+
+
+def test_the_time_limit_ends_a_download_that_goes_on(person):
+    person.remote.faults = [breaks_after(1_000)]
+    person.deadline_s = 0.0
+    with pytest.raises(FetchError, match="time limit"):
+        person.fetch()
+
+
+def test_a_hub_that_never_recovers_is_given_up(person):
+    person.remote.faults = [status(503)] * 9
+    with pytest.raises(FetchError, match="given up after 4 attempts"):
+        person.fetch()
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"), [(404, "PARLEY_MODEL_HUB"), (401, "HF_TOKEN"), (403, "licence"), (400, "400")]
+)
+def test_what_will_not_pass_is_not_tried_again(person, code, advice):
+    person.remote.faults = [status(code)]
+    with pytest.raises(FetchError, match=advice):
+        person.fetch()
+    assert person.sleeps == []
+
+
+def test_a_listing_in_pages_is_read_to_its_end(person):
+    person.remote.page = 1
+    assert whole(person.fetch())
+
+
+def test_a_listing_that_is_no_json_is_asked_for_again(person):
+    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b"<html>")]
+    assert whole(person.fetch())
+
+
+def test_a_missing_file_is_named(person):
+    with pytest.raises(FetchError, match=r"no \*\.nemo"):
+        person.fetch(include=("*.nemo", "*.onnx"))
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\b"])
+def test_no_file_leaves_its_folder(person, name):
+    person.remote.announced = {"encoder-model.onnx": name}
+    with pytest.raises(FetchError, match="folder"):
+        person.fetch()
+
+
+def test_the_token_stays_with_the_hub(person):
+    other = FakeHub(dict(FILES))
+    try:
+        person.token = "secret"  # noqa: S105
+        person.remote.faults = [
+            fake_hub.redirects(
+                f"{other.address.replace('127.0.0.1', 'localhost')}/{REPOSITORY}/resolve/{COMMIT}/"
+                "encoder-model.onnx"
+            )
+        ]
+        assert whole(person.fetch())
+        assert person.remote.tokens == {"Bearer secret"}
+        assert other.tokens == {None}
+    finally:
+        other.close()
+
+
+def test_too_little_room_is_found_out_before(person, monkeypatch):
+    usage = fetching_main.shutil.disk_usage("/")
+    monkeypatch.setattr(fetching_main.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    with pytest.raises(FetchError, match="free space"):
+        person.fetch()
+    assert person.remote.requests == []
+
+
+def test_what_has_come_needs_no_room_again(person, monkeypatch):
+    person.fetch()
+    usage = fetching_main.shutil.disk_usage("/")
+    monkeypatch.setattr(fetching_main.shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    person.fetch()
+
+
+def test_two_downloads_keep_out_of_each_others_way(person):
+    (person.models / "model").mkdir(parents=True)
+    with (person.models / "model/.fetch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FetchError, match="another download"):
+            person.fetch()
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, remote, tmp_path, monkeypatch):
+        entries = tmp_path / "checkpoints.toml"
+        entries.write_text(
+            f'[weights."tiny"]\nrepository = "{REPOSITORY}"\ninclude = ["*.onnx", "sub/*"]\nabout="a model"\n'
+        )
+        lock = tmp_path / "checkpoints.lock.json"
+        monkeypatch.setattr(manifest.load, "__defaults__", (entries, lock))
+        monkeypatch.setattr(manifest.record, "__defaults__", (lock,))
+        monkeypatch.setenv("PARLEY_MODEL_HUB", remote.address)
+        monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
+        run = lambda *arguments: main(list(arguments))  # noqa: E731
+        run.models, run.lock, run.entries = tmp_path / "models", lock, entries
+        return run
+
+    def test_it_lists_what_there_is(self, run, capsys):
+        assert run() == 0
+        assert "a model" in capsys.readouterr().out
+
+    def test_it_fetches_into_the_models_folder(self, run):
+        assert run("tiny") == 0
+        assert whole(run.models / "tiny")
+        assert not run.lock.exists()
+
+    def test_it_records_what_it_got_and_keeps_to_it(self, run, remote):
+        assert run("tiny", "--record") == 0
+        pinned = json.loads(run.lock.read_text())["tiny"]
+        assert pinned["commit"] == COMMIT
+        assert {file["name"]: file["size"] for file in pinned["files"]} == {
+            "encoder-model.onnx": len(BIG),
+            "sub/vocab.txt": 8,
+        }
+        remote.files["encoder-model.onnx"] = bytes(len(BIG))
+        (run.models / "tiny/encoder-model.onnx").unlink()
+        assert run("tiny") == 1
+
+    def test_an_unknown_name_is_wrong_usage(self, run, capsys):
+        with pytest.raises(SystemExit) as caught:
+            run("huge")
+        assert caught.value.code == 2
+        assert "there are tiny" in capsys.readouterr().err
+
+    def test_a_failure_is_one_line(self, run, remote, capsys):
+        remote.faults = [status(404)]
+        assert run("tiny") == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("error: ")
+
+    def test_a_manifest_that_cannot_be_read_is_one_line(self, run, capsys):
+        run.entries.write_text("[weights.x]\n")
+        assert run("x") == 1
+        assert "error: " in capsys.readouterr().err
+
+
+def test_the_shipped_manifest_can_be_read():
+    entries = manifest.load()
+    assert "parakeet-tdt-0.6b-v2" in entries
+    assert all(entry.about and entry.include for entry in entries.values())
+
+
+def test_the_address_of_the_hub():
+    assert base_address({"PARLEY_MODEL_HUB": "http://a/", "HF_ENDPOINT": "http://b"}) == "http://a"
+    assert base_address({"HF_ENDPOINT": "http://b"}) == "http://b"
+    assert base_address({}).startswith("https://")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_on_a_terminal_is_one_line_and_in_a_log_a_few(monkeypatch):
+    times = iter(range(1_000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(times)))
+    terminal, log = Terminal(), io.StringIO()
+    for stream in (terminal, log):
+        progress = Progress(stream)
+        progress.begin("encoder.onnx", 1_000_000)
+        for there in range(0, 1_000_001, 100_000):
+            progress.arrived(there)
+        progress.end(fetched=True)
+    assert terminal.getvalue().count("\n") == 1
+    assert "40% of 1.0 MB" in terminal.getvalue()
+    assert 1 < log.getvalue().count("\n") < 5
