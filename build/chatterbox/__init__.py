@@ -1,0 +1,1 @@
+"""Chatterbox checkpoints: small ones for tests, and real ones made ready for serving."""

@@ -1,0 +1,220 @@
+"""The T3 of Chatterbox Original and Multilingual (a Llama) as a vLLM model. Imports vLLM.
+
+Guidance runs the transformer twice, with and without the text, over the same generated tokens.
+Here one vLLM request is both runs: a hidden state is the two halves side by side, the linear
+layers see them as two rows, and attention as twice the heads, so that one KV cache, one batch
+and one scheduler serve both. The guided combination is made on the last hidden states, which is
+the same as on the logits because the output layer is linear and has no bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.compilation.decorators import support_torch_compile
+from vllm.config import CacheConfig, VllmConfig
+from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.models.interfaces import SupportsMRoPE
+from vllm.model_executor.models.llama import LlamaMLP
+
+from parley.tts.t3.side_channel import (
+    CONTEXT_BITS,
+    MAX_CONTEXT,
+    MAX_PROMPT,
+    PLACEHOLDERS,
+    PROMPT_BITS,
+    WEIGHT_STEPS,
+    pack,
+    read_prompt_ids,
+)
+
+# Of the checkpoint, what the prompt is made of outside of vLLM.
+_NOT_OURS = ("text_", "cond_enc.", "tfmr.embed_tokens.")
+# Checkpoint's name, vLLM's fused name, part of it.
+_FUSED = (
+    (".q_proj", ".qkv_proj", "q"),
+    (".k_proj", ".qkv_proj", "k"),
+    (".v_proj", ".qkv_proj", "v"),
+    (".gate_proj", ".gate_up_proj", 0),
+    (".up_proj", ".gate_up_proj", 1),
+)
+
+
+class _Attention(nn.Module):
+    """Attention of both halves: heads ``0..H-1`` are conditional, ``H..2H-1`` unconditional."""
+
+    def __init__(self, config: Any, cache_config: CacheConfig | None, prefix: str) -> None:
+        super().__init__()
+        self._inner = config.t3_heads * config.head_dim
+        self.qkv_proj = QKVParallelLinear(
+            config.t3_width,
+            config.head_dim,
+            config.t3_heads,
+            config.t3_heads,
+            bias=False,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self.o_proj = RowParallelLinear(self._inner, config.t3_width, bias=False, prefix=f"{prefix}.o_proj")
+        # The section for M-RoPE is there to get at the positions only: the rotation is the plain one.
+        rope = {name: value for name, value in config.rope_parameters.items() if name != "mrope_section"}
+        self.rotary_emb = get_rope(config.head_dim, max_position=MAX_CONTEXT, rope_parameters=rope)
+        self.attn = Attention(
+            2 * config.t3_heads,
+            config.head_dim,
+            config.head_dim**-0.5,
+            num_kv_heads=2 * config.t3_heads,
+            cache_config=cache_config,
+            prefix=f"{prefix}.attn",
+        )
+
+    def forward(self, positions: Tensor, rows: Tensor) -> Tensor:
+        """``positions`` [N], ``rows`` [2N, width] → [2N, width]."""
+        qkv, _ = self.qkv_proj(rows)
+        q, k, v = (part.reshape(-1, 2 * self._inner) for part in qkv.chunk(3, -1))
+        q, k = self.rotary_emb(positions, q, k)
+        mixed, _ = self.o_proj(self.attn(q, k, v).reshape(-1, self._inner))
+        return mixed  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: Any, cache_config: CacheConfig | None, prefix: str) -> None:
+        super().__init__()
+        self.self_attn = _Attention(config, cache_config, f"{prefix}.self_attn")
+        self.mlp = LlamaMLP(config.t3_width, config.intermediate_size, "silu", prefix=f"{prefix}.mlp")
+        self.input_layernorm = RMSNorm(config.t3_width, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.t3_width, eps=config.rms_norm_eps)
+
+    def forward(self, positions: Tensor, rows: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        if residual is None:
+            residual, rows = rows, self.input_layernorm(rows)
+        else:
+            rows, residual = self.input_layernorm(rows, residual)
+        rows, residual = self.post_attention_layernorm(self.self_attn(positions, rows), residual)
+        return self.mlp(rows), residual
+
+
+@support_torch_compile(dynamic_arg_dims={"positions": 0, "hidden": 0})
+class _Transformer(nn.Module):
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        self._width = config.t3_width
+        self.layers = nn.ModuleList(
+            _Layer(config, vllm_config.cache_config, f"{prefix}.layers.{number}")
+            for number in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.t3_width, eps=config.rms_norm_eps)
+
+    def forward(self, positions: Tensor, hidden: Tensor) -> Tensor:
+        """``positions`` [N], ``hidden`` [N, 2 * width] → [N, 2 * width]."""
+        rows = hidden.reshape(-1, self._width)  # 2n: conditional, 2n + 1: unconditional
+        residual: Tensor | None = None
+        for layer in self.layers:
+            rows, residual = layer(positions, rows, residual)
+        rows, _ = self.norm(rows, residual)
+        return rows.reshape(-1, 2 * self._width)
+
+
+class ChatterboxT3(nn.Module, SupportsMRoPE):  # type: ignore[misc]
+    """What vLLM runs; its weights carry the names of the published checkpoints."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        if vllm_config.parallel_config.world_size != 1:
+            raise ValueError("T3 runs on one device")
+        if vllm_config.model_config.max_model_len > MAX_CONTEXT:
+            raise ValueError(f"T3 takes a max_model_len of {MAX_CONTEXT} at most")
+        self._width = config.t3_width
+        self._vocabulary = config.t3_speech_vocabulary
+        self.tfmr = _Transformer(vllm_config=vllm_config, prefix=f"{prefix}.tfmr" if prefix else "tfmr")
+        self.speech_emb = nn.Embedding(self._vocabulary, self._width)
+        self.speech_pos_emb = nn.Embedding(config.t3_speech_positions, self._width)
+        self.speech_head = ParallelLMHead(self._vocabulary, self._width, prefix="speech_head")
+        self.logits_processor = LogitsProcessor(self._vocabulary)
+
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: list[Any]
+    ) -> tuple[Tensor, int]:
+        """Positions of a prompt, [3, its length], with the request's settings packed into them."""
+        del mm_features
+        base = pack(read_prompt_ids(input_tokens, self._vocabulary))
+        return (torch.arange(len(input_tokens)) + base).expand(3, -1).contiguous(), base
+
+    def embed_input_ids(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Embeddings of generated tokens, the same in both halves, without their positions."""
+        one = self.speech_emb(input_ids.clamp(max=self._vocabulary - 1))
+        return torch.cat([one, one], -1)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Hidden states after guidance, [N, width].
+
+        Args:
+            input_ids: [N], where there are no embeddings.
+            positions: [3, N], packed; the three rows are the same.
+            intermediate_tensors: of a pipeline; unused.
+            inputs_embeds: [N, 2 * width]; those of a prompt have their positions added already.
+        """
+        del intermediate_tensors
+        if inputs_embeds is None:
+            assert input_ids is not None
+            inputs_embeds = self.embed_input_ids(input_ids)
+        packed = positions[0]
+        context = packed & (MAX_CONTEXT - 1)
+        prompt_length = (packed >> CONTEXT_BITS) & MAX_PROMPT
+        hundredths = packed >> (CONTEXT_BITS + PROMPT_BITS)
+
+        # The first generated token follows a start token at position 0.
+        speech = context - prompt_length + 1
+        table = self.speech_pos_emb(speech.clamp(0, self.speech_pos_emb.num_embeddings - 1))
+        table = table * (speech > 0).unsqueeze(-1).to(table.dtype)
+        hidden = inputs_embeds + torch.cat([table, table], -1)
+
+        hidden = self.tfmr(context, hidden).float()
+        conditional, unconditional = hidden.split(self._width, -1)
+        weight = (hundredths.float() / WEIGHT_STEPS).unsqueeze(-1)
+        guided = conditional + weight * (conditional - unconditional)
+        return guided.to(inputs_embeds.dtype)
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """Logits, [N, vocabulary and placeholders]; the placeholders are never drawn."""
+        logits = self.logits_processor(self.speech_head, hidden_states)
+        return nn.functional.pad(logits, (0, PLACEHOLDERS), value=-torch.inf)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Take the tensors of a published checkpoint; returns the names of those that were set."""
+        parameters = dict(self.named_parameters())
+        loaded: set[str] = set()
+        for published, tensor in weights:
+            if published.startswith(_NOT_OURS):
+                continue
+            name = published.replace("_pos_emb.emb.", "_pos_emb.")
+            for part, fused, shard in _FUSED:
+                if part in name:
+                    name = name.replace(part, fused)
+                    parameters[name].weight_loader(parameters[name], tensor, shard)
+                    break
+            else:
+                parameter = parameters[name]
+                load = getattr(parameter, "weight_loader", None)
+                if load is None:
+                    parameter.data.copy_(tensor)
+                else:
+                    load(parameter, tensor)
+            loaded.add(name)
+        return loaded

@@ -1,0 +1,157 @@
+"""Runs requests through vLLM and through the reference, and prints both; started by the tests.
+
+vLLM changes the interpreter that imports it, so it gets one of its own.
+"""
+
+# ruff: noqa: E402 - vLLM reads its environment when it is imported
+
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+
+from parley.llm.stub_environment import prepare_environment
+
+folder, variant = Path(sys.argv[1]), sys.argv[2]
+prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[3]))
+
+import numpy as np
+import torch
+from small_checkpoints import write_small_t3
+from t3_reference import Draw, Reference, greedy
+from vllm.engine.arg_utils import EngineArgs
+
+from parley.llm.vllm_engine import VllmEngine
+from parley.tts.t3 import plugin
+from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
+from parley.tts.t3.engine import SpeechTranslation
+from parley.tts.t3.prompt import PromptEncoder
+from parley.tts.t3.request import Drawing, SpeechRequest, Voice
+from parley.tts.t3.settings import ENGINE_SETTINGS
+
+COUNT = 60
+BLOCK = 32
+torch.set_num_threads(1)
+plugin.register()
+checkpoint = find_checkpoint(write_small_t3(folder / variant, variant, seed=3))
+shape = read_shape(checkpoint)
+encoder = PromptEncoder.load(checkpoint, shape)
+reference = Reference(checkpoint, shape)
+engine = VllmEngine(
+    EngineArgs(
+        **{
+            "model": str(engine_folder(checkpoint, shape, folder / "engines")),
+            "dtype": "float32",
+            "enforce_eager": True,
+            "max_model_len": 512,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 48,  # prompts come in several pieces
+            "enable_chunked_prefill": True,
+            "block_size": BLOCK,
+            # Room for about three utterances: the others are pushed out and start over.
+            "num_gpu_blocks_override": 20,
+            "kv_cache_memory_bytes": 16 << 20,
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+            "seed": 0,
+            **ENGINE_SETTINGS,
+        }
+    ),
+    SpeechTranslation(guided=shape.guided),
+)
+scheduler = engine._engine.engine_core.engine_core.scheduler
+
+
+def seeded(seed):
+    """Draws tokens whose noise depends on the seed and on their number."""
+    steps = itertools.count()
+
+    def choose(scores):
+        dice = np.random.Generator(np.random.Philox(key=seed, counter=[0, next(steps), 0, 0]))
+        # The model has ids for placeholders too.
+        noise = -np.log(dice.standard_exponential(len(scores) + 128, np.float32))
+        return int((scores + torch.from_numpy(noise[: len(scores)])).argmax())
+
+    return choose
+
+
+dice = random.Random(0)
+
+
+def utterance(number):
+    noise = np.random.default_rng(number % 3)
+    voice = Voice(
+        noise.standard_normal(256, np.float32),
+        noise.integers(0, 6561, 20 + 60 * (number % 3), np.int32),
+    )
+    text = [255, *(dice.randrange(1, 250) for _ in range(dice.randint(5, 90))), 0]
+    weight = (0.0, 0.24, 0.5, 1.0)[(number + number // 4) % 4]
+    draw = Draw(repetition_penalty=(1.0, 1.2, 2.0)[number % 3])
+    seed = 1000 + number if number % 2 else None
+    if seed is not None:
+        draw.temperature, draw.top_p = 0.8, 0.9
+        draw.min_p, draw.top_k = (0.02, 0) if shape.guided else (0.0, 50)
+    elif number % 4 == 2:
+        draw.temperature, draw.top_k = 0.7, 1  # drawn by vLLM itself, from one token
+    prompt = encoder.encode(voice, text, exaggeration=number / 10, guidance_weight=weight)
+    expected, margin = reference.generate(
+        prompt.embeddings, weight, draw, COUNT, greedy if seed is None else seeded(seed)
+    )
+    drawing = Drawing(draw.temperature, draw.top_p, draw.top_k, draw.min_p, draw.repetition_penalty, seed)
+    return SpeechRequest(f"r{number}", prompt, COUNT, drawing), expected, margin
+
+
+def run(requests, *, together):
+    """Tokens by request; requests come one by one, a few steps apart."""
+    waiting = list(requests)
+    tokens = {request.request_id: [] for request in requests}
+    reasons, cached, preempted, steps = {}, {}, 0, 0
+    while waiting or engine.busy():
+        if waiting and (not engine.busy() or (together and steps % 3 == 0)):
+            engine.add(waiting.pop(0))
+        for name, progress in engine.step():
+            tokens[name] += progress.token_ids
+            reasons[name] = progress.finish_reason
+            cached[name] = progress.cached_tokens
+        preempted = max([preempted, *(r.num_preemptions for r in scheduler.requests.values())])
+        steps += 1
+    return {"tokens": tokens, "reasons": reasons, "cached": cached, "preempted": preempted}
+
+
+def run_with_abort(aborted, other):
+    """Abort one of two requests after some tokens."""
+    tokens = {aborted.request_id: [], other.request_id: []}
+    engine.add(aborted)
+    engine.add(other)
+    after = None
+    while engine.busy():
+        for name, progress in engine.step():
+            tokens[name] += progress.token_ids
+        if after is None and len(tokens[aborted.request_id]) >= 5:
+            engine.abort(aborted.request_id)
+            after = len(tokens[aborted.request_id])
+    return {
+        "after_the_abort": len(tokens[aborted.request_id]) - after,
+        "other": tokens[other.request_id],
+        "cache_in_use": scheduler.kv_cache_manager.usage,
+    }
+
+
+cases = [utterance(number) for number in range(16)]
+requests = [request for request, _, _ in cases]
+expected = {request.request_id: tokens for request, tokens, _ in cases}
+longest = max(requests, key=lambda request: len(expected[request.request_id]))
+print(
+    json.dumps(
+        {
+            "expected": expected,
+            "margin": min(margin for request, _, margin in cases if not request.drawing.temperature),
+            "longest_prompt": max(len(request.prompt.ids) for request in requests),
+            "together": run(requests, together=True),
+            "again": run(requests[:4], together=False),
+            "twice": run(requests[:1], together=False),
+            "aborted": run_with_abort(longest, requests[0]),
+        }
+    )
+)
