@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from parley.asr import checkpoint
 from parley.asr.network_services import DecoderService
 from parley.asr.networks import OnnxJoint
-from parley.asr.transducer import TransducerDecoder
+from parley.asr.row_decoders import make_decoder
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured
@@ -26,7 +26,9 @@ class TritonPythonModel:
         parameters = Parameters.from_args(args)
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.decoder, parameters, device_id=int(args["model_instance_device_id"]))
-        self._service = DecoderService(TransducerDecoder.of(export, OnnxJoint(session)))
+        decoding = parameters.choice("decoding", "greedy", ("greedy", "beam"))
+        beam_size = parameters.integer("beam_size", 4, minimum=1) if decoding == "beam" else None
+        self._service = DecoderService(make_decoder(export, OnnxJoint(session), beam_size=beam_size))
         self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.network_services import DecoderService
 from parley.asr.networks import OnnxEncoder, OnnxJoint
 from parley.asr.pieces import RowState, piece_inputs, read_states, read_tokens
-from parley.asr.transducer import Tokens, TransducerDecoder
+from parley.asr.row_decoders import RowDecoder, make_decoder
+from parley.asr.transducer import Tokens
 from parley.asr.words import words_of
 from parley.errors import ParleyError
 from parley.protocol import Word
+from parley.serving.batching import Tensors
 from parley.serving.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
@@ -26,14 +29,19 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 class LocalModels:
     """:class:`parley.asr.rail.AcousticModels` on the CPU."""
 
-    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: TransducerDecoder) -> None:
+    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: RowDecoder) -> None:
         self._vad = vad
         self._encoder = encoder
-        self._decoder = decoder
+        self._service = DecoderService(decoder)
 
     @classmethod
-    def open(cls, export: Checkpoint, *, threads: int = 1) -> Self:
+    def open(cls, export: Checkpoint, *, threads: int = 1, beam_size: int | None = None) -> Self:
         """Load the networks of an export, and the voice activity network of its package.
+
+        Args:
+            export: whose networks.
+            threads: CPU threads of each network.
+            beam_size: decode by beam search.
 
         Raises:
             ModelLoadingError: one of them cannot be loaded.
@@ -41,7 +49,9 @@ class LocalModels:
         return cls(
             SileroVad(open_session(bundled_folder() / FILE, threads=threads)),
             OnnxEncoder(open_session(export.encoder, threads=threads)),
-            TransducerDecoder.of(export, OnnxJoint(open_session(export.decoder, threads=threads))),
+            make_decoder(
+                export, OnnxJoint(open_session(export.decoder, threads=threads)), beam_size=beam_size
+            ),
         )
 
     def detect(
@@ -61,18 +71,31 @@ class LocalModels:
         return self._encoder.encode(features, lengths)
 
     def decode_pieces(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], states: Sequence[RowState] | None
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        states: Sequence[RowState] | None,
+        *,
+        final: Sequence[bool],
     ) -> tuple[list[Tokens], list[RowState]]:
         """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
-        (outputs,) = DecoderService(self._decoder).serve([piece_inputs(encoded, lengths, states)])
-        if isinstance(outputs, ParleyError):
-            raise outputs
+        outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final))
         return read_tokens(outputs), read_states(outputs)
 
-    def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
-        """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""
-        tokens, _ = self._decoder.decode(encoded, lengths, self._decoder.initial_state(len(lengths)))
-        return tokens
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Tokens]:
+        """See :meth:`parley.asr.rail.AcousticModels.decode`."""
+        return read_tokens(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
+
+    def _serve(self, inputs: Tensors) -> Tensors:
+        (outputs,) = self._service.serve([inputs])
+        if isinstance(outputs, ParleyError):
+            raise outputs
+        return outputs
 
 
 class Transcriber:

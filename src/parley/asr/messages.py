@@ -31,6 +31,10 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     None: the server's choice. Other models do not look at it."""
     words: bool = True
     """Whether transcripts carry word times and confidences."""
+    phrases: list[str] = []
+    """Names and words that are expected: the decoder favours them (:mod:`parley.asr.phrases`)."""
+    phrase_weight: float = 1.0
+    """How much, from 0 (not at all) to 10."""
 
 
 class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.networks import OnnxEncoder
-from parley.asr.pieces import CARRIED
-from parley.asr.transducer import Tokens, TransducerDecoder, TransducerState
+from parley.asr.pieces import read_phrases
+from parley.asr.row_decoders import RowDecoder, Rows, pack, unpack
+from parley.asr.transducer import Tokens
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.serving.batching import Tensors, column, run_together, split_rows, stack_rows
@@ -117,15 +118,14 @@ class DecoderService:
     """``ENCODED`` f32 ``[B, D, T']``, ``ENCODED_LENGTH`` i64 ``[B, 1]`` to the tokens of each row.
 
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
-    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. What comes in pieces carries ``NEXT_TARGET`` i32
-    ``[B, 1]``, ``NEXT_HIDDEN`` and ``NEXT_CELL`` f32 ``[B, layers, width]`` and ``NEXT_SKIP`` i32
-    ``[B, 1]`` into the next piece's ``TARGET``, ``HIDDEN``, ``CELL`` and ``SKIP``; without them a
-    piece is the first.
+    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
+    into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
+    of each row that no piece follows, which is so without it: only then are tokens given of which
+    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.pieces`.
     """
 
-    def __init__(self, decoder: TransducerDecoder) -> None:
+    def __init__(self, decoder: RowDecoder) -> None:
         self._decoder = decoder
-        self._state_shape = (decoder.network.layers, decoder.network.width)
 
     def warm_up(self) -> None:
         """Run once, so that the first real request does not pay for what only the first run does.
@@ -148,55 +148,44 @@ class DecoderService:
             )
         _check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
         _check_finite(encoded, "ENCODED")
-        given = [name for name in CARRIED if name in request]
-        if not given:
-            return
-        if len(given) != len(CARRIED):
-            raise InvalidInputError(f"{', '.join(given)} without the rest of {', '.join(CARRIED)}")
-        for name in ("HIDDEN", "CELL"):
-            if request[name].shape[1:] != self._state_shape:
-                raise InvalidInputError(
-                    f"{name} must be [rows, {self._state_shape[0]}, {self._state_shape[1]}]"
-                )
-            _check_finite(request[name], name)
-        targets, skip = column(request["TARGET"], "TARGET"), column(request["SKIP"], "SKIP")
-        blank = self._decoder.blank
-        if (targets < 0).any() or (targets > blank).any() or (skip < 0).any():
-            raise InvalidInputError(f"TARGET must be 0 to {blank} and SKIP not negative")
+        if "FINAL" in request:
+            column(request["FINAL"], "FINAL")
+        phrases = read_phrases(request, self._decoder.blank)
+        states = np.array([len(automaton.fallback) for automaton in phrases])
+        if "STATE" in request:
+            at = unpack(request["STATE"], self._decoder)["phrase"].reshape(len(states), -1)
+            if (at >= states[:, None]).any():
+                raise InvalidInputError("STATE is in other phrases than these")
 
     def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
         rows = [len(request["ENCODED"]) for request in requests]
-        tokens, state = self._decoder.decode(
+        boosting = [
+            automaton for request in requests for automaton in read_phrases(request, self._decoder.blank)
+        ]
+        states = [self._state(request) for request in requests]
+        tokens, after = self._decoder.decode(
             stack_rows([request["ENCODED"] for request in requests]),
             np.concatenate([column(request["ENCODED_LENGTH"], "ENCODED_LENGTH") for request in requests]),
-            _join_states([self._state(request) for request in requests]),
+            {name: np.concatenate([state[name] for state in states]) for name in states[0]},
+            final=np.concatenate([_is_final(request) for request in requests]),
+            boosting=boosting if any(len(automaton.bonus) for automaton in boosting) else None,
         )
         ends = np.cumsum(rows).tolist()
         return [
-            _token_outputs(tokens[end - count : end]) | _state_outputs(state, slice(end - count, end))
-            for count, end in zip(rows, ends, strict=True)
+            _token_outputs(tokens[end - count : end]) | {"NEXT_STATE": packed}
+            for count, end, packed in zip(rows, ends, split_rows(pack(after), rows), strict=True)
         ]
 
-    def _state(self, request: Tensors) -> TransducerState:
-        if "TARGET" not in request:
-            return self._decoder.initial_state(len(request["ENCODED"]))
-        return TransducerState(
-            column(request["TARGET"], "TARGET").astype(np.int32),
-            request["HIDDEN"],
-            request["CELL"],
-            column(request["SKIP"], "SKIP").astype(np.int32),
-            np.zeros(len(request["ENCODED"]), np.int32),
-        )
+    def _state(self, request: Tensors) -> Rows:
+        if "STATE" in request:
+            return unpack(request["STATE"], self._decoder)
+        return self._decoder.initial(len(request["ENCODED"]))
 
 
-def _join_states(states: Sequence[TransducerState]) -> TransducerState:
-    return TransducerState(
-        np.concatenate([state.targets for state in states]),
-        np.concatenate([state.hidden for state in states]),
-        np.concatenate([state.cell for state in states]),
-        np.concatenate([state.skip for state in states]),
-        np.concatenate([state.phrase for state in states]),
-    )
+def _is_final(request: Tensors) -> NDArray[np.bool_]:
+    if "FINAL" in request:
+        return column(request["FINAL"], "FINAL").astype(np.bool_)
+    return np.ones(len(request["ENCODED"]), np.bool_)
 
 
 def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
@@ -211,15 +200,6 @@ def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
         "DURATIONS": padded([row.durations for row in rows], 0),
         "CONFIDENCES": padded([row.confidences for row in rows], 0),
         "TOKEN_COUNT": np.array([[len(row.ids)] for row in rows], np.int32),
-    }
-
-
-def _state_outputs(state: TransducerState, rows: slice) -> dict[str, Tensor]:
-    return {
-        "NEXT_TARGET": state.targets[rows, None],
-        "NEXT_HIDDEN": state.hidden[rows],
-        "NEXT_CELL": state.cell[rows],
-        "NEXT_SKIP": state.skip[rows, None],
     }
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrOptions
@@ -29,8 +30,19 @@ class AcousticModels(Detector, Protocol):
         """See :meth:`parley.asr.networks.OnnxEncoder.encode`."""
         ...
 
-    def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
-        """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Tokens]:
+        """Decode whole stretches.
+
+        Args:
+            encoded: f32 ``[B, D, T']``.
+            lengths: i64 ``[B]``, real frames of each row.
+            boosting: each row's phrases; None: no row has any.
+        """
         ...
 
 
@@ -130,7 +142,8 @@ def _recognize(
     try:
         encoded, encoded_lengths = models.encode(features, lengths)
         between = clock()
-        tokens = iter(models.decode(encoded, encoded_lengths))
+        boosting = [item.work.stream.boosting for item in needing for _ in item.jobs]
+        tokens = iter(models.decode(encoded, encoded_lengths, boosting))
     except ParleyError as error:
         for item in needing:
             item.work.error = error

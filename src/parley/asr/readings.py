@@ -92,10 +92,13 @@ def read_piece(
         )
         for row in rows.tolist()
     ]
-    open_ones = np.arange(max_tail) + settled[:, None, None]
-    tails = TokenColumns(*(_taken(column, open_ones) for column in tokens.columns))
+    tail_counts = np.where(kept, counts - settled[:, None], 0).astype(np.int32)
+    places = np.arange(max_tail)
+    tails = TokenColumns(*(_taken(column, places + settled[:, None, None]) for column in tokens.columns))
     tails.frames[...] -= lengths[:, None, None]
-    return Piece(readings, dropped, np.maximum(counts - settled[:, None], 0).astype(np.int32), tails)
+    for column in tails.columns:
+        column[places >= tail_counts[:, :, None]] = 0
+    return Piece(readings, dropped, tail_counts, tails)
 
 
 def _joined(

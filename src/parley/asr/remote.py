@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.pieces import (
     PIECE_OUTPUTS,
     TOKEN_OUTPUTS,
@@ -59,16 +60,27 @@ class RemoteModels:
         )
         return outputs["ENCODED"], outputs["ENCODED_LENGTH"][:, 0]
 
-    def decode(self, encoded: NDArray[np.float32], lengths: NDArray[np.int64]) -> list[Tokens]:
-        """Decode whole stretches: f32 ``[B, D, T']`` with i64 ``[B]`` real frames."""
-        inputs = piece_inputs(encoded, lengths, None)
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Tokens]:
+        """See :meth:`parley.asr.rail.AcousticModels.decode`."""
+        inputs = piece_inputs(encoded, lengths, boosting=boosting)
         return read_tokens(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
 
     def decode_pieces(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], states: Sequence[RowState] | None
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        states: Sequence[RowState] | None,
+        *,
+        final: Sequence[bool],
     ) -> tuple[list[Tokens], list[RowState]]:
         """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
-        outputs = self._call(DECODER_MODEL, piece_inputs(encoded, lengths, states), PIECE_OUTPUTS)
+        inputs = piece_inputs(encoded, lengths, states=states, final=final)
+        outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
         return read_tokens(outputs), read_states(outputs)
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.phrases import compile_phrases
 from parley.asr.segmentation import (
     FULL_SCALE,
     PER_MS,
@@ -104,6 +105,8 @@ class AsrStream:
             InvalidMessageError: the options are out of range.
         """
         check_options(options)
+        self.boosting = compile_phrases(options.phrases, options.phrase_weight, checkpoint.vocabulary)
+        """What the decoder favours."""
         self._checkpoint = checkpoint
         self._mel = mel
         self._options = options

@@ -43,4 +43,7 @@ def top_k(
         ids = np.sort(np.argpartition(ranked, -k, axis=1)[:, -k:], axis=1)
         best_first = np.argsort(-np.take_along_axis(ranked, ids, axis=1), axis=1, kind="stable")
         ids = np.take_along_axis(ids, best_first, axis=1)
-    return np.take_along_axis(ranked, ids, axis=1) - logsumexp(scores), ids
+    best = np.take_along_axis(scores, ids, axis=1) - logsumexp(scores)
+    if bonus is not None:
+        best += np.take_along_axis(bonus, ids, axis=1)
+    return best, ids

@@ -34,7 +34,12 @@ class TranscriptionModels(Detector, Protocol):
         ...
 
     def decode_pieces(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], states: Sequence[RowState] | None
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        states: Sequence[RowState] | None,
+        *,
+        final: Sequence[bool],
     ) -> tuple[list[Tokens], list[RowState]]:
         """Decode the next piece of each row.
 
@@ -42,6 +47,7 @@ class TranscriptionModels(Detector, Protocol):
             encoded: f32 ``[B, D, T']``.
             lengths: i64 ``[B]``, real frames of each row.
             states: what each row's previous piece left; None: these are the first.
+            final: whether each row ends with its piece; one that goes on may keep tokens back.
 
         Returns:
             Each row's new tokens, and its state for the next piece.
@@ -182,7 +188,8 @@ class TranscriptionRounds:
         for row, piece in enumerate(pieces):
             encoded[row, :, : lengths[row]] = piece.encoded
         states = [piece.stretch.state for piece in pieces if piece.stretch.state is not None]
-        tokens, after = self._models.decode_pieces(encoded, lengths, states or None)
+        final = [not piece.stretch.windows for piece in pieces]
+        tokens, after = self._models.decode_pieces(encoded, lengths, states or None, final=final)
         for piece, own, state in zip(pieces, tokens, after, strict=True):
             piece.stretch.decoded(own, piece.encoded.shape[1], state)
 

@@ -84,7 +84,7 @@ class LoudnessModels:
         self._called("encode", len(features))
         return features, lengths
 
-    def decode(self, encoded, lengths):
+    def decode(self, encoded, lengths, boosting=None):
         self._called("decode", len(encoded))
         return [
             Tokens(

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
-from asr_fakes import DURATIONS, FEATURES, LAYERS, VOCABULARY, WIDTH, RandomJoint
+from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
 
+from parley.asr.beam import BeamDecoder
+from parley.asr.boosting import build
 from parley.asr.network_services import DecoderService, EncoderService, VadService
+from parley.asr.pieces import piece_inputs, read_states
+from parley.asr.row_decoders import BeamRows, GreedyRows, pack
 from parley.asr.transducer import TransducerDecoder
 from parley.errors import InferenceError, InvalidInputError
 
@@ -120,11 +124,22 @@ def test_windows_that_make_no_sense_are_refused(change):
     assert vad.calls == 0
 
 
-def decoder_service(network=None):
-    decoder = TransducerDecoder(
-        network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10
+def greedy(network=None):
+    return GreedyRows(
+        TransducerDecoder(network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10)
     )
-    return DecoderService(decoder)
+
+
+def beam(network=None):
+    return BeamRows(
+        BeamDecoder(
+            network or RandomJoint(), blank=VOCABULARY, durations=DURATIONS, max_symbols=10, beam_size=3
+        )
+    )
+
+
+DECODERS = pytest.mark.parametrize("decoder", [greedy, beam])
+PHRASES = [[3, 7, 7], [7, 1], [5, 2, 9, 4]]
 
 
 def speech(rows, frames, seed):
@@ -139,77 +154,109 @@ def tokens_of(result):
     ]
 
 
-def test_decoder_requests_share_one_loop_and_equal_single_ones():
+@DECODERS
+def test_decoder_requests_share_one_loop_and_equal_single_ones(decoder):
     requests = [speech(1, 30, 1), speech(3, 12, 2), speech(1, 45, 3)]
-    alone = [decoder_service().serve([request])[0] for request in requests]
+    phrases = {0: build(PHRASES, 2.0), 2: build([[2, 2]], 3.0)}
+    for number, automaton in phrases.items():
+        encoded, lengths = requests[number].values()
+        requests[number] = piece_inputs(encoded, lengths[:, 0], boosting=[automaton])
     networks = [RandomJoint() for _ in range(4)]
-    together = decoder_service(networks[0]).serve(requests)
-    for request, network in zip(requests, networks[1:], strict=True):
-        decoder_service(network).serve([request])
+    together = DecoderService(decoder(networks[0])).serve(requests)
+    alone = [
+        DecoderService(decoder(network)).serve([request])[0]
+        for request, network in zip(requests, networks[1:], strict=True)
+    ]
     assert len(networks[0].rows_seen) == max(len(network.rows_seen) for network in networks[1:])
     for own, shared in zip(alone, together, strict=True):
         assert tokens_of(own) == tokens_of(shared)
-        for name in ("NEXT_TARGET", "NEXT_HIDDEN", "NEXT_CELL", "NEXT_SKIP"):
-            assert np.array_equal(own[name], shared[name])
+        assert np.array_equal(own["NEXT_STATE"], shared["NEXT_STATE"])
 
 
-def test_a_piece_may_carry_on_where_another_ended():
-    whole = speech(2, 40, 5)
-    (expected,) = decoder_service().serve([whole])
-    service, carried, found = decoder_service(), {}, [[], []]
+@DECODERS
+@pytest.mark.parametrize("phrases", [[], PHRASES])
+def test_a_piece_may_carry_on_where_another_ended(decoder, phrases):
+    whole = speech(2, 40, 5)["ENCODED"]
+    boosting = [build(phrases, 2.0)] * 2
+    (expected,) = DecoderService(decoder()).serve([piece_inputs(whole, np.full(2, 40), boosting=boosting)])
+    service, states, found = DecoderService(decoder()), None, [[], []]
     for start in range(0, 40, 9):
-        encoded = whole["ENCODED"][:, :, start : start + 9]
-        lengths = np.full((2, 1), encoded.shape[2], np.int64)
+        encoded = whole[:, :, start : start + 9]
+        lengths = np.full(2, encoded.shape[2])
+        final = [start == 36] * 2
+        inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
         # Another stream's first piece in the same execution must not matter.
-        result, _ = service.serve(
-            [{"ENCODED": encoded, "ENCODED_LENGTH": lengths} | carried, speech(1, 20, start)]
-        )
-        for row, (ids, *_) in enumerate(tokens_of(result)):
-            found[row] += ids
-        carried = {name: result[f"NEXT_{name}"] for name in ("TARGET", "HIDDEN", "CELL", "SKIP")}
-    assert found == [ids for ids, *_ in tokens_of(expected)]
+        result, _ = service.serve([inputs, speech(1, 20, start)])
+        for row, (ids, frames, *_) in enumerate(tokens_of(result)):
+            found[row] += list(zip(ids, [frame + start for frame in frames], strict=True))
+        states = read_states(result)
+    assert found == [list(zip(*columns[:2], strict=True)) for columns in tokens_of(expected)]
 
 
-def test_speech_without_a_token_still_has_a_column():
-    (result,) = decoder_service().serve([speech(1, 4, 0) | {"ENCODED_LENGTH": np.array([[0]])}])
+@DECODERS
+def test_speech_without_a_token_still_has_a_column(decoder):
+    request = speech(1, 4, 0) | {"ENCODED_LENGTH": np.array([[0]])}
+    (result,) = DecoderService(decoder()).serve([request])
     assert result["TOKENS"].tolist() == [[-1]]
     assert result["TOKEN_COUNT"].tolist() == [[0]]
 
 
-def state(**change):
-    shape = (1, LAYERS, WIDTH)
-    return {
-        "TARGET": np.array([[VOCABULARY]], np.int32),
-        "HIDDEN": np.zeros(shape, np.float32),
-        "CELL": np.zeros(shape, np.float32),
-        "SKIP": np.array([[0]], np.int32),
-    } | change
+def state(decoder, **change):
+    """A state in which some arrays are filled with a value."""
+    arrays = decoder.initial(1)
+    return pack(arrays | {name: np.full_like(arrays[name], value) for name, value in change.items()})
+
+
+def phrases(**change):
+    inputs = piece_inputs(*speech(1, 6, 0).values(), boosting=[build([[1, 2]], 1.0)])
+    names = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
+    return {name: inputs[name] for name in names} | change
+
+
+ARCS = phrases()["PHRASE_ARCS"]
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("decoder", "given"),
     [
-        {"SKIP": np.array([[0]], np.int32)},
-        state(TARGET=np.array([[VOCABULARY + 1]], np.int32)),
-        state(TARGET=np.array([[-1]], np.int32)),
-        state(SKIP=np.array([[-1]], np.int32)),
-        state(HIDDEN=np.zeros((1, LAYERS, WIDTH + 1), np.float32)),
-        state(CELL=np.full((1, LAYERS, WIDTH), np.nan, np.float32)),
-        {"ENCODED": np.full((1, FEATURES, 6), np.inf, np.float32)},
-        {"ENCODED_LENGTH": np.array([[7]])},
-        {"ENCODED": np.zeros((1, 6), np.float32)},
+        (greedy, {"STATE": np.zeros((1, 7), np.uint8)}),
+        (greedy, {"STATE": state(beam())}),
+        (beam, {"STATE": state(greedy())}),
+        (greedy, {"STATE": state(greedy(), targets=VOCABULARY + 1)}),
+        (greedy, {"STATE": state(greedy(), targets=-1)}),
+        (greedy, {"STATE": state(greedy(), skip=-1)}),
+        (greedy, {"STATE": state(greedy(), cell=np.nan)}),
+        (greedy, {"STATE": state(greedy(), phrase=1)}),
+        (greedy, {"STATE": state(greedy(), phrase=3)} | phrases()),
+        (beam, {"STATE": state(beam(), scores=-np.inf)}),
+        (beam, {"STATE": state(beam(), scores=np.nan)}),
+        (beam, {"STATE": state(beam(), tail_counts=65)}),
+        (beam, {"STATE": state(beam(), tail_ids=VOCABULARY)}),
+        (greedy, {"FINAL": np.array([True])}),
+        (greedy, {"ENCODED": np.full((1, FEATURES, 6), np.inf, np.float32)}),
+        (greedy, {"ENCODED_LENGTH": np.array([[7]])}),
+        (greedy, {"ENCODED": np.zeros((1, 6), np.float32)}),
+        (greedy, {"PHRASE_BONUS": np.zeros((1, 2), np.float32)}),
+        (greedy, phrases(PHRASE_ARCS=ARCS[:, :, :2])),
+        (greedy, phrases(PHRASE_ARCS=ARCS[:, ::-1])),
+        (greedy, phrases(PHRASE_ARCS=ARCS + np.array([0, VOCABULARY, 0]))),
+        (greedy, phrases(PHRASE_ARCS=ARCS + np.array([0, 0, 2]))),
+        (greedy, phrases(PHRASE_BONUS=np.full((1, 2), np.inf, np.float32))),
+        (greedy, phrases(PHRASE_FALLBACK=np.ones((1, 3), np.float32))),
+        (greedy, phrases(PHRASE_FALLBACK=np.zeros((1, 0), np.float32))),
     ],
 )
-def test_a_state_or_speech_that_makes_no_sense_is_refused_alone(given):
-    bad, good = decoder_service().serve([speech(1, 6, 0) | given, speech(1, 6, 0)])
+def test_what_makes_no_sense_is_refused_alone(decoder, given):
+    service = DecoderService(decoder())
+    bad, good = service.serve([speech(1, 6, 0) | given, speech(1, 6, 0)])
     assert isinstance(bad, InvalidInputError)
-    assert tokens_of(good) == tokens_of(decoder_service().serve([speech(1, 6, 0)])[0])
+    assert tokens_of(good) == tokens_of(DecoderService(decoder()).serve([speech(1, 6, 0)])[0])
 
 
 def test_warming_up_runs_the_networks():
     encoder, joint = LongEncoder(), RandomJoint()
     EncoderService(encoder, bands=4).warm_up()
-    decoder_service(joint).warm_up()
+    DecoderService(greedy(joint)).warm_up()
     assert encoder.shapes == [(1, 4, 1000)]
     assert joint.rows_seen
     with pytest.raises(InferenceError):

@@ -36,10 +36,10 @@ class Watched:
         self.encoded.append(features.shape)
         return self._models.encode(features, lengths)
 
-    def decode_pieces(self, encoded, lengths, states):
+    def decode_pieces(self, encoded, lengths, states, *, final):
         self._maybe_fail("decode")
         self.decoded.append((len(encoded), states is not None))
-        return self._models.decode_pieces(encoded, lengths, states)
+        return self._models.decode_pieces(encoded, lengths, states, final=final)
 
     def _maybe_fail(self, name):
         if name in self.failing:
