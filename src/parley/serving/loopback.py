@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -26,6 +26,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, ModelResponse, Tensor
 from parley.serving.failures import read_failure
 
+_Answer: TypeAlias = tuple[Any, InferenceServerException | None]
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -34,11 +35,20 @@ _CHANNEL_OPTIONS = [
 ]
 
 
+# An RPC is not cancelled before it has been answered or is this old (seconds).
+_SETTLE_S = 2.0
+
+
 class LoopbackPort:
     """:class:`parley.inference.InferencePort` over one gRPC channel.
 
     Every stream is an RPC of its own on that channel, so that deadlines and cancellations of
     one call never touch another.
+
+    A caller that leaves before the first answer does not cancel its RPC at once: a request that
+    is cancelled while Triton 24.10 takes it in gets lost there and keeps its model loaded, so that
+    the server stops only at its exit timeout. Such an RPC keeps its place until it is answered, or
+    for two seconds.
 
     Args:
         url: host and port of the server's gRPC endpoint.
@@ -60,13 +70,9 @@ class LoopbackPort:
         if self._calls == 0:
             raise OverloadedError(f"too many calls under way to call {request.model}")
         self._calls -= 1
-        try:
-            result = await client.infer(**_arguments(request), client_timeout=request.timeout_s)
-        except InferenceServerException as error:
-            raise _read_status(request, error.status(), error.message()) from error
-        finally:
-            self._calls += 1
-        return _read_result(result)
+        call = asyncio.ensure_future(_infer(client, request))
+        call.add_done_callback(self._call_ended)
+        return await asyncio.shield(call)  # its own deadline ends it
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model, in order, without the empty final one."""
@@ -76,19 +82,23 @@ class LoopbackPort:
         self._streams -= 1
         responses = client.stream_infer(_once(request))
         self._open.add(responses)
+        # A task of its own: gRPC cancels the RPC when the task that reads is cancelled.
+        first = asyncio.ensure_future(_next(request, responses))
         try:
+            result, failure = await asyncio.shield(first)
             while True:
-                result, failure = await _next(request, responses)
                 if failure is not None:
                     raise read_failure(failure.message())
                 if result is None:
                     return
                 if outputs := _read_result(result):
                     yield outputs
+                result, failure = await _next(request, responses)
         finally:
-            responses.cancel()
-            self._open.discard(responses)
-            self._streams += 1
+            if first.done():
+                self._end_stream(responses)
+            else:
+                self._leave_stream(first, responses)
 
     async def close(self) -> None:
         """Cancel what is under way and close the channel."""
@@ -98,6 +108,25 @@ class LoopbackPort:
         if self._client is not None:
             await self._client.close()
             self._client = None
+
+    def _call_ended(self, call: asyncio.Future[ModelResponse]) -> None:
+        self._calls += 1
+        _look_at(call)
+
+    def _end_stream(self, responses: Any) -> None:
+        responses.cancel()
+        self._open.discard(responses)
+        self._streams += 1
+
+    def _leave_stream(self, first: asyncio.Future[_Answer], responses: Any) -> None:
+        timer = asyncio.get_running_loop().call_later(_SETTLE_S, responses.cancel)
+
+        def settled(_: object) -> None:
+            timer.cancel()
+            _look_at(first)
+            self._end_stream(responses)
+
+        first.add_done_callback(settled)
 
     def _connect(self, request: ModelRequest) -> Any:
         if self._closed:
@@ -113,12 +142,22 @@ async def _once(request: ModelRequest) -> AsyncIterator[dict[str, Any]]:
     yield _arguments(request)
 
 
-async def _next(request: ModelRequest, responses: Any) -> tuple[Any, InferenceServerException | None]:
+async def _infer(client: Any, request: ModelRequest) -> ModelResponse:
+    try:
+        result = await client.infer(**_arguments(request), client_timeout=request.timeout_s)
+    except InferenceServerException as error:
+        raise _read_status(request, error.status(), error.message()) from error
+    except asyncio.CancelledError:
+        raise _cut_off(request) from None
+    return _read_result(result)
+
+
+async def _next(request: ModelRequest, responses: Any) -> _Answer:
     """The next result or error; (None, None) at the end."""
     try:
         async with asyncio.timeout(request.timeout_s):
-            pair: tuple[Any, InferenceServerException | None] = await anext(responses)
-            return pair
+            answer: _Answer = await anext(responses)
+            return answer
     except TimeoutError as error:
         raise _overdue(request) from error
     except StopAsyncIteration:
@@ -126,10 +165,21 @@ async def _next(request: ModelRequest, responses: Any) -> tuple[Any, InferenceSe
     except grpc.aio.AioRpcError as error:
         raise _read_status(request, str(error.code()), error.details() or "") from error
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():  # close() cancelled the call, not the caller
-            raise ShuttingDownError(f"call to {request.model} was cut off: the server is stopping") from None
-        raise
+        raise _cut_off(request) from None
+
+
+def _cut_off(request: ModelRequest) -> BaseException:
+    """What a cancelled RPC means to whoever waits for it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return ShuttingDownError(f"call to {request.model} was cut off: the server is stopping")
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Mark a failure as seen that perhaps nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _read_status(request: ModelRequest, status: str, text: str) -> ParleyError:

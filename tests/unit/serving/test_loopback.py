@@ -1,0 +1,124 @@
+import asyncio
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.errors import OverloadedError, ShuttingDownError
+from parley.inference import ModelRequest
+from parley.serving import loopback
+from parley.serving.loopback import LoopbackPort
+
+REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
+
+
+class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers when ``answer`` is set; says when an RPC was cancelled."""
+
+    def __init__(self):
+        self.arrived, self.answer, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def _answer(self):
+        self.arrived.set()
+        try:
+            await self.answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        output = service_pb2.ModelInferResponse.InferOutputTensor(name="Y", datatype="INT16", shape=[1])
+        return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[b"\x07\x00"])
+
+    async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
+        return await self._answer()
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802
+        async for _ in requests:
+            yield service_pb2.ModelStreamInferResponse(infer_response=await self._answer())
+
+
+@pytest.fixture
+async def server():
+    found = Server()
+    running = grpc.aio.server()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(found, running)
+    found.port = running.add_insecure_port("127.0.0.1:0")
+    await running.start()
+    yield found
+    await running.stop(0)
+
+
+@pytest.fixture
+async def port(server):
+    port = LoopbackPort(f"127.0.0.1:{server.port}", max_calls=1, max_streams=1)
+    yield port
+    await port.close()
+
+
+async def within(work):
+    async with asyncio.timeout(10):
+        return await work
+
+
+async def leave(server, work):
+    """Begin ``work`` and stop waiting for it before it is answered."""
+    task = asyncio.ensure_future(work)
+    await within(server.arrived.wait())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def listen(port):
+    return [response["Y"].tolist() async for response in port.stream(REQUEST)]
+
+
+async def until_there_is_room(work):
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await work()
+            except OverloadedError:
+                await asyncio.sleep(0)
+
+
+async def test_answers(port, server):
+    server.answer.set()
+    assert (await port.infer(REQUEST))["Y"].tolist() == [7]
+    assert await listen(port) == [[7]]
+
+
+async def test_a_stream_that_is_left_unanswered_keeps_its_place_until_it_is_answered(port, server):
+    await leave(server, listen(port))
+    with pytest.raises(OverloadedError):
+        await listen(port)
+    assert not server.cancelled.is_set()
+    server.answer.set()
+    assert await until_there_is_room(lambda: listen(port)) == [[7]]
+    assert not server.cancelled.is_set()
+
+
+async def test_a_stream_that_is_left_and_never_answered_is_cancelled(port, server, monkeypatch):
+    monkeypatch.setattr(loopback, "_SETTLE_S", 0.0)
+    await leave(server, listen(port))
+    await within(server.cancelled.wait())
+    server.answer.set()
+    assert await until_there_is_room(lambda: listen(port)) == [[7]]
+
+
+async def test_a_call_that_is_left_keeps_its_place_until_it_is_answered(port, server):
+    await leave(server, port.infer(REQUEST))
+    with pytest.raises(OverloadedError):
+        await port.infer(REQUEST)
+    server.answer.set()
+    assert (await until_there_is_room(lambda: port.infer(REQUEST)))["Y"].tolist() == [7]
+    assert not server.cancelled.is_set()
+
+
+@pytest.mark.parametrize("kind", ["call", "stream"])
+async def test_closing_the_port_cuts_off_what_is_under_way(port, server, kind):
+    waiting = asyncio.ensure_future(port.infer(REQUEST) if kind == "call" else listen(port))
+    await within(server.arrived.wait())
+    await port.close()
+    with pytest.raises(ShuttingDownError):
+        await within(waiting)
