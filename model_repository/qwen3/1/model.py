@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -11,6 +12,7 @@ from parley.llm.loading import load_chat_service
 from parley.llm.starting import START_TIMEOUT_S
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters
+from parley.serving.process_end import skip_interpreter_end
 from parley.serving.request_loop import RequestLoop
 
 
@@ -19,6 +21,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights and start the engine."""
+        skip_interpreter_end()
         log_to_triton(pb_utils, args["model_name"])
         self._loop = RequestLoop(pb_utils, self._answer)
         self._loop.run(self._load(Parameters.from_args(args)), START_TIMEOUT_S)
@@ -37,4 +40,6 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End what is running and stop the engine."""
+        # vLLM collects garbage on its way out, among some million objects that end with the process.
+        gc.freeze()
         self._loop.close(self._engine.shutdown)
