@@ -202,11 +202,16 @@ class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
 
 
 class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
-    """A response is complete: no more audio of it follows."""
+    """A response is complete: no more text or audio of it follows.
+
+    Every response ends with it, also one that failed or had nothing to say, unless it was
+    interrupted before. While its last audio is being played it may still be interrupted.
+    """
 
     turn: int
     response_id: str
     audio_ms: int
+    """Milliseconds of audio that were sent; 0: none."""
 
 
 class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):

@@ -105,12 +105,15 @@ class Turn:
 
     async def run(self) -> None:
         """Take the turn; returns when the user has heard it."""
-        async with asyncio.TaskGroup() as group:
-            self._thinking = group.create_task(self._think(), name=f"{self.response_id} thinking")
-            await self._voice.send_all()
-        if self._voice.sent_at is not None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._thinking = group.create_task(self._think(), name=f"{self.response_id} thinking")
+                await self._voice.send_all()
+        finally:
+            # However it ended: a client waits for it. A turn that was stopped says nothing more.
             audio_ms = round(self.playout.sent_ms)
             self._emit(ResponseDone(turn=self.number, response_id=self.response_id, audio_ms=audio_ms))
+        if self._voice.sent_at is not None:
             await self._voice.wait_until_played()
 
     def stop(self) -> Heard:

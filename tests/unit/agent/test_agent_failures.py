@@ -107,6 +107,28 @@ async def test_an_answer_without_words():
     assert call.outlet.codes == []
 
 
+@pytest.mark.parametrize(
+    ("answer", "audio_ms"),
+    [
+        ([ModelUnavailableError("gone")], 0),
+        (says(" \n"), 0),
+        ([ZeroDivisionError("unexpected")], 0),
+        ([TextDelta(text="The first thing. "), InferenceError("broken")], None),
+    ],
+)
+async def test_every_response_ends_with_response_done(answer, audio_ms):
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(answer)
+    await call.start()
+    metrics = await call.wait_for(TurnMetrics)
+    await call.end()
+    (done,) = call.outlet.of(ResponseDone)
+    assert call.outlet.events.index(done) < call.outlet.events.index(metrics)
+    assert done.turn == metrics.turn
+    assert done.audio_ms == audio_ms if audio_ms is not None else done.audio_ms > 0
+
+
 async def test_a_prompt_that_is_too_long_is_shortened():
     call = FakeCall()
     call.hears(*((1_000 + 4_000 * n, 1_500 + 4_000 * n, f"question {n}") for n in range(3)))
