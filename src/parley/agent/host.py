@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeAlias
+from uuid import uuid4
 
 from parley.agent.config import AgentConfig
 from parley.agent.engines import Engines
@@ -25,11 +26,13 @@ from parley.errors import (
 from parley.protocol import Closed, ErrorEvent, Start, decode_message
 
 SessionId: TypeAlias = str | int
-Release: TypeAlias = Callable[[SessionId], Awaitable[None]]
+Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
+"""Ends a sequence by a request of the given id."""
 
 # Time for a client to end its sequence itself after ``closed``, and to stop sending.
 _GRACE_S = 2.0
 _RELEASE_S = 2.0
+_RELEASE_MEMORY_S = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,7 @@ class Incoming:
     audio: bytes = b""
     start: bool = False
     end: bool = False
+    request_id: str = ""
 
 
 class Host:
@@ -60,6 +64,7 @@ class Host:
         self._release = release
         self._sessions: dict[SessionId, Session] = {}
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
+        self._releases: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -70,7 +75,9 @@ class Host:
     def handle(self, request: Incoming, outlet: Outlet) -> None:
         """Take one request; ``outlet`` answers it. Never waits."""
         session = self._sessions.get(request.session_id)
-        if request.start:
+        if request.request_id in self._releases:
+            self._handle_release(request, outlet, session)
+        elif request.start:
             self._start(request, outlet, session)
         elif session is None or session.closed:
             self._handle_late(request, outlet, known=session is not None)
@@ -161,6 +168,14 @@ class Host:
             outlet.send(ErrorEvent.of(error))
         outlet.finish()
 
+    def _handle_release(self, request: Incoming, outlet: Outlet, session: Session | None) -> None:
+        """Our own END. A session that was opened meanwhile has lost its sequence by no fault of its own."""
+        if session is not None and not session.closed:
+            del self._sessions[request.session_id]
+            session.failed(TooManySessionsError("an earlier session of this id was still there; try again"))
+            session.end("failed")
+        outlet.finish()
+
     def _await_end(self, session_id: SessionId) -> None:
         """Give the client time to end its sequence; then end it here."""
         self._forget(session_id)
@@ -176,8 +191,17 @@ class Host:
 
     def _give_back(self, session_id: SessionId) -> None:
         del self._ended[session_id]
-        name = f"ending the sequence of session {session_id}"
-        self._spawn(try_within(self._release(session_id), _RELEASE_S, name), name)
+        self._spawn(self._end_sequence(session_id), f"ending the sequence of session {session_id}")
+
+    async def _end_sequence(self, session_id: SessionId) -> None:
+        request_id = f"release-{uuid4().hex}"
+        self._releases.add(request_id)
+        try:
+            what = f"ending the sequence of session {session_id}"
+            await try_within(self._release(session_id, request_id), _RELEASE_S, what)
+        finally:
+            # It may still be on its way.
+            asyncio.get_running_loop().call_later(_RELEASE_MEMORY_S, self._releases.discard, request_id)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

@@ -105,12 +105,13 @@ class AgentService:
             _log.exception("request of session %s failed", incoming.session_id)
             responder.fail(error)
 
-    async def _release(self, session_id: SessionId) -> None:
+    async def _release(self, session_id: SessionId, request_id: str) -> None:
         """Send the END that the client never sent: until then the sequence keeps its place."""
         request = ModelRequest(
             self._model,
             {"MESSAGE": text_tensor(b"", batched=True)},
             ("EVENT",),
+            request_id=request_id,
             sequence=SequenceFlags(session_id, end=True),
         )
         await _last_response(self._port, request)
@@ -202,4 +203,5 @@ def _read(pb_utils: Any, request: Any) -> Incoming:
         audio=b"" if audio is None else audio.tobytes(),
         start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
         end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        request_id=request.request_id(),
     )

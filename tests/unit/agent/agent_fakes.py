@@ -329,6 +329,8 @@ class FakeCall:
         self.chat = FakeChat()
         self.synthesizer = FakeSynthesizer()
         self.released: list[str | int] = []
+        self.ends: list[FakeOutlet] = []
+        self.release_takes_s = 0.0
         self.outlet = FakeOutlet()
         self.id = session_id
         self.began = 0.0
@@ -337,8 +339,11 @@ class FakeCall:
             Engines(self.rail, self.chat, self.synthesizer), config or AgentConfig(), self._release
         )
 
-    async def _release(self, session_id: str | int) -> None:
+    async def _release(self, session_id: str | int, request_id: str) -> None:
         self.released.append(session_id)
+        await asyncio.sleep(self.release_takes_s)
+        self.ends.append(FakeOutlet())
+        self.host.handle(Incoming(session_id, end=True, request_id=request_id), self.ends[-1])
 
     async def start(self, message: Start | bytes | None = None, *, microphone: bool = True) -> None:
         """START, and wait until the session is open or refused; then switch the microphone on."""

@@ -226,6 +226,42 @@ async def test_a_client_that_talks_on_after_the_end_loses_its_place():
     await call.check_nothing_left()
 
 
+async def test_an_id_that_is_used_again_keeps_its_session():
+    call = FakeCall()
+    await call.start(microphone=False)
+    call.send(Control(action="hangup"))
+    await call.wait_for(Closed)
+    await asyncio.sleep(1.9)
+    call.outlet = FakeOutlet()
+    await call.start()
+    await call.until(3_000)
+    assert call.outlet.reason is None
+    assert call.released == []
+    await call.end()
+    assert call.outlet.reason == "ended"
+
+
+async def test_an_id_that_is_used_again_while_its_sequence_is_ended_says_what_to_do():
+    call = FakeCall()
+    call.release_takes_s = 0.5
+    await call.start(microphone=False)
+    call.send(Control(action="hangup"))
+    await call.wait_for(Closed)
+    await asyncio.sleep(2.1)
+    assert call.released == ["call"]
+    call.outlet = FakeOutlet()
+    await call.start()
+    closed = await call.wait_for(Closed)
+    # The server takes no more chunks of this sequence: the client must begin anew, and may.
+    assert closed.reason == "failed"
+    (error,) = call.outlet.of(ErrorEvent)
+    assert (error.code, error.retryable) == ("too_many_sessions", True)
+    assert call.ends[0].finished
+    await call.hang_up()
+    await call.check_nothing_left()
+    assert call.released == ["call"]
+
+
 async def test_a_stopping_server_gets_every_sequence_back():
     call = FakeCall()
     await call.start()
