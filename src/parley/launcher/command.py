@@ -9,6 +9,7 @@ from pathlib import Path
 
 from parley.launcher.installation import Installation
 from parley.launcher.options import ServerOptions
+from parley.launcher.ports import join_address
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""
@@ -37,11 +38,11 @@ def build_command(
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         f"--exit-timeout-secs={options.exit_timeout_s}",
-        f"--grpc-address={options.grpc_address}",
+        f"--grpc-address={_for_grpc(options.grpc_address)}",
         f"--grpc-port={options.grpc_port}",
-        f"--http-address={options.http_address}",
+        f"--http-address={_for_http(options.http_address)}",
         f"--http-port={options.http_port}",
-        f"--metrics-address={options.http_address}",
+        f"--metrics-address={_for_http(options.http_address)}",
         f"--metrics-port={options.metrics_port}",
         f"--grpc-restricted-protocol={lock}",
         f"--http-restricted-api={lock}",
@@ -59,6 +60,15 @@ def build_command(
         command.append("--model-control-mode=explicit")
         command += [f"--load-model={name}" for name in options.load_models]
     return [*command, *options.extra_flags]
+
+
+def _for_grpc(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _for_http(address: str) -> str:
+    """As the HTTP library inside Triton wants it."""
+    return f"ipv6:{address}" if ":" in address else address
 
 
 def build_environment(
@@ -85,8 +95,8 @@ def build_environment(
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
     # Models reach each other's streams through the server's own endpoint.
-    host = "127.0.0.1" if options.grpc_address in ("0.0.0.0", "::") else options.grpc_address  # noqa: S104
-    environment["PARLEY_GRPC_URL"] = f"{host}:{options.grpc_port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.grpc_address, options.grpc_address)  # noqa: S104
+    environment["PARLEY_GRPC_URL"] = join_address(host, options.grpc_port)
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
     # On few cores the models' own thread pools only fight each other. This one is numpy's; those of
     # onnxruntime and vLLM are each model's own parameter `threads`.

@@ -12,6 +12,11 @@ from parley.launcher.errors import PortBusyError
 from parley.launcher.options import ServerOptions
 
 
+def join_address(address: str, port: int) -> str:
+    """``host:port``; an IPv6 address gets brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def settle_ports(options: ServerOptions) -> ServerOptions:
     """Replace every port 0 by a free one and check that the others are free.
 
@@ -46,7 +51,7 @@ def _explain(name: str, address: str, port: int, error: OSError) -> str:
     kind = name.removesuffix("_port")
     flag = f"--{kind}-port"
     return (
-        f"The {kind} port {address}:{port} cannot be used ({error.strerror}){_holder(port)}. "
+        f"The {kind} port {join_address(address, port)} cannot be used ({error.strerror}){_holder(port)}. "
         f"Stop that program, or choose another port with {flag} N ({flag} 0 takes any free one)."
     )
 

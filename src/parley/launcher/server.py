@@ -26,12 +26,14 @@ from parley.launcher.lock import StateLock
 from parley.launcher.log import LogReader, LogState
 from parley.launcher.models import check_models, leave_out_absent
 from parley.launcher.options import Endpoints, ServerOptions
-from parley.launcher.ports import settle_ports
+from parley.launcher.ports import join_address, settle_ports
 from parley.launcher.processes import ProcessUsage, kill_session, usage
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
+KILL_S = 5.0
+"""For the kernel to end a killed process (seconds)."""
 PORT_ATTEMPTS = 3
 """Between choosing a free port and Triton's use of it another program may take it."""
 
@@ -39,8 +41,8 @@ PORT_ATTEMPTS = 3
 class EmbeddedServer:
     """A real ``tritonserver`` on this machine, for development, tests and the demonstration.
 
-    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Only
-    :meth:`request_stop` may be called from a signal handler or another thread.
+    Use it as a context manager, or call :meth:`start` and :meth:`stop`. Only :meth:`request_stop`
+    and :meth:`kill` may be called from a signal handler or another thread.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class EmbeddedServer:
         self._reader: LogReader | None = None
         self._log = LogState()
         self._prefix = ""
+        # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
+        self._kill_requested = False
         self.endpoints = Endpoints(grpc="", http="", metrics="")
         """Valid once :meth:`start` has returned."""
 
@@ -154,9 +158,9 @@ class EmbeddedServer:
             )
         self._reader = LogReader(self.log_path)
         self.endpoints = Endpoints(
-            grpc=f"{options.grpc_address}:{options.grpc_port}",
-            http=f"{options.http_address}:{options.http_port}",
-            metrics=f"{options.http_address}:{options.metrics_port}",
+            grpc=join_address(options.grpc_address, options.grpc_port),
+            http=join_address(options.http_address, options.http_port),
+            metrics=join_address(options.http_address, options.metrics_port),
         )
         self._lock.record(self._process.pid, self.endpoints.line())
 
@@ -232,13 +236,12 @@ class EmbeddedServer:
 
     def request_stop(self) -> None:
         """Make :meth:`start` give up or :meth:`wait` return."""
-        # A plain flag: an Event's lock may be held by the very code that the signal interrupts.
         self._stop_requested = True
 
     def kill(self) -> None:
-        """Do not wait for open sessions any longer."""
-        if self._process and self._process.poll() is None:
-            self._process.kill()
+        """Make :meth:`stop` wait for open sessions no longer."""
+        self._stop_requested = True
+        self._kill_requested = True
 
     def stop(self) -> None:
         """End the server and everything it started; safe to call twice.
@@ -257,16 +260,28 @@ class EmbeddedServer:
         process = self._process
         if process is None:
             return
-        process.send_signal(signal.SIGTERM)
         try:
-            process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            if grace_s:
-                self._on_progress("the server did not stop in time and is killed")
-            process.kill()
-            process.wait()
+            process.send_signal(signal.SIGTERM)
+            self._await_exit(process, grace_s)
+        finally:  # whatever interrupts the wait, for example a Ctrl-C that nobody handles
+            self._clear(process, tell=grace_s > 0)
+
+    def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
+        end = time.monotonic() + grace_s
+        while process.poll() is None and not self._kill_requested and time.monotonic() < end:
+            time.sleep(POLL_S)
+        if process.poll() is None and grace_s > 0 and not self._kill_requested:
+            self._on_progress("the server did not stop in time and is killed")
+
+    def _clear(self, process: subprocess.Popen[bytes], *, tell: bool) -> None:
+        """Kill what is left and remove what it leaves behind."""
+        process.kill()
         killed = kill_session(process.pid)
-        if killed and grace_s:
+        try:
+            process.wait(KILL_S)
+        except subprocess.TimeoutExpired:  # in the kernel's hands, for example on a dead disk
+            self._on_progress(f"process {process.pid} does not end although it was killed")
+        if killed and tell:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
         shared_memory.remove_regions(self._prefix)
         self.follow_log()

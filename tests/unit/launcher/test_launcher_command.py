@@ -9,6 +9,7 @@ import pytest
 from parley.launcher.__main__ import parser, read_options
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.options import Endpoints, ServerOptions
+from parley.launcher.ports import join_address
 
 
 def command(installation, **options):
@@ -20,7 +21,7 @@ def test_the_profile_and_the_addresses_are_passed(installation):
     assert "--model-config-name=cpu" in flags
     assert "--grpc-port=5" in flags
     assert "--grpc-address=127.0.0.1" in flags, "closed to other machines unless asked for"
-    assert "--metrics-address=::1" in flags
+    assert "--metrics-address=ipv6:::1" in flags
     assert "--backend-config=python,shm-region-prefix-name=parley-1-2-3-" in flags
 
 
@@ -92,6 +93,18 @@ def test_the_command_line_becomes_options():
 @pytest.mark.parametrize("flag", ["--grpc-port", "--port"])
 def test_the_port_has_two_names(flag):
     assert read_options(parser().parse_args([flag, "77"])).grpc_port == 77
+
+
+def test_addresses_of_the_sixth_version(installation):
+    options = ServerOptions(grpc_address="::1", http_address="::1", grpc_port=1)
+    built = build_command(installation, options, Path("/backends"), "prefix-")
+    assert {"--grpc-address=[::1]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::1"} <= set(built)
+    assert build_environment(installation, options, {})["PARLEY_GRPC_URL"] == "[::1]:1"
+    everywhere = ServerOptions(grpc_address="::", grpc_port=1)
+    assert build_environment(installation, everywhere, {})["PARLEY_GRPC_URL"] == "[::1]:1"
+    assert read_options(parser().parse_args(["--grpc-address", "[::1]"])).grpc_address == "::1"
+    assert join_address("::1", 2) == "[::1]:2"
+    assert join_address("127.0.0.1", 2) == "127.0.0.1:2"
 
 
 def test_the_line_for_programs():

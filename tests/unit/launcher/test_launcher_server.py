@@ -19,6 +19,7 @@ from parley.launcher.errors import (
 from parley.launcher.options import ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.server import EmbeddedServer
+from parley.launcher.shared_memory import SHARED_MEMORY
 
 
 @pytest.fixture
@@ -26,7 +27,13 @@ def make(tmp_path, installation, repository):
     servers = []
 
     def build(
-        scene, *, canary=lambda *_: ["echo answered"], ready_timeout_s=20.0, on_progress=None, **environment
+        scene,
+        *,
+        canary=lambda *_: ["echo answered"],
+        ready_timeout_s=20.0,
+        grace_s=1,
+        on_progress=None,
+        **environment,
     ):
         options = ServerOptions(
             model_repository=repository,
@@ -35,7 +42,7 @@ def make(tmp_path, installation, repository):
             http_port=0,
             metrics_port=0,
             ready_timeout_s=ready_timeout_s,
-            exit_timeout_s=-4,  # with the launcher's margin: one second
+            exit_timeout_s=grace_s - 5,  # without the launcher's margin
             environment={"FAKE_SCENE": scene, **environment},
         )
         said = on_progress or (lambda _: None)
@@ -150,6 +157,35 @@ def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make):
     assert session_members(session) == []
     assert server.pid == 0
     server.stop()  # a second time changes nothing
+
+
+def test_a_kill_request_ends_the_wait_for_a_server_that_does_not_obey(make):
+    said = []
+    server = make("serves", on_progress=said.append, grace_s=60, FAKE_STUBBORN="1")
+    server.start()
+    session = server.pid
+    server.kill()
+    assert server.wait() == 0
+    server.stop()
+    assert session_members(session) == []
+    assert not any("in time" in line for line in said)
+
+
+def test_an_interrupted_stop_leaves_nothing(make, monkeypatch):
+    server = make("serves", grace_s=60, FAKE_STUBBORN="1", FAKE_CHILD="1")
+    server.start()
+    session, region = server.pid, SHARED_MEMORY / f"{server.shm_prefix}left"
+    region.touch()
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("parley.launcher.server.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        server.stop()
+    assert session_members(session) == []
+    assert not region.exists()
+    assert server.pid == 0
 
 
 def test_wait_returns_the_status_of_a_server_that_ends_by_itself(make):
