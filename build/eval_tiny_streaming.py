@@ -1,9 +1,10 @@
 """Measure the exported tiny streaming recogniser on sentences and voices that it was not trained on.
 
-Every clip is heard chunk by chunk through onnxruntime with each look-ahead: silence before it, and a
-flush at its end.  Prints the word error rates; what is written where nobody speaks; how late words are
-written; and every mistake with the default look-ahead.  Ends with status 1 where that look-ahead's word
-error rate on held-out sentences and voices is above the limit.
+Every clip goes through the code that serves, without a server, with each look-ahead: in pieces of 80 ms,
+silence before it and a flush at its end, as an utterance of its own.  Prints the word error rates; what
+is written where nobody speaks; how late words are written; and every mistake with the default
+look-ahead.  Ends with status 1 where that look-ahead's word error rate on held-out sentences and voices
+is above the limit.
 
 How late a word is written: the audio that had been heard when its first token was written, less the
 time at which the offline model (``--offline-model``) places that token.  Only words of clips that both
@@ -22,15 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jiwer
-import msgspec
 import numpy as np
 import onnx_asr
 
-from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.frontend import LogMel
+from parley.asr import streaming_checkpoint
+from parley.asr.streaming_loading import load_recognizer
+from parley.asr.streaming_utterance import StreamingUtterance
+from parley.asr.words import words_of
+from parley.serving.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, make
-from tiny.streaming_onnx import StreamingOnnx
+from tiny.speech import SAMPLE_RATE
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.06
@@ -38,8 +41,8 @@ JUDGED = "sentences_and_voices"
 LOOK_AHEADS = (0, 1, 6, 13)
 JUDGED_LOOK_AHEAD = 1
 SILENT_CLIPS = 100
-FRAME_SECONDS = 0.01
-"""Of audio, per feature frame."""
+PIECE = 1280
+"""Samples that arrive at once: 80 ms."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +75,36 @@ class Recogniser:
     """The exported model with one look-ahead."""
 
     def __init__(self, folder: Path, look_ahead: int) -> None:
-        self._model = StreamingOnnx(folder, look_ahead)
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=ParakeetConfig)
-        self._mel = LogMel(config)
+        export = streaming_checkpoint.load(folder)
+        wait = export.look_ahead_ms(look_ahead)
+        self._recognizer, chunks = load_recognizer(
+            export, [wait], open_session, slots=1, audio=16 * wait + PIECE
+        )
+        self._checkpoint = export.checkpoint
+        self._chunk = chunks[wait]
 
     def hear(self, heard: Heard) -> Written:
         """Transcribe one clip."""
-        tokens = self._model.tokens(self._mel.offline(heard.audio))
-        seconds = self._model.chunk_frames * FRAME_SECONDS
-        words = self._model.words(tokens)
+        utterance = StreamingUtterance(1, 0, chunk=self._chunk, keep_audio=False)
+        utterance.slot = self._recognizer.acquire()
+        audio = np.rint(heard.audio * 32767).astype(np.int16)
+        times: list[float] = []
+        for start in range(0, len(audio), PIECE):
+            piece = audio[start : start + PIECE]
+            self._recognizer.write(utterance, piece)
+            utterance.hear(piece)
+            utterance.ended = start + PIECE >= len(audio)
+            self._recognizer.recognize([utterance]).keep([utterance.slot])
+            if utterance.failure is not None:
+                raise utterance.failure
+            times += [utterance.written / SAMPLE_RATE] * (len(utterance.tokens().ids) - len(times))
+        self._recognizer.release(utterance.slot)
+        tokens = utterance.tokens()
+        begins = [self._checkpoint.vocabulary[token].startswith("\u2581") for token in tokens.ids]
         return Written(
-            tuple(word for word, _ in words),
-            tuple(chunks * seconds for _, chunks in words),
-            tokens[-1].chunks * seconds if tokens else 0.0,
+            tuple(word.text for word in words_of(tokens, self._checkpoint)),
+            tuple(time for time, new in zip(times, begins, strict=True) if new),
+            times[-1] if times else 0.0,
         )
 
 
@@ -134,7 +154,7 @@ def print_delays(
         if not late:
             print(f"{name:24}{0:6}")
             continue
-        last = np.mean([1000 * (row.end - clip.heard.span[1] / 16_000) for clip, row, _ in rows])
+        last = np.mean([1000 * (row.end - clip.heard.span[1] / SAMPLE_RATE) for clip, row, _ in rows])
         middle, most = np.percentile(late, (50, 95))
         print(f"{name:24}{len(late):6}{np.mean(late):8.0f}{middle:8.0f}{most:8.0f}{last:12.0f}")
 

@@ -41,7 +41,7 @@ def check_export(model: EncDecRNNTBPEModel, folder: Path, heard: Sequence[Heard]
             drift = max(drift, *(float(np.abs(d).max(initial=0)) for d in differences))
             if drift > TOLERANCE:
                 raise RuntimeError(f"{folder}: look-ahead {frames} differs from NeMo by {drift:.1e}")
-            if tokens != (found := [token.id for token in exported.tokens(clip[0])]):
+            if tokens != (found := exported.tokens(clip[0])):
                 raise RuntimeError(f"{folder}: look-ahead {frames} writes {found}, NeMo {tokens}")
     return drift
 

@@ -24,6 +24,7 @@ LOOK_AHEADS = (13, 6, 1, 0)
 DEFAULT_LOOK_AHEAD = 1
 HISTORY = 9
 """Feature frames before a chunk that its subsampling sees."""
+DROPOUT = 0.05
 SPREAD = 4.0
 """Standard deviation of log-mel energies in speech."""
 USUAL = -9.0
@@ -46,7 +47,11 @@ def streaming_configuration(tokenizer: Path) -> DictConfig:
             "att_context_style": "chunked_limited",
             "conv_norm_type": "layer_norm",
             "conv_context_size": "causal",
+            **dict.fromkeys(("dropout", "dropout_pre_encoder", "dropout_att"), DROPOUT),
         },
+        # The model that this one starts from was trained with more; now a step should teach more.
+        "decoder": {"prednet": {"dropout": 0.0}},
+        "joint": {"jointnet": {"dropout": 0.0}},
     }
     merged = OmegaConf.merge(offline, changes)
     # Only its name is used, see `tiny.transducer_loss`.

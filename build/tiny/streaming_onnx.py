@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ _CACHES = ("cache_last_channel", "cache_last_time", "cache_last_channel_len")
 _ENCODED = ("outputs", *(f"{name}_next" for name in _CACHES[:2]), "cache_last_channel_next_len")
 
 
-@dataclass(frozen=True)
-class Token:
-    """A token, and how many chunks had been heard when it was written."""
-
-    id: int
-    chunks: int
-
-
 class StreamingOnnx:
     """One export with one look-ahead."""
 
@@ -36,8 +27,6 @@ class StreamingOnnx:
         """Feature frames of a chunk."""
         self._encoder = _session(folder / f"encoder-r{look_ahead}.onnx")
         self._decoder = _session(folder / "decoder_joint-model.onnx")
-        rows = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        self._vocabulary = [row.rpartition(" ")[0] for row in rows]
 
     def chunks(self, features: Floats) -> Iterator[Floats]:
         """Cut features ``[B, F, T]`` into encoder inputs ``[B, F, history + chunk]``.
@@ -71,13 +60,13 @@ class StreamingOnnx:
         outputs, *following = self._encoder.run(_ENCODED, inputs)
         return outputs, following
 
-    def tokens(self, features: Floats) -> list[Token]:
+    def tokens(self, features: Floats) -> list[int]:
         """Greedy tokens of one stream with features ``[F, T]``."""
         blank = self._config["blank_id"]
         sizes = (self._config["decoder_num_layers"], 1, self._config["decoder_hidden_size"])
         states = [np.zeros(sizes, np.float32)] * 2
         last, tokens = blank, []
-        for number, encoded in enumerate(self.encode(features[None]), 1):
+        for encoded in self.encode(features[None]):
             for frame in range(encoded.shape[2]):
                 for _ in range(self._config["max_tokens_per_step"]):
                     logits, following = self._predict(encoded[:, :, frame : frame + 1], last, states)
@@ -85,7 +74,7 @@ class StreamingOnnx:
                     if best == blank:
                         break
                     last, states = best, following
-                    tokens.append(Token(best, number))
+                    tokens.append(best)
         return tokens
 
     def _predict(self, frame: Floats, last: int, states: list[Floats]) -> tuple[Floats, list[Floats]]:
@@ -100,17 +89,6 @@ class StreamingOnnx:
             },
         )
         return logits, following
-
-    def words(self, tokens: list[Token]) -> list[tuple[str, int]]:
-        """Each word, and how many chunks had been heard when its first token was written."""
-        words: list[tuple[str, int]] = []
-        for token in tokens:
-            piece = self._vocabulary[token.id]
-            if piece.startswith("\u2581") or not words:
-                words.append((piece.lstrip("\u2581"), token.chunks))
-            else:
-                words[-1] = (words[-1][0] + piece, words[-1][1])
-        return words
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:
