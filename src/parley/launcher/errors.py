@@ -9,6 +9,7 @@
     ├── SharedMemoryTooSmallError
     ├── ModelFailedError          carries the model's own error
     ├── ServerDiedError
+    ├── ModelDiedError            a model's process ended while the server runs
     ├── NotReadyError             no answer to the canary in time
     └── StartInterruptedError     a signal came while starting
 """
@@ -42,6 +43,10 @@ class ModelFailedError(LauncherError):
 
 class ServerDiedError(LauncherError):
     """The server ended although nobody asked it to."""
+
+
+class ModelDiedError(LauncherError):
+    """A model's process ended while the server runs; Triton does not start it again."""
 
 
 class NotReadyError(LauncherError):

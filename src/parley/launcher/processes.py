@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import psutil
 
+STUB = "triton_python_backend_stub"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUsage:
@@ -59,6 +61,51 @@ def kill_session(session: int, deadline_s: float = 5.0) -> list[int]:
     return killed
 
 
+class StubWatch:
+    """Notices model processes that end while their server runs.
+
+    Args:
+        server: process number of the server, whose models are loaded.
+        interval_s: seconds between two looks.
+    """
+
+    def __init__(self, server: int, interval_s: float) -> None:
+        self._stubs = _find_stubs(server)
+        self._interval_s = interval_s
+        self._next = time.monotonic() + interval_s
+
+    def dead(self) -> list[str]:
+        """Names of the instances whose process has ended; looks only if it is time to."""
+        if time.monotonic() < self._next:
+            return []
+        self._next = time.monotonic() + self._interval_s
+        return [name for pid, name in self._stubs.items() if not _is_alive(pid)]
+
+
+def _find_stubs(server: int) -> dict[int, str]:
+    """Process number to the instance's name."""
+    found = {}
+    try:
+        children = psutil.Process(server).children()
+    except psutil.NoSuchProcess:
+        return {}
+    for process in children:
+        try:
+            command = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if command and _program(command) == STUB:
+            found[process.pid] = _name(command)
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def usage(session: int) -> list[ProcessUsage]:
     """What every process of the session uses now."""
     found = []
@@ -87,5 +134,9 @@ def _name(command: list[str]) -> str:
     """A stub's arguments end with its instance's name and the kind of its runtime."""
     if not command:
         return "unknown"
-    program = os.path.basename(command[0])  # noqa: PTH119 - argv is text, not necessarily a path
-    return command[-2] if program == "triton_python_backend_stub" and len(command) > 2 else program
+    program = _program(command)
+    return command[-2] if program == STUB and len(command) > 2 else program
+
+
+def _program(command: list[str]) -> str:
+    return os.path.basename(command[0])  # noqa: PTH119 - argv is text, not necessarily a path

@@ -15,6 +15,7 @@ from parley.launcher import shared_memory
 from parley.launcher.canary import CanaryError, call_canaries
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.errors import (
+    ModelDiedError,
     ModelFailedError,
     NotReadyError,
     PortBusyError,
@@ -27,11 +28,13 @@ from parley.launcher.log import LogReader, LogState
 from parley.launcher.models import check_models, leave_out_absent
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address, settle_ports
-from parley.launcher.processes import ProcessUsage, kill_session, usage
+from parley.launcher.processes import ProcessUsage, StubWatch, kill_session, usage
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
+STUB_WATCH_S = 1.0
+"""Between two looks at the models' processes (seconds)."""
 KILL_S = 5.0
 """For the kernel to end a killed process (seconds)."""
 PORT_ATTEMPTS = 3
@@ -71,6 +74,7 @@ class EmbeddedServer:
         self._lock = StateLock(options.state_dir)
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: LogReader | None = None
+        self._watch: StubWatch | None = None
         self._log = LogState()
         self._prefix = ""
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
@@ -181,6 +185,7 @@ class EmbeddedServer:
                 self._on_progress(f"not answering yet: {error}")
             time.sleep(POLL_S)
         self._check_start(end)
+        self._watch = StubWatch(self.pid, STUB_WATCH_S)
         self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
 
     def _check_start(self, end: float) -> None:
@@ -228,9 +233,19 @@ class EmbeddedServer:
         """Return the exit status once the server has ended by itself or on :meth:`request_stop`.
 
         Call :meth:`stop` afterwards.
+
+        Raises:
+            ModelDiedError: a model's process has ended. Triton 24.10 goes on without it, and still
+                calls itself ready; only a new server has the model again.
         """
         while (status := self.poll()) is None and not self._stop_requested:
             self.follow_log()
+            # A server that has just ended takes its model processes with it.
+            if self._watch and (dead := self._watch.dead()) and self.poll() is None:
+                raise ModelDiedError(
+                    f"The process of {', '.join(dead)} ended, and the server cannot start it again. "
+                    f"The log's last lines:\n{self._log.tail()}\nThe whole log: {self.log_path}"
+                )
             time.sleep(POLL_S)
         return 0 if status is None else status
 

@@ -10,6 +10,7 @@ import pytest
 
 from parley.launcher.canary import CanaryError
 from parley.launcher.errors import (
+    ModelDiedError,
     ModelFailedError,
     NotReadyError,
     PortBusyError,
@@ -193,6 +194,16 @@ def test_wait_returns_the_status_of_a_server_that_ends_by_itself(make):
     server.start()
     os.kill(server.pid, 9)
     assert server.wait() == -9
+
+
+def test_wait_notices_a_model_whose_process_died(make, monkeypatch):
+    monkeypatch.setattr("parley.launcher.server.STUB_WATCH_S", 0.0)
+    server = make("serves", FAKE_STUB="1")
+    server.start()
+    (stub,) = [process.pid for process in server.usage() if process.name == "echo_0_0"]
+    os.kill(stub, 9)
+    with pytest.raises(ModelDiedError, match="process of echo_0_0 ended"):
+        server.wait()
 
 
 def test_the_log_of_the_last_run_is_kept(make):
