@@ -27,6 +27,7 @@ from parley.inference import ModelRequest, ModelResponse, Tensor
 from parley.serving.failures import read_failure
 
 _Answer: TypeAlias = tuple[Any, InferenceServerException | None]
+_END: _Answer = (None, None)
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -35,8 +36,9 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-# An RPC is not cancelled before it has been answered or is this old (seconds).
+# A stream that nobody listens to any more may end by itself within this time (seconds).
 _SETTLE_S = 2.0
+_CANCEL_S = 1.0
 
 
 class LoopbackPort:
@@ -45,10 +47,9 @@ class LoopbackPort:
     Every stream is an RPC of its own on that channel, so that deadlines and cancellations of
     one call never touch another.
 
-    A caller that leaves before the first answer does not cancel its RPC at once: a request that
-    is cancelled while Triton 24.10 takes it in gets lost there and keeps its model loaded, so that
-    the server stops only at its exit timeout. Such an RPC keeps its place until it is answered, or
-    for two seconds.
+    A stream that is left early is read to its end, and cancelled only if that takes longer than two
+    seconds; tell the model to stop. Triton 24.10 forgets a stream that is cancelled just as it
+    ends, and with it keeps the model loaded, so that the server stops only at its exit timeout.
 
     Args:
         url: host and port of the server's gRPC endpoint.
@@ -62,6 +63,7 @@ class LoopbackPort:
         self._streams = max_streams
         self._client: Any = None
         self._open: set[Any] = set()
+        self._left: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
@@ -82,29 +84,41 @@ class LoopbackPort:
         self._streams -= 1
         responses = client.stream_infer(_once(request))
         self._open.add(responses)
-        # A task of its own: gRPC cancels the RPC when the task that reads is cancelled.
-        first = asyncio.ensure_future(_next(request, responses))
+        ended = False
+        # Each in a task of its own: gRPC cancels the RPC when the task that reads is cancelled.
+        read = asyncio.ensure_future(_next(request, responses))
         try:
-            result, failure = await asyncio.shield(first)
             while True:
+                try:
+                    result, failure = await asyncio.shield(read)
+                except ParleyError:
+                    ended = True
+                    raise
+                if (result, failure) == _END:
+                    ended = True
+                    return
+                read = asyncio.ensure_future(_next(request, responses))
                 if failure is not None:
                     raise read_failure(failure.message())
-                if result is None:
-                    return
                 if outputs := _read_result(result):
                     yield outputs
-                result, failure = await _next(request, responses)
         finally:
-            if first.done():
+            if ended:
                 self._end_stream(responses)
             else:
-                self._leave_stream(first, responses)
+                task = asyncio.create_task(self._drain(request, responses, read))
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)
 
     async def close(self) -> None:
         """Cancel what is under way and close the channel."""
         self._closed = True
+        if self._left:
+            await asyncio.wait(self._left, timeout=_SETTLE_S)
         for responses in tuple(self._open):
             responses.cancel()
+        if self._left:
+            await asyncio.wait(self._left, timeout=_CANCEL_S)
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -118,15 +132,15 @@ class LoopbackPort:
         self._open.discard(responses)
         self._streams += 1
 
-    def _leave_stream(self, first: asyncio.Future[_Answer], responses: Any) -> None:
-        timer = asyncio.get_running_loop().call_later(_SETTLE_S, responses.cancel)
-
-        def settled(_: object) -> None:
-            timer.cancel()
-            _look_at(first)
+    async def _drain(self, request: ModelRequest, responses: Any, read: asyncio.Future[_Answer]) -> None:
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                while await read != _END:
+                    read = asyncio.ensure_future(_next(request, responses))
+        except (TimeoutError, ParleyError):
+            pass  # nobody wants to know
+        finally:
             self._end_stream(responses)
-
-        first.add_done_callback(settled)
 
     def _connect(self, request: ModelRequest) -> Any:
         if self._closed:
@@ -161,7 +175,7 @@ async def _next(request: ModelRequest, responses: Any) -> _Answer:
     except TimeoutError as error:
         raise _overdue(request) from error
     except StopAsyncIteration:
-        return None, None
+        return _END
     except grpc.aio.AioRpcError as error:
         raise _read_status(request, str(error.code()), error.details() or "") from error
     except asyncio.CancelledError:

@@ -17,6 +17,7 @@ class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
     """Answers when ``answer`` is set; says when an RPC was cancelled."""
 
     def __init__(self):
+        self.served = 0
         self.arrived, self.answer, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def _answer(self):
@@ -35,6 +36,7 @@ class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelStreamInfer(self, requests, context):  # noqa: N802
         async for _ in requests:
             yield service_pb2.ModelStreamInferResponse(infer_response=await self._answer())
+        self.served += 1
 
 
 @pytest.fixture
@@ -98,6 +100,16 @@ async def test_a_stream_that_is_left_unanswered_keeps_its_place_until_it_is_answ
     assert not server.cancelled.is_set()
 
 
+async def test_a_stream_that_is_left_between_answers_is_read_to_its_end(port, server):
+    server.answer.set()
+    stream = port.stream(REQUEST)
+    assert (await anext(stream))["Y"].tolist() == [7]
+    await stream.aclose()
+    assert await until_there_is_room(lambda: listen(port)) == [[7]]
+    assert not server.cancelled.is_set()
+    assert server.served == 2
+
+
 async def test_a_stream_that_is_left_and_never_answered_is_cancelled(port, server, monkeypatch):
     monkeypatch.setattr(loopback, "_SETTLE_S", 0.0)
     await leave(server, listen(port))
@@ -119,6 +131,6 @@ async def test_a_call_that_is_left_keeps_its_place_until_it_is_answered(port, se
 async def test_closing_the_port_cuts_off_what_is_under_way(port, server, kind):
     waiting = asyncio.ensure_future(port.infer(REQUEST) if kind == "call" else listen(port))
     await within(server.arrived.wait())
-    await port.close()
+    await within(port.close())
     with pytest.raises(ShuttingDownError):
         await within(waiting)
