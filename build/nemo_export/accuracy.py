@@ -1,0 +1,199 @@
+"""How far an export, run by the code that serves it, is from NeMo itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+from nemo.collections.asr.models import ASRModel
+from numpy.typing import NDArray
+
+from nemo_export.entries import Entry, ExportError, Limits
+from nemo_export.layout import use_look_ahead
+from parley.asr import checkpoint, streaming_checkpoint
+from parley.asr.cache_aware import HISTORY, CacheAwareEncoder
+from parley.asr.frontend import LogMel
+from parley.asr.networks import OnnxEncoder, OnnxJoint
+from parley.asr.transducer import TransducerDecoder
+from parley.serving.onnx import open_session
+
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a model makes of a recording."""
+
+    encoded: NDArray[np.float32]
+    """f32 ``[D, T']``."""
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The differences, and on how much they were measured."""
+
+    encoder: float
+    tokens: float
+    recordings: int
+    reference_tokens: int
+
+    def check(self, limits: Limits, what: str) -> None:
+        """Compare with the limits.
+
+        Raises:
+            ExportError: a limit is exceeded.
+        """
+        # NaN is no accuracy: ask for what is wanted.
+        if not (self.encoder <= limits.encoder and self.tokens <= limits.tokens):
+            raise ExportError(
+                f"{what} is too far from NeMo: {asdict(self)}, allowed are {asdict(limits)}; "
+                "it is not written"
+            )
+
+
+def read_clips(folder: Path, count: int) -> list[NDArray[np.float32]]:
+    """The first ``count`` recordings with speech that ``manifest.json`` lists, f32 within ±1."""
+    entries = [entry for entry in json.loads((folder / "manifest.json").read_text()) if entry["text"]]
+    step = max(1, len(entries) // count)
+    return [soundfile.read(folder / entry["file"], dtype="float32")[0] for entry in entries[::step][:count]]
+
+
+def compare(expected: Sequence[Heard], found: Sequence[Heard]) -> Accuracy:
+    """Measure what ``found`` lacks."""
+    squares = sum(float(np.square(a.encoded).sum()) for a in expected)
+    errors = sum(
+        float(np.square(a.encoded - b.encoded).sum()) if a.encoded.shape == b.encoded.shape else float("nan")
+        for a, b in zip(expected, found, strict=True)
+    )
+    tokens = sum(len(a.tokens) for a in expected)
+    wrong = sum(_distance(a.tokens, b.tokens) for a, b in zip(expected, found, strict=True))
+    return Accuracy(round(float(np.sqrt(errors / squares)), 8), wrong / max(tokens, 1), len(expected), tokens)
+
+
+@torch.no_grad()
+def by_nemo(model: ASRModel, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
+    """What NeMo makes of the recordings, for each look-ahead in turn."""
+    model.eval()
+    model.preprocessor.featurizer.dither = 0.0
+    model.preprocessor.featurizer.pad_to = 0
+    if not entry.streaming:
+        return [_offline(model, clip) for clip in clips]
+    mel = _nemo_mel(model, clips)
+    return [_streamed(model, look_ahead, features) for look_ahead in entry.look_aheads for features in mel]
+
+
+def by_export(folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
+    """What the serving code makes of the recordings with an export, for each look-ahead in turn."""
+    if entry.streaming:
+        return _export_streamed(folder, entry, clips)
+    export = checkpoint.load(folder)
+    mel = LogMel(export.config)
+    encoder = OnnxEncoder(open_session(export.encoder, threads=_THREADS))
+    decoder = TransducerDecoder.of(export, OnnxJoint(open_session(export.decoder, threads=_THREADS)))
+    heard = []
+    for clip in clips:
+        features = mel.normalized(mel.offline(clip))
+        encoded, lengths = encoder.encode(features[None], np.array([features.shape[1]], np.int64))
+        (tokens,), _ = decoder.decode(encoded, lengths, decoder.initial_state(1))
+        heard.append(Heard(encoded[0, :, : lengths[0]], tokens.ids.tolist()))
+    return heard
+
+
+def chunks(features: NDArray[np.float32], size: int) -> list[NDArray[np.float32]]:
+    """Features ``[bands, T]`` as a stream feeds them: f32 ``[1, bands, history + size]`` each.
+
+    Silence comes before them, and completes the last chunk and is one more after them.
+    """
+    flush = -features.shape[1] % size + size
+    silence = np.float32(np.log(2.0**-24))
+    padded = np.pad(features, ((0, 0), (HISTORY, flush)), constant_values=silence)
+    starts = range(0, features.shape[1] + flush, size)
+    return [np.ascontiguousarray(padded[None, :, start : start + HISTORY + size]) for start in starts]
+
+
+def _offline(model: ASRModel, clip: NDArray[np.float32]) -> Heard:
+    features, lengths = model.preprocessor(
+        input_signal=torch.tensor(clip)[None], length=torch.tensor([len(clip)])
+    )
+    # NeMo's own features have a frame more than it says are real.
+    encoded, encoded_lengths = model.encoder(audio_signal=features[:, :, : int(lengths[0])], length=lengths)
+    (hypothesis,) = model.decoding.rnnt_decoder_predictions_tensor(
+        encoded, encoded_lengths, return_hypotheses=True
+    )
+    tokens = [int(token) for token in hypothesis.y_sequence]
+    return Heard(encoded[0, :, : int(encoded_lengths[0])].numpy(), tokens)
+
+
+def _nemo_mel(model: ASRModel, clips: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    mels = []
+    for clip in clips:
+        features, lengths = model.preprocessor(
+            input_signal=torch.tensor(clip)[None], length=torch.tensor([len(clip)])
+        )
+        mels.append(features[0, :, : int(lengths[0])].numpy())
+    return mels
+
+
+def _streamed(model: ASRModel, look_ahead: int, features: NDArray[np.float32]) -> Heard:
+    """By NeMo's own streaming step."""
+    use_look_ahead(model, look_ahead)
+    names = ("cache_last_channel", "cache_last_time", "cache_last_channel_len")
+    caches = dict(zip(names, model.encoder.get_initial_cache_state(batch_size=1), strict=True))
+    outputs, hypotheses, predicted = [], None, None
+    size = int(model.encoder.subsampling_factor) * (look_ahead + 1)
+    for chunk in map(torch.from_numpy, chunks(features, size)):
+        inputs = {
+            "processed_signal": chunk,
+            "processed_signal_length": torch.tensor([chunk.shape[2]]),
+            "drop_extra_pre_encoded": model.encoder.streaming_cfg.drop_extra_pre_encoded,
+            "keep_all_outputs": True,
+            **caches,
+        }
+        outputs.append(model.encoder.cache_aware_stream_step(**inputs)[0][0].numpy())
+        predicted, _, *following, hypotheses = model.conformer_stream_step(
+            **inputs, previous_hypotheses=hypotheses, previous_pred_out=predicted, return_transcription=True
+        )
+        caches = dict(zip(names, following, strict=True))
+    tokens = [int(token) for token in hypotheses[0].y_sequence] if hypotheses else []
+    return Heard(np.concatenate(outputs, axis=1), tokens)
+
+
+def _export_streamed(folder: Path, entry: Entry, clips: Sequence[NDArray[np.float32]]) -> list[Heard]:
+    export = streaming_checkpoint.load(folder)
+    mel = LogMel(export.checkpoint.config)
+    joint = OnnxJoint(open_session(export.checkpoint.decoder, threads=_THREADS))
+    decoder = TransducerDecoder.of(export.checkpoint, joint)
+    heard = []
+    for look_ahead in entry.look_aheads:
+        encoder = CacheAwareEncoder(
+            open_session(export.encoder(look_ahead), threads=_THREADS),
+            lookahead=look_ahead,
+            channel=export.streaming.cache_last_channel,
+            time=export.streaming.cache_last_time,
+        )
+        for clip in clips:
+            caches = {name: value[None] for name, value in encoder.initial.items()}
+            state, outputs, tokens = decoder.initial_state(1), [], []
+            for chunk in chunks(mel.offline(clip), encoder.chunk):
+                encoded, lengths, caches = encoder.encode(chunk, caches)
+                (new,), state = decoder.decode(encoded, lengths, state)
+                outputs.append(encoded[0, :, : lengths[0]])
+                tokens += new.ids.tolist()
+            heard.append(Heard(np.concatenate(outputs, axis=1), tokens))
+    return heard
+
+
+def _distance(expected: Sequence[int], found: Sequence[int]) -> int:
+    """Tokens to replace, remove or add (Levenshtein distance)."""
+    row = list(range(len(found) + 1))
+    for i, token in enumerate(expected, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(found, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (token != other))
+    return row[-1]

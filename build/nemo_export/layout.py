@@ -1,0 +1,190 @@
+"""The files of an export: what the models load, and what says where it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+from nemo.collections.asr.models import ASRModel
+
+from nemo_export import graphs, precision
+from nemo_export.entries import Entry, ExportError, Precision
+
+ENCODER = "encoder-model.onnx"
+DECODER = "decoder_joint-model.onnx"
+WEIGHTS = "encoder.weights"
+MANIFEST = "manifest.json"
+_SILENCE = round(math.log(2**-24), 4)
+"""Log-mel energy of silence."""
+_PACKAGES = ("nemo_toolkit", "torch", "onnx", "onnxruntime")
+
+
+def encoder_files(entry: Entry) -> dict[int, str]:
+    """Names of the encoders by look-ahead; an offline model has one."""
+    return {r: f"encoder-r{r}.onnx" for r in entry.look_aheads} if entry.streaming else {0: ENCODER}
+
+
+def export(model: ASRModel, entry: Entry, folder: Path) -> None:
+    """Write a model in single precision.
+
+    Raises:
+        ExportError: it is not of the kind that the entry says.
+    """
+    _check_kind(model, entry)
+    (folder / "vocab.txt").write_text(
+        "".join(f"{token} {index}\n" for index, token in enumerate([*model.tokenizer.vocab, "<blk>"])),
+        encoding="utf-8",
+    )
+    with (
+        graphs.SharedWeights(folder / WEIGHTS) as weights,
+        tempfile.TemporaryDirectory(dir=folder) as temporary,
+    ):
+        for look_ahead, name in encoder_files(entry).items():
+            if entry.streaming:
+                use_look_ahead(model, look_ahead)
+                model.set_export_config({"cache_support": "True"})
+            part = Path(temporary) / str(look_ahead)
+            part.mkdir()
+            model.export(str(part / "model.onnx"))
+            encoder = graphs.read(part / ENCODER)
+            if entry.streaming:
+                weights.save(encoder, folder / name)
+            else:
+                graphs.save(encoder, folder / name)
+        onnx.save(graphs.read(part / DECODER), folder / DECODER)
+    if not entry.streaming:
+        (folder / WEIGHTS).unlink()
+    config = _sizes(model, entry)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def convert(entry: Entry, fp32: Path, folder: Path, to: Precision, *, emulate: bool = False) -> None:
+    """Write the export ``fp32`` in another precision.
+
+    Args:
+        entry: what it is.
+        fp32: folder of the export in single precision.
+        folder: where to.
+        to: the precision.
+        emulate: as in :func:`nemo_export.precision.to_half`.
+    """
+
+    def converted(name: str) -> onnx.ModelProto:
+        if to == "int8":
+            return precision.to_int8(fp32 / name)
+        assert to != "fp32"
+        return precision.to_half(graphs.read(fp32 / name), to, emulate=emulate)
+
+    for name in ("vocab.txt", "config.json"):
+        (folder / name).write_bytes((fp32 / name).read_bytes())
+    if entry.streaming:
+        with graphs.SharedWeights(folder / WEIGHTS) as weights:
+            for name in encoder_files(entry).values():
+                weights.save(converted(name), folder / name)
+    else:
+        graphs.save(converted(ENCODER), folder / ENCODER)
+    onnx.save(converted(DECODER), folder / DECODER)
+
+
+def describe(
+    entry: Entry, to: Precision, folder: Path, source: Mapping[str, Any], accuracy: Mapping[str, float]
+) -> None:
+    """Write ``manifest.json``: what an export is, how it was made, and its files with their checksums."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != MANIFEST]
+    manifest = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "precision": to,
+        "source": source,
+        "accuracy": accuracy,
+        "versions": {name: version(name) for name in _PACKAGES},
+        "files": [file_entry(path) for path in files],
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """Name, size and checksum of a file."""
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return {"name": path.name, "size": path.stat().st_size, "sha256": digest}
+
+
+def use_look_ahead(model: ASRModel, frames: int) -> None:
+    """Let a streaming model wait for ``frames`` encoder frames."""
+    left = model.encoder.att_context_size_all[0][0]
+    model.encoder.set_default_att_context_size([left, frames])
+
+
+def _check_kind(model: ASRModel, entry: Entry) -> None:
+    durations = _durations(model)
+    if bool(durations) != (entry.kind == "tdt"):
+        raise ExportError(f"{entry.name} is of kind {entry.kind}, but its durations are {list(durations)}")
+    there = {context[1] for context in model.encoder.att_context_size_all}
+    if missing := set(entry.look_aheads) - there:
+        raise ExportError(f"{entry.name} was not trained for look-aheads of {missing}, only for {there}")
+    if entry.streaming and model.encoder.att_context_style != "chunked_limited":
+        raise ExportError(f"{entry.name} is not cache-aware: its attention is not in chunks")
+
+
+def _durations(model: ASRModel) -> tuple[int, ...]:
+    return tuple(model.cfg.decoding.get("durations") or ())
+
+
+def _sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
+    """What ``config.json`` says."""
+    front = model.cfg.preprocessor
+    rate = int(front.sample_rate)
+    network = model.decoder.prediction["dec_rnn"].lstm
+    greedy = model.cfg.decoding.get("greedy") or {}
+    sizes = {
+        "model_type": "nemo-conformer-tdt" if entry.kind == "tdt" else "nemo-conformer-rnnt",
+        "features_size": int(front.features),
+        "subsampling_factor": int(model.encoder.subsampling_factor),
+        "max_tokens_per_step": int(greedy.get("max_symbols") or 10),
+        "sample_rate": rate,
+        "n_fft": int(front.n_fft),
+        "win_length": round(front.window_size * rate),
+        "hop_length": round(front.window_stride * rate),
+        "preemphasis": float(front.get("preemph", 0.97)),
+        "normalize": "per_feature" if front.normalize == "per_feature" else "NA",
+        "vocab_size": len(model.tokenizer.vocab),
+        "blank_id": len(model.tokenizer.vocab),
+        "durations": list(_durations(model)),
+        "encoder_hidden_size": int(model.encoder.d_model),
+        "decoder_hidden_size": int(network.hidden_size),
+        "decoder_num_layers": int(network.num_layers),
+    }
+    if entry.streaming:
+        sizes["streaming"] = _streaming_sizes(model, entry)
+    return sizes
+
+
+def _streaming_sizes(model: ASRModel, entry: Entry) -> dict[str, Any]:
+    config = model.encoder.streaming_cfg
+    channel, time, _ = model.encoder.get_initial_cache_state(batch_size=1)
+    factor = int(model.encoder.subsampling_factor)
+    return {
+        "look_aheads": sorted(entry.look_aheads),
+        "default_look_ahead": entry.default_look_ahead,
+        "chunk_frames": {str(r): factor * (r + 1) for r in sorted(entry.look_aheads)},
+        "history_frames": _later(config.pre_encode_cache_size),
+        "dropped_frames": int(config.drop_extra_pre_encoded),
+        "silence": _SILENCE,
+        "left_context": int(model.encoder.att_context_size_all[0][0]),
+        # Shapes of one stream's caches: layers first.
+        "cache_last_channel": [channel.shape[0], *channel.shape[2:]],
+        "cache_last_time": [time.shape[0], *time.shape[2:]],
+    }
+
+
+def _later(value: Any) -> int:
+    """NeMo gives some sizes for the first chunk and for all others."""
+    return int(value[-1] if isinstance(value, list | tuple) else value)
