@@ -187,6 +187,7 @@ class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """Where this piece begins in the response's audio."""
     sample_rate: int
     samples: int
+    """0: the piece only brings words, after the last of their segment's audio."""
     text: str = ""
     """The words that begin in this piece."""
 

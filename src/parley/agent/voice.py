@@ -184,6 +184,8 @@ class Voice:
                 await self._until_due(length_ms)
                 self._send(block, length_ms, piece.text, words)
             if piece.closes:
+                if waiting:  # words without samples of their own, after the last block
+                    self._send(_NOTHING, 0.0, piece.text, waiting)
                 self._playout.complete()
                 self._ahead.release()
 

@@ -213,6 +213,7 @@ class FakeSynthesizer:
         self.failures: deque[ParleyError | None] = deque()
         self.first_s = 0.01
         self.marks = True
+        self.late_marks = False
 
     async def speak(self, request):
         self.requests.append(request)
@@ -230,8 +231,16 @@ class FakeSynthesizer:
                     mark for mark in self._marks(request.text) if offset <= mark.at_sample < offset + length
                 ]
                 chunk = SpeechChunk(sample_rate=self.rate, offset=offset, words=marks)
+                if self.late_marks:
+                    chunk = SpeechChunk(sample_rate=self.rate, offset=offset)
                 yield chunk, np.full(length, 1000, np.int16)
                 await asyncio.sleep(0)
+            if self.late_marks:
+                marks = [
+                    WordMark(start_char=mark.start_char, end_char=mark.end_char, at_sample=total)
+                    for mark in self._marks(request.text)
+                ]
+                yield SpeechChunk(sample_rate=self.rate, offset=total, words=marks), np.zeros(0, np.int16)
         finally:
             self.running.discard(request.request_id)
 
@@ -272,7 +281,8 @@ class FakeOutlet:
         assert not self.finished, f"{event} after the end"
         if isinstance(event, Audio):
             assert audio is not None
-            assert len(audio) == event.samples > 0
+            assert len(audio) == event.samples
+            assert event.samples or event.text
             assert event.response_id not in self._silent, "audio after it was interrupted"
         else:
             assert audio is None

@@ -148,3 +148,16 @@ async def test_two_sessions_do_not_hear_each_other():
     other.send(end=True)
     await call.end()
     assert other.outlet.reason == "ended"
+
+
+async def test_words_that_come_without_samples_of_their_own_are_sent_too():
+    call = FakeCall()
+    call.synthesizer.late_marks = True
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("Hello there."))
+    await call.start()
+    done = await call.wait_for(ResponseDone)
+    await call.end()
+    *_, last = call.outlet.of(Audio)
+    assert (last.text, last.samples) == ("Hello there.", 0)
+    assert last.offset_ms == done.audio_ms
