@@ -46,7 +46,10 @@ def remember(rounds: Sequence[Round], heard: Heard | None) -> list[ChatMessage]:
 
 def _heard_text(text: str, heard: str) -> str:
     # Segments are joined anew with single spaces: compare without white space.
-    if "".join(heard.split()) == "".join(text.split()):
+    said, whole = "".join(heard.split()), "".join(text.split())
+    unsaid = whole.removeprefix(said) if said else whole
+    # A smiley at the end, for example, is never spoken.
+    if said and not any(character.isalnum() for character in unsaid):
         return text.strip()
     cut = heard.rstrip(" .,!?;:")
     return f"{cut}{CUT}" if cut else ""
