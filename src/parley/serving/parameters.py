@@ -93,8 +93,12 @@ class Parameters:
             raise ModelLoadingError(f"{source} is {value!r}; it must be one of {', '.join(allowed)}")
         return value
 
-    def integer(self, name: str, default: int, *, minimum: int = 0) -> int:
-        """A whole number, at least ``minimum``."""
+    def names(self, name: str, default: str) -> tuple[str, ...]:
+        """A list that is written with commas; blanks around its items do not count."""
+        return tuple(item.strip() for item in self.text(name, default).split(",") if item.strip())
+
+    def integer(self, name: str, default: int, *, minimum: int = 0, maximum: int | None = None) -> int:
+        """A whole number, at least ``minimum`` and at most ``maximum``."""
         raw = self._raw(name)
         if raw is None:
             return default
@@ -102,6 +106,8 @@ class Parameters:
             value = int(raw[0])
         except ValueError as error:
             raise ModelLoadingError(f"{raw[1]} is {raw[0]!r}; it must be a whole number") from error
+        if maximum is not None and value > maximum:
+            raise ModelLoadingError(f"{raw[1]} is {value}; it must be at most {maximum}")
         return _at_least(value, minimum, raw[1])
 
     def number(self, name: str, default: float, *, minimum: float = 0.0) -> float:

@@ -47,7 +47,7 @@ class RecognitionModel:
         self._service = RecognitionService(
             rail,
             SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
-            languages=parameters.text("languages", "en").split(","),
+            languages=parameters.names("languages", "en"),
             max_chunk_ms=max_chunk_ms(parameters),
         )
         self._sweeper = Periodic(idle_s / 4, self._service.sweep)

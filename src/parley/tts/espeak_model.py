@@ -60,7 +60,7 @@ class EspeakModel:
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         self._pb = pb_utils
         library = EspeakLibrary(parameters.integer("buffer_ms", 60, minimum=10))
-        library.set_rate(parameters.integer("rate", 175, minimum=80))
+        library.set_rate(parameters.integer("rate", 175, minimum=80, maximum=450))
         self._synthesizer = EspeakSynthesizer(
             library, max_requests=parameters.integer("max_requests", 64, minimum=1)
         )

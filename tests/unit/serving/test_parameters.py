@@ -31,6 +31,11 @@ def test_unset_and_empty_values_are_defaults():
     assert parameters().choice("c", "a", ("a", "b")) == "a"
 
 
+def test_lists():
+    assert parameters(languages=" en, de,,").names("languages", "fr") == ("en", "de")
+    assert parameters().names("languages", "fr") == ("fr",)
+
+
 def test_environment_wins():
     read = parameters({"PARLEY_QWEN3_THREADS": "4"}, threads="1")
     assert read.integer("threads", 0) == 4
@@ -41,13 +46,14 @@ def test_environment_wins():
     [
         (lambda p: p.integer("n", 0), "1.5"),
         (lambda p: p.integer("low", 0, minimum=1), "at least 1"),
+        (lambda p: p.integer("high", 0, maximum=450), "at most 450"),
         (lambda p: p.number("word", 0), "a number"),
         (lambda p: p.number("nan", 0), "at least"),
         (lambda p: p.choice("word", "a", ("a", "b")), "a, b"),
     ],
 )
 def test_bad_values_say_which_and_why(read, named):
-    settings = parameters(n="1.5", low="0", word="x", nan="nan")
+    settings = parameters(n="1.5", low="0", high="451", word="x", nan="nan")
     with pytest.raises(ModelLoadingError, match=named):
         read(settings)
 
