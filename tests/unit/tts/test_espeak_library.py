@@ -86,5 +86,5 @@ def test_errors_of_the_callback_are_passed_on(library):
 
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "espeakng_loader", None)
-    with pytest.raises(ModelLoadingError, match=r"parley\[espeak\]"):
+    with pytest.raises(ModelLoadingError, match=r"'\.\[espeak\]'"):
         espeak_library.EspeakLibrary()
