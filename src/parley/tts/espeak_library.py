@@ -85,7 +85,8 @@ class EspeakLibrary:
             data = espeakng_loader.get_data_path().encode()
         except (ImportError, OSError) as error:
             raise ModelLoadingError(
-                f"espeak-ng cannot be loaded ({error}); install it in the checkout with: pip install '.[espeak]'"
+                f"espeak-ng cannot be loaded ({error}); "
+                "install it in the checkout with: pip install '.[espeak]'"
             ) from error
         self._library.espeak_Synth.argtypes = [
             ctypes.c_char_p,
