@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import soundfile
+from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr import checkpoint
 from parley.asr.frontend import LogMel
 from parley.asr.local import LocalModels
-from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.rail import step
 from parley.asr.step import Chunk
 from parley.asr.stream import AsrStream, StreamLimits
@@ -29,54 +28,25 @@ from parley.errors import (
     TooManySessionsError,
 )
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
-from parley.launcher.options import ROOT, ServerOptions
-from parley.launcher.server import EmbeddedServer
+from parley.launcher.options import ROOT
 from parley.serving.loopback import LoopbackPort
 
 CLIPS = ROOT / "tests/data/conversation"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
 MAX_SESSIONS = 8
-QUIET = np.zeros(8000, np.int16)
 NOTHING = np.zeros(0, np.int16)
-
-
-@dataclass(frozen=True)
-class Clip:
-    text: str
-    audio: np.ndarray
 
 
 @pytest.fixture(scope="session")
 def clips():
-    """What a caller says, with half a second of silence around it."""
-    entries = json.loads((CLIPS / "manifest.json").read_text())
-    return [
-        Clip(
-            entry["text"],
-            np.concatenate([QUIET, soundfile.read(CLIPS / entry["file"], dtype="int16")[0], QUIET]),
-        )
-        for entry in entries
-    ]
-
-
-def serve(tmp_path, *, models=MODELS, repository=ROOT / "model_repository", **environment):
-    return EmbeddedServer(
-        ServerOptions(
-            model_repository=repository,
-            load_models=models,
-            state_dir=tmp_path / "state",
-            grpc_port=0,
-            http_port=0,
-            metrics_port=0,
-            environment={"PARLEY_MODELS_DIR": str(ROOT / "models"), **environment},
-        )
-    )
+    """What a caller says."""
+    return read_clips(CLIPS)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     sessions = {"PARLEY_PARAKEET_TDT_MAX_SESSIONS": str(MAX_SESSIONS)}
-    with serve(tmp_path_factory.mktemp("asr"), **sessions) as running:
+    with serve(tmp_path_factory.mktemp("asr"), MODELS, **sessions) as running:
         yield running
 
 
@@ -93,18 +63,6 @@ def key(request):
     return request.node.name
 
 
-async def hear(port, key, audio, chunk, **options):
-    """All events of a recording that is sent in chunks."""
-    recognizer = ParakeetRecognizer(port, key, timeout_s=20)
-    await recognizer.start(AsrOptions(**options))
-    try:
-        replies = [await recognizer.push(audio[at : at + chunk]) for at in range(0, len(audio), chunk)]
-    finally:
-        await recognizer.close()
-    assert replies[-1].stream_ms == len(audio) // 16
-    return [event for reply in replies for event in reply.events]
-
-
 def hear_locally(audio, chunk):
     """The same without a server."""
     export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
@@ -115,21 +73,6 @@ def hear_locally(audio, chunk):
         stream = heard.stream
         events += heard.reply.events
     return events
-
-
-def simple(events):
-    """Without confidences, whose last digits depend on the batch."""
-    return [
-        (event.text, event.is_final, [(word.text, word.start_ms, word.end_ms) for word in event.words])
-        if isinstance(event, TranscriptEvent)
-        else event
-        for event in events
-    ]
-
-
-def final_text(events):
-    (final,) = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
-    return final.text
 
 
 async def send(port, key, audio=NOTHING, message=b"{}", *, start=False, end=False):
@@ -256,7 +199,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
     assert patient in config.read_text()
     config.write_text(config.read_text().replace(patient, "max_sequence_idle_microseconds: 500000"))
     with serve(
-        tmp_path, models=("parakeet_tdt",), repository=repository, PARLEY_PARAKEET_TDT_MAX_SESSIONS="1"
+        tmp_path, ("parakeet_tdt",), repository=repository, PARLEY_PARAKEET_TDT_MAX_SESSIONS="1"
     ) as server:
         port = LoopbackPort(server.endpoints.grpc)
         await send(port, key, start=True)
@@ -275,7 +218,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
 
 
 async def test_a_missing_network_is_named_and_what_does_not_need_it_goes_on(tmp_path, clips, key):
-    with serve(tmp_path, models=("silero_vad", "parakeet_tdt")) as server:
+    with serve(tmp_path, ("silero_vad", "parakeet_tdt")) as server:
         port = LoopbackPort(server.endpoints.grpc)
         await send(port, key, clips[0].audio[:8000], start=True)
         with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):

@@ -61,7 +61,9 @@ class StreamingEncoder(Protocol):
 class CacheAwareEncoder:
     """:class:`StreamingEncoder` on ONNX Runtime."""
 
-    def __init__(self, session: Any, *, lookahead: int) -> None:
+    def __init__(
+        self, session: Any, *, lookahead: int, channel: tuple[int, ...], time: tuple[int, ...]
+    ) -> None:
         """Use a session of an encoder that was exported for one look-ahead.
 
         Args:
@@ -69,21 +71,23 @@ class CacheAwareEncoder:
                 ``cache_last_channel`` f32 ``[B, layers, left, D]``, ``cache_last_time`` f32
                 ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``.
             lookahead: ``R``, in encoder frames.
+            channel: shape of ``cache_last_channel`` for one stream.
+            time: shape of ``cache_last_time`` for one stream.
 
         Raises:
             ModelLoadingError: the file is not such an encoder.
         """
         self._session = session
         self.chunk = SUBSAMPLING * (lookahead + 1)
-        shapes = {tensor.name: tensor.shape[1:] for tensor in session.get_inputs()}
-        if missing := [name for name in CACHES if name not in shapes]:
-            raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
         self.initial: Rows = {
-            CHANNEL: np.zeros(shapes[CHANNEL], np.float32),
-            TIME: np.zeros(shapes[TIME], np.float32),
+            CHANNEL: np.zeros(channel, np.float32),
+            TIME: np.zeros(time, np.float32),
             LENGTH: np.zeros((), np.int64),
         }
-        self._bands = int(shapes["audio_signal"][0])
+        shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
+        if missing := [name for name in CACHES if name not in shapes]:
+            raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
+        self._bands = int(shapes["audio_signal"][1])
 
     def warm_up(self) -> None:
         """Run once, so that the first real chunk does not pay for what only the first run does.

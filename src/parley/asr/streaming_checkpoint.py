@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -22,12 +23,21 @@ DEFAULT = "tiny-nemotron-streaming"
 FILES = (DECODER_FILE, VOCABULARY_FILE, CONFIG_FILE)
 
 
-class _Streaming(msgspec.Struct, frozen=True):
+class StreamingConfig(msgspec.Struct, frozen=True):
+    """What ``config.json`` says under ``streaming``."""
+
     look_aheads: tuple[int, ...]
+    """Encoder frames that each of the encoders waits for."""
+    cache_last_channel: tuple[int, int, int]
+    """Shape of one stream's cache: layers, frames of the past, width."""
+    cache_last_time: tuple[int, int, int]
+    """Layers, width, kernel - 1."""
+    history_frames: Literal[9] = 9
+    """Feature frames of the past that go in again."""
 
 
 class _Config(msgspec.Struct, frozen=True):
-    streaming: _Streaming
+    streaming: StreamingConfig
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,7 @@ class StreamingExport:
     """An export's folder, read but without its networks."""
 
     checkpoint: Checkpoint
-    look_aheads: tuple[int, ...]
-    """Encoder frames that each of its encoders waits for."""
+    streaming: StreamingConfig
 
     def encoder(self, look_ahead: int) -> Path:
         """The ONNX file for one look-ahead."""
@@ -61,7 +70,7 @@ def load(folder: Path) -> StreamingExport:
         raise ModelLoadingError(f"{folder / CONFIG_FILE} is not of a streaming model: {error}") from error
     if common.config.normalize != "NA":
         raise ModelLoadingError(f"{folder}: a model that normalises its features cannot stream")
-    return StreamingExport(common, config.streaming.look_aheads)
+    return StreamingExport(common, config.streaming)
 
 
 def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]:
@@ -78,7 +87,7 @@ def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]
         ModelLoadingError: the export has no encoder for one of them.
         WeightsNotFoundError: an encoder's file is missing.
     """
-    there = {export.look_ahead_ms(look_ahead): look_ahead for look_ahead in export.look_aheads}
+    there = {export.look_ahead_ms(look_ahead): look_ahead for look_ahead in export.streaming.look_aheads}
     if missing := [wanted for wanted in wanted_ms if wanted not in there]:
         raise ModelLoadingError(
             f"{export.checkpoint.folder} has no encoder for {', '.join(map(str, missing))} ms; "

@@ -39,8 +39,7 @@ class _TritonCaller:
 
     def send(self, reply: TranscribeReply) -> None:
         """Answer and end the request."""
-        with self._responder as responder:
-            responder.send({"REPLY": struct_tensor(reply, batched=True)})
+        self._responder.answer({"REPLY": struct_tensor(reply, batched=True)})
 
 
 class TranscriptionModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 from parley.engines.base import ChatModel, Recognizer, Synthesizer
@@ -39,6 +40,8 @@ class MakeSynthesizer(Protocol):
 
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
+    # Every rail is asked and answers in the same way: only the model's name differs.
+    "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
 }
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": Qwen3ChatModel,

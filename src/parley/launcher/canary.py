@@ -115,30 +115,35 @@ def _call_abort(model: str) -> CanaryCall:
     return call
 
 
-def _call_recognizer(address: str, deadline_s: float) -> str:
+def _call_recognizer(model: str) -> CanaryCall:
     """One stream of no audio, begun and ended by the same request."""
-    client = triton.InferenceServerClient(address)
-    try:
-        inputs = [
-            _input("AUDIO", "INT16", np.zeros((1, 0), dtype=np.int16)),
-            _input("REQUEST", "BYTES", text_tensor(b"{}", batched=True)),
-        ]
-        client.infer(
-            "parakeet_tdt",
-            inputs,
-            sequence_id=f"canary-{uuid.uuid4().hex}",
-            sequence_start=True,
-            sequence_end=True,
-            client_timeout=deadline_s,
-        )
-    finally:
-        client.close()
-    return "parakeet_tdt answered"
+
+    def call(address: str, deadline_s: float) -> str:
+        client = triton.InferenceServerClient(address)
+        try:
+            inputs = [
+                _input("AUDIO", "INT16", np.zeros((1, 0), dtype=np.int16)),
+                _input("REQUEST", "BYTES", text_tensor(b"{}", batched=True)),
+            ]
+            client.infer(
+                model,
+                inputs,
+                sequence_id=f"canary-{uuid.uuid4().hex}",
+                sequence_start=True,
+                sequence_end=True,
+                client_timeout=deadline_s,
+            )
+        finally:
+            client.close()
+        return f"{model} answered"
+
+    return call
 
 
 CANARIES: dict[str, CanaryCall] = {
     "voice_agent": call_voice_agent,
-    "parakeet_tdt": _call_recognizer,
+    "parakeet_tdt": _call_recognizer("parakeet_tdt"),
+    "nemotron_streaming": _call_recognizer("nemotron_streaming"),
     "qwen3": _call_abort("qwen3"),
     "espeak": _call_abort("espeak"),
 }

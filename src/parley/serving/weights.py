@@ -15,6 +15,8 @@ MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
 _MADE_BY: Mapping[str, str] = {
     "tiny-qwen3": "make it with `python build/train_tiny_llm.py`, or restore it with "
     "`git checkout -- models/tiny-qwen3`",
+    "tiny-nemotron-streaming": "make it with `python build/train_tiny_streaming.py`, or restore it with "
+    "`git checkout -- models/tiny-nemotron-streaming`",
     "tiny-parakeet-tdt": "make it with `python build/train_tiny_asr.py`, or restore it with "
     "`git checkout -- models/tiny-parakeet-tdt`",
 }

@@ -6,8 +6,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from parley.engines.registry import RECOGNIZERS
+
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
-MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
+MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
+RAILS = ("parakeet_tdt", "nemotron_streaming")
 
 
 def read(path):
@@ -29,21 +32,40 @@ def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_al
 def test_the_gpu_profile_takes_the_published_weights():
     for model in MODELS[1:]:
         config = read(REPOSITORY / model / "config.pbtxt")
-        assert config.parameters["weights"].string_value == "parakeet-tdt-0.6b-v2"
+        expected = "parakeet-tdt-0.6b-v2" if "parakeet" in model else "nemotron-speech-streaming-en-0.6b"
+        assert config.parameters["weights"].string_value == expected
 
 
+@pytest.mark.parametrize("model", RAILS)
 @pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
-def test_one_instance_holds_all_streams(profile):
-    config = read(REPOSITORY / "parakeet_tdt" / profile)
+def test_one_instance_holds_all_streams(model, profile):
+    config = read(REPOSITORY / model / profile)
     (group,) = config.instance_group
-    assert (group.count, group.kind) == (1, group.KIND_CPU)
+    assert group.count == 1
     sessions = int(config.parameters["max_sessions"].string_value)
     assert config.sequence_batching.oldest.max_candidate_sequences > sessions <= config.max_batch_size
 
 
+@pytest.mark.parametrize("rail", RAILS)
 @pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
-def test_every_session_of_the_agent_finds_a_place_for_its_audio(profile):
-    agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", "parakeet_tdt"))
+def test_every_session_of_the_agent_finds_a_place_for_its_audio(rail, profile):
+    agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", rail))
     (group,) = agent.instance_group
     sessions = group.count * int(agent.parameters["max_sessions"].string_value)
     assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
+
+
+def test_all_rails_are_asked_and_answer_alike():
+    first, *others = (read(REPOSITORY / rail / "config.pbtxt") for rail in RAILS)
+    for other in others:
+        for field in ("max_batch_size", "input", "output", "sequence_batching"):
+            assert getattr(other, field) == getattr(first, field)
+    assert set(RAILS) == set(RECOGNIZERS)
+
+
+def test_an_utterance_fits_into_the_transcription_model():
+    for profile in ("config.pbtxt", "configs/cpu.pbtxt"):
+        streaming = read(REPOSITORY / "nemotron_streaming" / profile).parameters
+        for role in ("finals", "fallback"):
+            other = read(REPOSITORY / streaming[role].string_value / profile).parameters
+            assert int(other["max_audio_ms"].string_value) > int(streaming["max_utterance_ms"].string_value)

@@ -51,6 +51,7 @@ class ResponseSender:
 
     def __init__(self):
         self.sent = []
+        self.sends = 0
         self.gone = False
         self.broken = False
         self.final = threading.Event()
@@ -58,6 +59,7 @@ class ResponseSender:
     def send(self, response=None, flags=0):
         if self.broken:
             raise RuntimeError("cannot send")
+        self.sends += 1
         if response is not None and response.has_error():
             self.sent.append(("error", response.error().message()))
         elif response is not None:

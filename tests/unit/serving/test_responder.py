@@ -25,6 +25,16 @@ def test_every_request_ends_with_one_final(pb_utils):
     assert kinds(request) == ["data", "final"]
 
 
+def test_an_only_response_carries_the_end_itself(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    responder.answer(DATA)
+    responder.answer(DATA)
+    responder.finish()
+    assert kinds(request) == ["data", "final"]
+    assert request.sender.sends == 1
+
+
 def test_errors_are_answered_and_logged(pb_utils, caplog):
     request = Request()
     with Responder(pb_utils, request):

@@ -1,0 +1,126 @@
+"""What ``model.py`` of a streaming recogniser runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from parley.asr import streaming_checkpoint
+from parley.asr.messages import AsrFallbackEvent
+from parley.asr.remote import RemoteModels
+from parley.asr.segmentation import PER_MS
+from parley.asr.streaming_finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming_loading import load_recognizer
+from parley.asr.streaming_rail import StreamingLimits, StreamingRail
+from parley.errors import ModelLoadingError
+from parley.serving.blocking import make_blocking_port
+from parley.serving.counters import Counter
+from parley.serving.onnx import open_configured
+from parley.serving.parameters import Parameters
+from parley.serving.ports import make_port
+from parley.serving.recognition import RecognitionModel, max_chunk_ms
+from parley.serving.transcribers import PortTranscribers
+from parley.serving.weights import resolve_weights
+from parley.vad.segmenter import MAX_MIN_SPEECH_MS
+
+_OWN = "own"
+_WINDOW_MS = 32
+
+
+class StreamingModel:
+    """A cache-aware recogniser in this process; voice activity and other transcripts by other models.
+
+    Parameters of the model, beside those of :class:`parley.serving.recognition.RecognitionModel`:
+        ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
+        ``default_lookahead_ms``: for clients that do not choose.
+        ``slots``: utterances that can be spoken at the same time (default: ``max_sessions``).
+        ``preroll_ms``: audio before the onset that is recognised too.
+        ``max_utterance_ms``: speech without a pause is ended after this time.
+        ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
+        ``fallback``: model for the utterances that this one fails at; without it such a piece of
+            audio is refused.
+        ``finals_deadline_ms``: after this time the text of another model is not waited for any more.
+        ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
+            comes with a later piece of audio.
+        ``timeout_s``: limit of a call to the voice activity network.
+        ``device``, ``threads``: where the networks run.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+        folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, streaming_checkpoint.FILES)
+        export = streaming_checkpoint.load(folder)
+        defaults = StreamingLimits()
+        limits = StreamingLimits(
+            preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
+            max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
+            patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
+        )
+        look_aheads = _look_aheads(parameters)
+        longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
+        recognizer, chunks = load_recognizer(
+            export,
+            look_aheads,
+            partial(open_configured, parameters=parameters, device_id=int(args["model_instance_device_id"])),
+            slots=parameters.integer("slots", parameters.integer("max_sessions", 64, minimum=1), minimum=1),
+            audio=longest_ms * PER_MS,
+        )
+        default_ms = parameters.integer("default_lookahead_ms", look_aheads[0])
+        if default_ms not in chunks:
+            raise ModelLoadingError(
+                f"default_lookahead_ms of model {parameters.model} is {default_ms}; "
+                f"lookaheads_ms has {', '.join(map(str, chunks))}"
+            )
+        policy = _policy(parameters)
+        self._port = make_blocking_port(pb_utils, parameters)
+        self._transcribers = PortTranscribers(make_port(pb_utils, parameters), timeout_s=policy.deadline_s)
+        self._fallbacks = Counter(
+            pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
+        )
+        rail = StreamingRail(
+            export.checkpoint,
+            recognizer,
+            RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
+            FinalsDesk(policy, self._transcribers, self._count, monotonic),
+            chunks=chunks,
+            default_ms=default_ms,
+            limits=limits,
+        )
+        self._model = RecognitionModel(pb_utils, args, parameters, rail)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer one piece of audio of each stream."""
+        return self._model.execute(requests)
+
+    def close(self) -> None:
+        """End what runs beside the executions."""
+        self._model.close()
+        self._transcribers.close()
+        self._port.close()
+
+    def _count(self, event: AsrFallbackEvent) -> None:
+        self._fallbacks.count(from_model=event.from_model, to_model=event.to_model, reason=event.reason)
+
+
+def _look_aheads(parameters: Parameters) -> list[int]:
+    text = parameters.text("lookaheads_ms", "160")
+    try:
+        return sorted({int(item) for item in text.split(",")})
+    except ValueError as error:
+        raise ModelLoadingError(
+            f"lookaheads_ms of model {parameters.model} is {text!r}; it must be numbers with commas between"
+        ) from error
+
+
+def _policy(parameters: Parameters) -> FinalsPolicy:
+    finals = parameters.text("finals", _OWN)
+    return FinalsPolicy(
+        own=parameters.model,
+        finals="" if finals == _OWN else finals,
+        fallback=parameters.text("fallback", ""),
+        deadline_s=parameters.integer("finals_deadline_ms", 2_000, minimum=1) / 1000,
+    )
