@@ -21,6 +21,7 @@ from parley_client.terminal.view import CallView
 
 HELP = "talk to the agent with the microphone (in the checkout: make talk)"
 _MARK_INTERVAL_S = 0.2
+_WANTED_ENDS = ("ended", "hangup")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace, console: Console) -> int:
     """Talk until the agent closes the call or Ctrl-C is pressed.
+
+    Returns:
+        The exit status: 1 if the server closed the call for a reason of its own.
 
     Raises:
         AudioDeviceError: no usable microphone or loudspeaker.
@@ -49,7 +53,8 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                 finally:
                     marks.cancel()
                     await asyncio.gather(marks, return_exceptions=True)
-    return 0
+            closed = call.closed
+    return 0 if closed is not None and closed.reason in _WANTED_ENDS else 1
 
 
 def _offer(call: Call, block: Pcm) -> None:

@@ -156,3 +156,14 @@ async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
 
     with pytest.raises(CallLostError):
         await talk_with(breaks, monkeypatch)
+
+
+@pytest.mark.parametrize(("reason", "status"), [("ended", 0), ("hangup", 0), ("failed", 1), ("shutdown", 1)])
+async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, monkeypatch, reason, status):
+    async def closes(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.hang_up(reason)
+        stream.end()
+
+    assert await talk_with(closes, monkeypatch) == status
