@@ -53,5 +53,8 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     if bool(args.files) == bool(args.script):
         console.print("parley say: give either audio files or --script FILE.toml", style="red")
         return 2
+    if args.script and args.barge_in_after is not None:
+        console.print("parley say: --barge-in-after is for files; a script has its own", style="red")
+        return 2
     script = load_script(args.script) if args.script else script_of_files(args.files, args.barge_in_after)
     return await play(args, console, script, args.out)

@@ -173,6 +173,7 @@ async def test_say_tells_how_to_start_a_server():
     ("arguments", "status", "words"),
     [
         (["say", "/nowhere.wav"], 1, "/nowhere.wav: no such file"),
+        (["say", "--script", "/x.toml", "--barge-in-after", "900"], 2, "--barge-in-after is for files"),
         (["say"], 2, "audio files or --script"),
         (["say", "a.wav", "--script", "b.toml"], 2, "audio files or --script"),
         (["demo", "--script", "/nowhere.toml", "--server", NOBODY], 1, "No such file"),
