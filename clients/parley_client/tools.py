@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import importlib.util
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from parley_client.schema import parameter_hints, schema_of
 DEFAULT_TIMEOUT_S = 10.0
 _MARK = "__parley_tool__"
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,10 @@ class ToolTable:
         """Run the tool; every failure becomes a response with ``is_error``."""
         response = await self._answer(request)
         if self.on_answer is not None:
-            self.on_answer(request, response)
+            try:
+                self.on_answer(request, response)
+            except Exception:  # noqa: BLE001 - the agent waits for the answer, whoever else fails
+                _log.exception("on_answer failed for tool %s", request.name)
         return response
 
     async def _answer(self, request: ToolRequest) -> ToolResponse:

@@ -178,6 +178,19 @@ async def test_tools_run_side_by_side():
     assert [name for name, _ in seen] == ["two", "one"]
 
 
+async def test_an_observer_that_fails_does_not_cost_the_answer(caplog):
+    @tool
+    def one() -> str:
+        """One."""
+        return "one"
+
+    def fail(request, response):
+        raise ZeroDivisionError("observer")
+
+    assert (await ToolTable([one], on_answer=fail).answer(ask("one"))).output == "one"
+    assert "observer" in caplog.text
+
+
 def test_an_explicit_schema_replaces_the_hints():
     def free(**anything):
         return anything
