@@ -107,8 +107,7 @@ class BeamDecoder:
     ) -> tuple[list[Reading], BeamState]:
         """Decode the next piece of every row.
 
-        What a phrase earns counts in full against blanks and other tokens alike; a phrase that is
-        begun but not finished does not count in the order of the readings.
+        A phrase that is begun but not finished does not count in the order of the readings.
 
         Args:
             encoded: f32 ``[B, D, T]``, the encoder's output.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.boosting import PhraseForest
+from parley.asr.boosting import PhraseForest, share
 from parley.asr.hypotheses import DEAD, NONE, BeamState, PrefixTree
 from parley.asr.readings import Reading, read_piece
 from parley.asr.topk import logsumexp, top_k
@@ -140,7 +140,8 @@ class BeamSearch:
         bonus = None
         if self._forest is not None:
             bonus = np.zeros_like(token_scores)
-            bonus[:, :blank] = self._forest.scores(row, self._phrase[row, place])
+            earned = self._forest.scores(row, self._phrase[row, place])
+            bonus[:, :blank] = share(token_scores[:, :blank], earned)
         width = min(self._settings.beam_size, blank + 1)
         scores, labels = top_k(token_scores, width, bonus)
         if durations:

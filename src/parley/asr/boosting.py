@@ -1,26 +1,27 @@
 """Phrase boosting: scores that favour the phrases a session expects, for many rows at once.
 
 A session's phrases are an automaton after Aho and Corasick (https://doi.org/10.1145/360825.360855)
-over tokens: every token that goes on with a phrase earns a bonus, and what a phrase earned that was
-begun but not finished is taken back when the text goes another way. The scores are those of NeMo's
-boosting tree (https://arxiv.org/abs/2508.07014): the first token earns the weight, the n-th one
-(2 + ln n) times the weight. Unlike there, a finished phrase keeps its bonus when a longer one that
-begins with it or contains it fails.
+over tokens: every token that goes on with a phrase earns the weight, and what a phrase earned that
+was begun but not finished is taken back when the text goes another way. It is NeMo's boosting tree
+(https://arxiv.org/abs/2508.07014) with three differences:
+
+- Every token earns the same. There later ones earn more, which invents phrases where tokens are short.
+- A finished phrase keeps its bonus when a longer one that begins with it or contains it fails.
+- In a beam search too, what tokens earn is taken from other tokens and not from the blank
+  (:func:`share`), so that no phrase is written where nothing is said.
 
 The rows of one call may have different phrases, or none.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-_LATER_TOKENS = 2.0
-"""What a phrase's later tokens earn, in weights: it is they that tell it from other words."""
+from parley.asr.topk import logsumexp
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,12 @@ class _Trie:
 
     def _add(self, tokens: Sequence[int], weight: float) -> None:
         node = 0
-        for depth, token in enumerate(tokens):
+        for token in tokens:
             following = self.children[node].get(token)
             if following is None:
                 following = len(self.children)
-                factor = _LATER_TOKENS + math.log(depth + 1) if depth else 1.0
                 self.children.append({})
-                self.earned.append(self.earned[node] + weight * factor)
+                self.earned.append(self.earned[node] + weight)
                 self._ends.append(False)
                 self.children[node][token] = following
             node = following
@@ -94,7 +94,7 @@ def build(phrases: Sequence[Sequence[int]], weight: float) -> PhraseAutomaton:
 
     Args:
         phrases: token ids of each phrase; alternative spellings are phrases of their own.
-        weight: what the first token of a phrase earns, as a natural logarithm.
+        weight: what a token of a phrase earns, as a natural logarithm.
     """
     trie = _Trie(phrases, weight)
     arcs: list[tuple[int, int, int]] = []
@@ -117,6 +117,22 @@ def build(phrases: Sequence[Sequence[int]], weight: float) -> PhraseAutomaton:
     return PhraseAutomaton(
         np.array(arcs, np.int32).reshape(-1, 3), np.array(bonus, np.float32), np.array(fallback, np.float32)
     )
+
+
+def share(scores: NDArray[np.float32], earned: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Let no bonus raise the probability of all tokens together: what one wins, the others lose.
+
+    A bonus that only takes back is left as it is.
+
+    Args:
+        scores: f32 ``[n, tokens]``, raw scores of the tokens without the blank.
+        earned: f32 ``[n, tokens]``.
+
+    Returns:
+        The bonus for the log probabilities, f32 ``[n, tokens]``.
+    """
+    gain = logsumexp(scores + earned) - logsumexp(scores)
+    return np.asarray(earned - np.maximum(gain, 0.0), np.float32)
 
 
 class PhraseForest:

@@ -28,7 +28,7 @@ def compile_phrases(phrases: Sequence[str], weight: float, vocabulary: tuple[str
 
     Args:
         phrases: words or several words each.
-        weight: bonus of a phrase's first token (natural logarithm); 0 boosts nothing.
+        weight: bonus of each token of a phrase (natural logarithm); 0 boosts nothing.
         vocabulary: tokens by id.
 
     Raises:

@@ -8,7 +8,7 @@ import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
 
 from parley.asr.beam import BeamDecoder
-from parley.asr.boosting import PhraseAutomaton, PhraseForest, build
+from parley.asr.boosting import PhraseAutomaton, PhraseForest, build, share
 from parley.asr.transducer import TransducerDecoder
 from parley.errors import InferenceError
 
@@ -59,7 +59,7 @@ class PlainBeam:
         token_scores = log_softmax(scores[0, : BLANK + 1])
         if self.forest:
             row, phrase = np.zeros(1, np.int64), np.array([one["phrase"]], np.int32)
-            token_scores[:BLANK] += self.forest.scores(row, phrase)[0]
+            token_scores[:BLANK] += share(scores[:, :BLANK], self.forest.scores(row, phrase))[0]
         steps = list(zip(self.durations, log_softmax(scores[0, BLANK + 1 :]), strict=True)) or [(0, 0.0)]
         ways = []
         for token, (duration, score) in itertools.product(range(BLANK + 1), steps):

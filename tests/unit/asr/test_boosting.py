@@ -1,10 +1,9 @@
-import math
 import random
 
 import numpy as np
 import pytest
 
-from parley.asr.boosting import PhraseAutomaton, PhraseForest, build
+from parley.asr.boosting import PhraseAutomaton, PhraseForest, build, share
 
 TOKENS = 6
 
@@ -19,14 +18,14 @@ def walk(automaton, text):
     return earned, float(forest.credit(row, state)[0])
 
 
-def worth(count, weight=1.0):
-    """What the first tokens of a phrase earn."""
-    return sum(weight * (2 + math.log(n) if n > 1 else 1) for n in range(1, count + 1))
+def worth(count):
+    """What the first tokens of a phrase of weight 1 earn."""
+    return float(count)
 
 
-def test_a_phrase_earns_more_for_its_later_tokens_and_keeps_it():
+def test_a_phrase_earns_its_weight_for_every_token_and_keeps_it():
     earned, credit = walk(build([[1, 2, 3]], 2.0), [0, 1, 2, 3, 4])
-    assert earned == pytest.approx([0, 2, 2 * (2 + math.log(2)), 2 * (2 + math.log(3)), 0])
+    assert earned == pytest.approx([0, 2, 2, 2, 0])
     assert credit == 0
 
 
@@ -111,3 +110,21 @@ def test_nothing_boosts_nothing():
     automaton = build([], 1.0)
     assert len(automaton.bonus) == 0
     assert walk(automaton, [0, 1, 2]) == ([0, 0, 0], 0)
+
+
+def test_a_bonus_is_taken_from_other_tokens():
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((5, TOKENS)).astype(np.float32)
+    earned = np.zeros((5, TOKENS), np.float32)
+    earned[:, 2] = [0.0, 1.0, 3.0, 9.0, 1.0]
+    shared = share(scores, earned)
+    before, after = np.exp(scores).sum(axis=1), np.exp(scores + shared).sum(axis=1)
+    assert after == pytest.approx(before, rel=1e-5)
+    assert (shared[1:, 2] > 0).all()
+    assert (np.delete(shared[1:], 2, axis=1) < 0).all()
+    assert not shared[0].any()
+
+
+def test_what_is_taken_back_goes_to_nobody():
+    scores = np.zeros((1, TOKENS), np.float32)
+    assert np.array_equal(share(scores, scores - 2.0), scores - 2.0)
