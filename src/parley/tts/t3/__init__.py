@@ -10,7 +10,9 @@ the same draws: conditioning, learned positions, the start token fed twice at po
 whose text embeddings are zero and whose text positions are kept, repetition penalty over the
 start token and everything generated, temperature, min_p, top_p; for Turbo temperature, top_k,
 top_p and then the repetition penalty over the generated tokens (the start token before there
-are any). What is not: the random numbers themselves (vLLM draws with its own generator), and
-the analysis of attention with which the original forces or forbids the end of Multilingual
-speech, because vLLM's attention kernels do not expose their weights.
+are any). What is not: the random numbers themselves (:mod:`parley.tts.t3.logits` says where
+those of a seed come from), and the watch over attention and repetitions with which the original
+forces or forbids the end of Multilingual speech, because vLLM's attention kernels do not expose
+their weights. Marks that are drawn in the middle of speech stay in the model's context and are
+not sent; the original drops what stands before a second start token too.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from parley.errors import ModelLoadingError
-from parley.tts.t3.side_channel import MAX_CONTEXT, PLACEHOLDERS
+from parley.tts.t3.side_channel import PLACEHOLDERS
 from parley.tts.t3.vocabulary import END_OF_SPEECH, START_OF_SPEECH
 
 Variant = Literal["original", "multilingual", "turbo"]
@@ -21,6 +21,7 @@ _HEAD_SIZE = 64  # of every published model; the tensors do not tell
 _ENGLISH_TEXT_VOCABULARY = 704
 _MAX_HEADER = 100 << 20  # bytes; the library's own limit
 _MAX_PROMPT_TOKENS = {"original": 150, "multilingual": 150, "turbo": 375}
+_LLAMA_CONTEXT = 131072
 _ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -125,7 +126,7 @@ def _shape(shapes: Mapping[str, tuple[int, ...]]) -> T3Shape:
         inner=shapes["tfmr.layers.0.mlp.up_proj.weight"][0],
         text_vocabulary=text_vocabulary,
         speech_vocabulary=speech_vocabulary,
-        context=MAX_CONTEXT,
+        context=_LLAMA_CONTEXT,
         max_text=shapes["text_pos_emb.emb.weight"][0],
         # The last token is never fed back, the start token has position 0.
         max_speech=shapes["speech_pos_emb.emb.weight"][0],

@@ -61,7 +61,7 @@ class ChatterboxT3Turbo(nn.Module):
                 padding = tensor.new_zeros(PLACEHOLDERS, tensor.shape[1])
                 transformer.append(("wte.weight", torch.cat([tensor, padding])))
             elif name.startswith("speech_head."):
-                parameter = self.get_parameter(name)
+                parameter: Any = self.get_parameter(name)
                 parameter.weight_loader(parameter, tensor)
                 loaded.add(name)
             elif name.startswith("tfmr.") and not name.startswith("tfmr.wte."):

@@ -101,26 +101,48 @@ class _Layer(nn.Module):
         return self.mlp(rows), residual
 
 
-@support_torch_compile(dynamic_arg_dims={"positions": 0, "hidden": 0})
+@support_torch_compile(dynamic_arg_dims={"positions": -1, "inputs_embeds": 0})
 class _Transformer(nn.Module):
+    """Everything between embeddings and guided hidden states.
+
+    All of it is here, and not around it, because a graph that vLLM records reads its inputs where
+    they were when it was recorded: only vLLM's own tensors stay in their places.
+    """
+
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         config = vllm_config.model_config.hf_config
         self._width = config.t3_width
+        self.speech_pos_emb = nn.Embedding(config.t3_speech_positions, config.t3_width)
         self.layers = nn.ModuleList(
             _Layer(config, vllm_config.cache_config, f"{prefix}.layers.{number}")
             for number in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.t3_width, eps=config.rms_norm_eps)
 
-    def forward(self, positions: Tensor, hidden: Tensor) -> Tensor:
-        """``positions`` [N], ``hidden`` [N, 2 * width] → [N, 2 * width]."""
+    def forward(self, positions: Tensor, inputs_embeds: Tensor) -> Tensor:
+        """``positions`` [3, N], packed, ``inputs_embeds`` [N, 2 * width] → [N, width]."""
+        packed = positions[0]
+        context = packed & (MAX_CONTEXT - 1)
+        prompt_length = (packed >> CONTEXT_BITS) & MAX_PROMPT
+        hundredths = packed >> (CONTEXT_BITS + PROMPT_BITS)
+
+        # The first generated token follows a start token at position 0.
+        speech = context - prompt_length + 1
+        table = self.speech_pos_emb(speech.clamp(0, self.speech_pos_emb.num_embeddings - 1))
+        table = table * (speech > 0).unsqueeze(-1).to(table.dtype)
+        hidden = inputs_embeds + torch.cat([table, table], -1)
+
         rows = hidden.reshape(-1, self._width)  # 2n: conditional, 2n + 1: unconditional
         residual: Tensor | None = None
         for layer in self.layers:
-            rows, residual = layer(positions, rows, residual)
-        rows, _ = self.norm(rows, residual)
-        return rows.reshape(-1, 2 * self._width)
+            rows, residual = layer(context, rows, residual)
+        normed: Tensor
+        normed, _ = self.norm(rows, residual)
+        conditional, unconditional = normed.float().reshape(-1, 2, self._width).unbind(1)
+        weight = (hundredths.float() / WEIGHT_STEPS).unsqueeze(-1)
+        guided: Tensor = conditional + weight * (conditional - unconditional)
+        return guided.to(inputs_embeds.dtype)
 
 
 class ChatterboxT3(nn.Module, SupportsMRoPE):  # type: ignore[misc]
@@ -137,7 +159,6 @@ class ChatterboxT3(nn.Module, SupportsMRoPE):  # type: ignore[misc]
         self._vocabulary = config.t3_speech_vocabulary
         self.tfmr = _Transformer(vllm_config=vllm_config, prefix=f"{prefix}.tfmr" if prefix else "tfmr")
         self.speech_emb = nn.Embedding(self._vocabulary, self._width)
-        self.speech_pos_emb = nn.Embedding(config.t3_speech_positions, self._width)
         self.speech_head = ParallelLMHead(self._vocabulary, self._width, prefix="speech_head")
         self.logits_processor = LogitsProcessor(self._vocabulary)
 
@@ -174,36 +195,21 @@ class ChatterboxT3(nn.Module, SupportsMRoPE):  # type: ignore[misc]
         if inputs_embeds is None:
             assert input_ids is not None
             inputs_embeds = self.embed_input_ids(input_ids)
-        packed = positions[0]
-        context = packed & (MAX_CONTEXT - 1)
-        prompt_length = (packed >> CONTEXT_BITS) & MAX_PROMPT
-        hundredths = packed >> (CONTEXT_BITS + PROMPT_BITS)
-
-        # The first generated token follows a start token at position 0.
-        speech = context - prompt_length + 1
-        table = self.speech_pos_emb(speech.clamp(0, self.speech_pos_emb.num_embeddings - 1))
-        table = table * (speech > 0).unsqueeze(-1).to(table.dtype)
-        hidden = inputs_embeds + torch.cat([table, table], -1)
-
-        hidden = self.tfmr(context, hidden).float()
-        conditional, unconditional = hidden.split(self._width, -1)
-        weight = (hundredths.float() / WEIGHT_STEPS).unsqueeze(-1)
-        guided = conditional + weight * (conditional - unconditional)
-        return guided.to(inputs_embeds.dtype)
+        return self.tfmr(positions, inputs_embeds)  # type: ignore[no-any-return]
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Logits, [N, vocabulary and placeholders]; the placeholders are never drawn."""
-        logits = self.logits_processor(self.speech_head, hidden_states)
+        logits: Tensor = self.logits_processor(self.speech_head, hidden_states)
         return nn.functional.pad(logits, (0, PLACEHOLDERS), value=-torch.inf)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Take the tensors of a published checkpoint; returns the names of those that were set."""
-        parameters = dict(self.named_parameters())
+        parameters: dict[str, Any] = dict(self.named_parameters())
         loaded: set[str] = set()
         for published, tensor in weights:
             if published.startswith(_NOT_OURS):
                 continue
-            name = published.replace("_pos_emb.emb.", "_pos_emb.")
+            name = published.replace("speech_pos_emb.emb.", "tfmr.speech_pos_emb.")
             for part, fused, shard in _FUSED:
                 if part in name:
                     name = name.replace(part, fused)

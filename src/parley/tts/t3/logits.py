@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from vllm import SamplingParams
 from vllm.config import VllmConfig
@@ -106,10 +107,11 @@ class SpeechDrawing(LogitsProcessor):  # type: ignore[misc]
         return scores
 
 
-def gumbel_noise(seed: int, step: int, size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def gumbel_noise(seed: int, step: int, size: int) -> NDArray[np.float32]:
     """Noise for the token number ``step``, float32 [size]: of Philox, keyed by the seed."""
     numbers = np.random.Generator(np.random.Philox(key=seed, counter=[0, step, 0, 0]))
-    return -np.log(numbers.standard_exponential(size, np.float32))
+    noise: NDArray[np.float32] = -np.log(numbers.standard_exponential(size, np.float32))
+    return noise
 
 
 def _row(sampling: SamplingParams, generated: list[int]) -> _Row | None:

@@ -95,12 +95,10 @@ class SpeechTokenService:
 
     async def abort(self, request_id: str) -> None:
         """Stop a request: running, waiting, or still on its way here."""
+        # Also for one that runs: the engine does not have it while its prompt is being computed.
+        self._admission.abort_early(request_id)
         if request_id in self._admission:
-            # Until the engine has the request (its prompt is being computed), only this tells.
-            self._admission.abort_early(request_id)
             await self._engine.abort(request_id)
-        else:
-            self._admission.abort_early(request_id)
 
     async def _run(self, utterance: Utterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         request = utterance.request

@@ -11,5 +11,7 @@ ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
         "skip_tokenizer_init": True,
         "enable_prompt_embeds": True,
         "logits_processors": ["parley.tts.t3.logits:SpeechDrawing"],
+        # Drawing looks at the tokens before: no step may begin before the last one is known.
+        "async_scheduling": False,
     }
 )
