@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,10 @@ from typing import NamedTuple
 from provision.console import Progress, SetupError
 from provision.interpreter import MANAGED, candidates, choose
 from provision.system import SERVING, TALKING, Library, check_system
-from provision.tools import UV_VERSION, Uv
+from provision.tools import UV_VERSION, Uv, run_quietly
+
+_CHECK_S = 600.0
+"""Importing everything for the first time takes its time on a slow disk (seconds)."""
 
 
 class Environment(NamedTuple):
@@ -144,12 +146,8 @@ def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None
     """The machine's own sources first: they may have the CPU build; PyTorch's index otherwise."""
     lines = (locks_folder(root) / "torch.txt").read_text().splitlines()
     (pin,) = [line for line in lines if line and not line.startswith("#")]
-    installed = subprocess.run(
-        [str(python), "-c", "import importlib.metadata as m; print('torch==' + m.version('torch'))"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    ask = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
+    installed = run_quietly([str(python), "-c", ask], _CHECK_S).stdout.strip()
     if installed == f"{pin}+cpu":
         progress.note(f"{installed} is there already")
     elif uv.try_pip(python, "--no-deps", "--only-binary", ":all:", f"{pin}+cpu"):
@@ -160,9 +158,7 @@ def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None
 
 
 def _check(environment: Environment, python: Path) -> None:
-    checked = subprocess.run(
-        [str(python), "-c", environment.check], capture_output=True, text=True, check=False
-    )
+    checked = run_quietly([str(python), "-c", environment.check], _CHECK_S)
     if checked.returncode:
         lines = "\n".join(f"    {line}" for line in checked.stderr.strip().splitlines()[-5:])
         raise SetupError(f"{environment.name} was made but does not work:\n{lines}")

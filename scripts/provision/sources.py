@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from provision.console import SetupError
+
 _SECTIONS = ("global", "install", ":env:")
 """Where pip looks, the weakest first."""
 _UV_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
@@ -18,22 +20,38 @@ def read_pip_config(pip: list[str]) -> dict[str, str]:
     Args:
         pip: the command that runs pip.
     """
-    answer = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False, timeout=60)
+    try:
+        answer = subprocess.run(
+            [*pip, "config", "list"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError("pip did not tell its configuration within 60 s.") from error
     return parse_pip_config(answer.stdout)
 
 
 def parse_pip_config(text: str) -> dict[str, str]:
-    """Read the output of ``pip config list``: ``section.option='value'`` per line."""
+    """Read the output of ``pip config list``: ``section.option='value'`` per line.
+
+    Raises:
+        SetupError: a value is not quoted as pip quotes it.
+    """
     sections: dict[str, dict[str, str]] = {name: {} for name in _SECTIONS}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
         section, _, option = key.rpartition(".")
         if separator and section in sections:
-            sections[section][option] = str(ast.literal_eval(value))
+            sections[section][option] = _unquote(value, line)
     merged: dict[str, str] = {}
     for section in _SECTIONS:
         merged.update(sections[section])
     return merged
+
+
+def _unquote(value: str, line: str) -> str:
+    try:
+        return str(ast.literal_eval(value))
+    except (ValueError, SyntaxError) as error:
+        raise SetupError(f"pip's configuration cannot be understood: {line}") from error
 
 
 def uv_options(config: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:

@@ -12,6 +12,9 @@ from provision.console import SetupError
 from provision.sources import read_pip_config, uv_environment, uv_options
 
 UV_VERSION = "0.13.8"
+# Seconds. Downloads have deadlines of their own; these are for what hangs all the same.
+_QUICK_S = 300.0
+_DOWNLOAD_S = 3600.0
 
 
 class Uv:
@@ -41,14 +44,12 @@ class Uv:
 
     def _install(self) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
-        made = subprocess.run(
-            [sys.executable, "-m", "venv", str(self._home)], capture_output=True, text=True, check=False
-        )
+        made = run_quietly([sys.executable, "-m", "venv", str(self._home)], _QUICK_S)
         if made.returncode:
             shutil.rmtree(self._home, ignore_errors=True)
             raise SetupError(f"{sys.executable} cannot make virtual environments:\n{_last_lines(made)}")
         command = [*self.pip, "install", "--quiet", "--disable-pip-version-check", f"uv=={UV_VERSION}"]
-        installed = subprocess.run(command, capture_output=True, text=True, check=False)
+        installed = run_quietly(command, _QUICK_S)
         if installed.returncode:
             shutil.rmtree(self._home, ignore_errors=True)
             raise SetupError(
@@ -69,7 +70,14 @@ class Uv:
         """
         command = [self.program, *arguments, *self._sources[sources]]
         place = folder or self._root
-        status = subprocess.run(command, env=self._environment, cwd=place, check=False).returncode
+        try:
+            status = subprocess.run(
+                command, env=self._environment, cwd=place, check=False, timeout=_DOWNLOAD_S
+            ).returncode
+        except subprocess.TimeoutExpired as error:
+            raise SetupError(
+                f"uv {' '.join(arguments[:2])} did not end within {_DOWNLOAD_S:.0f} s."
+            ) from error
         if status:
             raise SetupError(
                 f"uv {' '.join(arguments[:2])} failed with status {status}; its message is above."
@@ -78,7 +86,20 @@ class Uv:
     def try_pip(self, python: Path, *arguments: str) -> bool:
         """Install with pip into another environment, quietly; False if that did not work."""
         command = [*self.pip, "--python", str(python), "install", "--disable-pip-version-check", *arguments]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return run_quietly(command, _DOWNLOAD_S).returncode == 0
+
+
+def run_quietly(command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program and keep what it prints.
+
+    Raises:
+        SetupError: it did not end within ``limit_s`` seconds.
+    """
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        name = " ".join(command[:4])
+        raise SetupError(f"{name} did not end within {limit_s:.0f} s. Is the network reachable?") from error
 
 
 def _last_lines(finished: subprocess.CompletedProcess[str], count: int = 5) -> str:

@@ -20,6 +20,7 @@ from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
 from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
 from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
 from provision.system import Library, check_system  # noqa: E402
+from provision.tools import run_quietly  # noqa: E402
 
 
 @pytest.fixture
@@ -121,6 +122,17 @@ def test_no_index_is_respected():
 
 def test_nothing_configured_means_no_options():
     assert uv_options(parse_pip_config(""), {}) == []
+
+
+@pytest.mark.parametrize("value", ["not quoted", "'half", "f(x)"])
+def test_a_configuration_that_cannot_be_understood_is_shown(value):
+    with pytest.raises(SetupError, match=r"cannot be understood: global\.index-url"):
+        parse_pip_config(f"global.index-url={value}")
+
+
+def test_a_program_that_hangs_is_given_up():
+    with pytest.raises(SetupError, match="did not end within"):
+        run_quietly([sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
 
 
 def test_uvs_environment(tmp_path):
