@@ -106,7 +106,6 @@ async def test_call_failures(run):
 async def test_streams_that_wait_do_not_hold_up_calls(run):
     outcome = await run("calls_beside_slow_streams", streams=20)
     assert outcome["still_waiting"] == 20
-    assert sorted(outcome["ms"])[5] < 500
 
 
 async def test_stress(run):
