@@ -15,12 +15,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.errors import ModelUnavailableError, ParleyError
-from parley_client.commands import demo, probe, say, talk
+from parley_client.commands import demo, probe, say, talk, transcribe
 from parley_client.commands.common import handle_signals, run_to_end
 from parley_client.errors import ConnectError
 from parley_client.terminal.view import make_console
 
-_COMMANDS: dict[str, ModuleType] = {"demo": demo, "say": say, "talk": talk, "probe": probe}
+_COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
+    "say": say,
+    "talk": talk,
+    "transcribe": transcribe,
+    "probe": probe,
+}
 _INTERRUPTED = 130
 
 

@@ -40,7 +40,7 @@ _STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
 }
 
 
-def _error_of(failure: grpc.aio.AioRpcError) -> ParleyError:
+def error_of(failure: grpc.aio.AioRpcError) -> ParleyError:
     """The project's error for a failed call."""
     kind = _STATUS.get(failure.code())
     return kind(failure.details() or failure.code().name) if kind else from_wire(failure.details() or "")
@@ -116,7 +116,7 @@ class TritonStream:
         try:
             await self._rpc.write(to_request(frame, self._call_id))
         except grpc.aio.AioRpcError as error:
-            raise _error_of(error) from error
+            raise error_of(error) from error
         except asyncio.InvalidStateError as error:
             raise InferenceError("the stream has ended") from error
 
@@ -125,14 +125,14 @@ class TritonStream:
         try:
             await self._rpc.done_writing()
         except grpc.aio.AioRpcError as error:
-            raise _error_of(error) from error
+            raise error_of(error) from error
 
     async def receive(self) -> Reply | None:
         """The next response; None after the last."""
         try:
             response = await self._rpc.read()
         except grpc.aio.AioRpcError as error:
-            raise _error_of(error) from error
+            raise error_of(error) from error
         return None if response is grpc.aio.EOF else to_reply(response)
 
     def cancel(self) -> None:

@@ -25,6 +25,7 @@ from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_te
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.serving.loopback import LoopbackPort
+from parley_client.cli import main
 
 MODEL = "parakeet_transcribe"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", MODEL)
@@ -164,6 +165,23 @@ async def test_any_client_can_ask_over_http(server, clips):
     reply = json.loads(answer.as_numpy("REPLY").item())
     client.close()
     assert (reply["text"], reply["words"]) == (text, [])
+
+
+def test_the_command_writes_down_what_files_say(server, clips, tmp_path, capsys):
+    files = []
+    for number, (_, audio) in enumerate(clips[:3]):
+        files.append(str(tmp_path / f"{number}.wav"))
+        soundfile.write(files[-1], audio, 16_000)
+    at = ["--server", server.endpoints.grpc]
+    assert main(["transcribe", *files, "--json", *at]) == 0
+    replies = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [reply["file"] for reply in replies] == files
+    assert [reply["text"] for reply in replies] == [text for text, _ in clips[:3]]
+    assert main(["transcribe", files[0], "--words", *at]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == clips[0][0].split()
+    assert main(["transcribe", files[0], "--language", "tlh", *at]) == 1
+    assert "unsupported_language" in capsys.readouterr().err
 
 
 async def test_what_cannot_be_served_is_refused_with_its_code(port, clips):

@@ -26,16 +26,16 @@ def resample(samples: Pcm, rate: int, to: int) -> Pcm:
     return np.asarray(soxr.resample(samples, rate, to), np.int16)
 
 
-def read_speech(path: Path) -> Pcm:
+def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
     """A file as 16 kHz mono PCM16, whatever its rate, channels and format are.
 
     Raises:
-        AudioFileError: missing, not audio, empty, or longer than ten minutes.
+        AudioFileError: missing, not audio, empty, or longer than ``max_seconds``.
     """
     try:
         with soundfile.SoundFile(path) as file:
-            if file.frames > _MAX_SECONDS * file.samplerate:
-                raise AudioFileError(f"{path}: longer than {_MAX_SECONDS // 60} minutes")
+            if file.frames > max_seconds * file.samplerate:
+                raise AudioFileError(f"{path}: longer than {max_seconds // 60} minutes")
             channels = file.read(dtype="float32", always_2d=True)
             rate = file.samplerate
     except (soundfile.LibsndfileError, OSError) as error:

@@ -77,9 +77,10 @@ class LocalModels:
         states: Sequence[RowState] | None,
         *,
         final: Sequence[bool],
+        boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> tuple[list[Tokens], list[RowState]]:
         """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
-        outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final))
+        outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
         return read_tokens(outputs), read_states(outputs)
 
     def decode(

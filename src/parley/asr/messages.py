@@ -110,6 +110,8 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the reply carries word times and confidences."""
     phrases: list[str] = []
     """Words and phrases that are more likely than usual, such as names."""
+    phrase_weight: float = 1.0
+    """As in :class:`AsrOptions`."""
 
 
 class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):

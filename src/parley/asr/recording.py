@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.frontend import LogMel, LogMelStream
 from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.phrases import compile_phrases
 from parley.asr.pieces import RowState
 from parley.asr.segmentation import FULL_SCALE, PER_MS, SpeechTrack, UtteranceAudio, UtteranceBegan
 from parley.asr.transducer import Tokens
@@ -115,8 +116,12 @@ class Recording:
             checkpoint: vocabulary and frame length.
             mel: the front end, shared by all recordings.
             limits: the server's.
+
+        Raises:
+            InvalidMessageError: the phrases cannot be used.
         """
         self.request = request
+        self.boosting = compile_phrases(request.phrases, request.phrase_weight, checkpoint.vocabulary)
         self.encoder_ms = self.decoder_ms = 0.0
         self.error: ParleyError | None = None
         """Why it cannot be finished."""

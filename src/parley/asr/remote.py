@@ -77,9 +77,10 @@ class RemoteModels:
         states: Sequence[RowState] | None,
         *,
         final: Sequence[bool],
+        boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> tuple[list[Tokens], list[RowState]]:
         """See :meth:`parley.asr.transcription.TranscriptionModels.decode_pieces`."""
-        inputs = piece_inputs(encoded, lengths, states=states, final=final)
+        inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
         outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
         return read_tokens(outputs), read_states(outputs)
 

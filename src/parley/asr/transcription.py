@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.pieces import RowState
 from parley.asr.recording import Recording, Stretch
 from parley.asr.segmentation import Detector, detect
@@ -40,6 +41,7 @@ class TranscriptionModels(Detector, Protocol):
         states: Sequence[RowState] | None,
         *,
         final: Sequence[bool],
+        boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> tuple[list[Tokens], list[RowState]]:
         """Decode the next piece of each row.
 
@@ -48,6 +50,7 @@ class TranscriptionModels(Detector, Protocol):
             lengths: i64 ``[B]``, real frames of each row.
             states: what each row's previous piece left; None: these are the first.
             final: whether each row ends with its piece; one that goes on may keep tokens back.
+            boosting: each row's phrases; None: no row has any.
 
         Returns:
             Each row's new tokens, and its state for the next piece.
@@ -189,7 +192,10 @@ class TranscriptionRounds:
             encoded[row, :, : lengths[row]] = piece.encoded
         states = [piece.stretch.state for piece in pieces if piece.stretch.state is not None]
         final = [not piece.stretch.windows for piece in pieces]
-        tokens, after = self._models.decode_pieces(encoded, lengths, states or None, final=final)
+        boosting = [piece.recording.boosting for piece in pieces]
+        tokens, after = self._models.decode_pieces(
+            encoded, lengths, states or None, final=final, boosting=boosting
+        )
         for piece, own, state in zip(pieces, tokens, after, strict=True):
             piece.stretch.decoded(own, piece.encoded.shape[1], state)
 

@@ -12,7 +12,7 @@ from parley.asr.recording import LISTEN, Recording, RecordingLimits
 from parley.asr.transcription import TranscriptionRounds
 from parley.asr.windows import WindowPlan
 from parley.asr.words import text_of
-from parley.errors import InferenceError
+from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
 ROOM = 2_000
@@ -36,10 +36,10 @@ class Watched:
         self.encoded.append(features.shape)
         return self._models.encode(features, lengths)
 
-    def decode_pieces(self, encoded, lengths, states, *, final):
+    def decode_pieces(self, encoded, lengths, states, **options):
         self._maybe_fail("decode")
         self.decoded.append((len(encoded), states is not None))
-        return self._models.decode_pieces(encoded, lengths, states, final=final)
+        return self._models.decode_pieces(encoded, lengths, states, **options)
 
     def _maybe_fail(self, name):
         if name in self.failing:
@@ -193,3 +193,25 @@ def test_a_failed_call_fails_those_that_took_part_only(watched, new_recording, s
     finish([second], watched)
     assert second.error is None
     assert second.reply().text
+
+
+def test_phrases_are_favoured_in_their_own_recording_only(watched, new_recording, spoken):
+    clips = [clip for clip in spoken if "delhi" in clip.text]
+    plain = [new_recording(clip.audio) for clip in clips]
+    boosted = [new_recording(clip.audio, phrases=["delhi"], phrase_weight=6.0) for clip in clips]
+    misled = [new_recording(clip.audio, phrases=["vienna"], phrase_weight=6.0) for clip in clips]
+    finish([*plain, *boosted, *misled], watched)
+    alone = [new_recording(clip.audio) for clip in clips]
+    finish(alone, watched)
+    assert texts(plain) == texts(alone)
+
+    def heard(recordings):
+        return sum("delhi" in text for text in texts(recordings))
+
+    assert heard(boosted) == len(clips)
+    assert heard(misled) < len(clips)
+
+
+def test_phrases_that_no_token_spells_are_refused(new_recording):
+    with pytest.raises(InvalidMessageError):
+        new_recording(np.zeros(100, np.int16), phrases=["\u4f60\u597d"])

@@ -1,0 +1,97 @@
+"""The client for whole recordings, against a server that answers what the test says."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+import soundfile
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
+from parley_client.cli import main
+from parley_client.transcription import Transcriber
+
+AUDIO = np.arange(1_000, dtype=np.int16)
+
+
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def __init__(self):
+        self.requests = []
+        self.answer = b'{"text": "hello", "duration_ms": 62}'
+        self.failure = None
+
+    async def ModelInfer(self, request, context):  # noqa: N802
+        self.requests.append(request)
+        if self.failure:
+            await context.abort(*self.failure)
+        response = service_pb2.ModelInferResponse(model_name=request.model_name)
+        if self.answer is not None:
+            response.raw_output_contents.append(len(self.answer).to_bytes(4, "little") + self.answer)
+        return response
+
+
+@pytest.fixture
+async def triton():
+    fake = FakeTriton()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+    fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    yield fake
+    await server.stop(None)
+
+
+async def test_a_recording_goes_in_and_its_text_comes_back(triton):
+    async with Transcriber(triton.address) as transcriber:
+        reply = await transcriber.transcribe(AUDIO)
+    assert (reply.text, reply.duration_ms) == ("hello", 62)
+    (request,) = triton.requests
+    assert request.model_name == "parakeet_transcribe"
+    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in request.inputs] == [
+        ("AUDIO", "INT16", [1, 1_000]),
+        ("REQUEST", "BYTES", [1, 1]),
+    ]
+    assert np.array_equal(np.frombuffer(request.raw_input_contents[0], "<i2"), AUDIO)
+
+
+async def test_a_recording_of_24_minutes_is_one_message(triton):
+    async with Transcriber(triton.address) as transcriber:
+        await transcriber.transcribe(np.zeros(24 * 60 * 16_000, np.int16))
+    assert len(triton.requests[0].raw_input_contents[0]) == 24 * 60 * 32_000
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        ((grpc.StatusCode.INTERNAL, "overloaded: later"), OverloadedError),
+        ((grpc.StatusCode.NOT_FOUND, "unknown model"), ModelUnavailableError),
+        ((grpc.StatusCode.INTERNAL, "something else"), InferenceError),
+    ],
+)
+async def test_failures_have_their_codes(triton, failure, error):
+    triton.failure = failure
+    async with Transcriber(triton.address) as transcriber:
+        with pytest.raises(error):
+            await transcriber.transcribe(AUDIO)
+
+
+@pytest.mark.parametrize("answer", [None, b"garbage", b"{}"])
+async def test_an_answer_that_cannot_be_read_is_a_failure(triton, answer):
+    triton.answer = answer
+    async with Transcriber(triton.address) as transcriber:
+        with pytest.raises(InferenceError, match="read"):
+            await transcriber.transcribe(AUDIO)
+
+
+def test_no_server_is_one_line_and_a_hint(tmp_path, capsys):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, AUDIO, 16_000)
+    assert main(["transcribe", str(path), "--server", "127.0.0.1:9", "--timeout", "5"]) == 1
+    assert "make serve" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    assert main(["transcribe", str(tmp_path / "none.wav")]) == 1
+    assert "none.wav" in capsys.readouterr().err
