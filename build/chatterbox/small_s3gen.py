@@ -25,8 +25,11 @@ _NORMALISED = re.compile(
     r"(conv_pre|conv_post|ups\.\d+|(source_)?resblocks\.\d+\.convs[12]\.\d+|f0_predictor\.condnet\.\d+)\.weight"
 )
 _PITCH = 150.0  # hertz
+# Of the spectrum's logarithm; each bin is 1.5 kHz.
+_LOUDNESS, _TILT = 1.5, 2.0
 # Chosen by ear and eye: the level of speech, and a spectrogram whose frames differ.
-_VOCODER_SPREAD, _POST_SPREAD, _PITCH_SPREAD = 0.9, 0.25, 60.0
+_DIRECTION = 3.0
+_FLOW_SPREAD, _VOCODER_SPREAD, _POST_SPREAD, _PITCH_SPREAD = 1.6, 0.9, 0.15, 15.0
 
 
 def small_s3gen(
@@ -46,12 +49,14 @@ def small_s3gen(
     estimator = Estimator(width, 2 * HEAD_SIZE, blocks=1, mid_levels=layers, meanflow=meanflow)
     flow = Flow(VOCABULARY, encoder, estimator)
     vocoder = Vocoder(channels, channels)
-    _fill(flow, generator, 1.0)
+    _fill(flow, generator, _FLOW_SPREAD)
     _fill(vocoder, generator, _VOCODER_SPREAD)
     with torch.no_grad():
         flow.input_embedding.weight.normal_(generator=generator)
+        flow.decoder.estimator.final_proj.weight.mul_(_DIRECTION)
         vocoder.conv_post.weight.mul_(_POST_SPREAD)
-        vocoder.conv_post.bias[: len(vocoder.conv_post.bias) // 2].fill_(-0.5)
+        bins = len(vocoder.conv_post.bias) // 2
+        vocoder.conv_post.bias[:bins].copy_(_LOUDNESS - _TILT * torch.arange(bins))
         vocoder.f0_predictor.classifier.weight.mul_(_PITCH_SPREAD)
         vocoder.f0_predictor.classifier.bias.fill_(_PITCH)
         vocoder.m_source.l_linear.weight.fill_(0.7)
@@ -94,7 +99,9 @@ def _fill(network: nn.Module, generator: torch.Generator, spread: float) -> None
                 fan_in = parameter[0].numel()
                 if re.search(r"\bups\.", name):  # [in, out, kernel]: each output hears kernel/rate inputs
                     fan_in = 2 * parameter.shape[0]
-                parameter.normal_(0.0, spread / math.sqrt(fan_in), generator=generator)
+                # Sharp attention: else every frame hears the same average of all.
+                factor = 1.3 if re.search(r"(to|linear)_[qk]\b", name) else 1.0
+                parameter.normal_(0.0, factor * spread / math.sqrt(fan_in), generator=generator)
             elif name.endswith("alpha") or ((".norm" in name or "_norm" in name) and name.endswith("weight")):
                 parameter.uniform_(0.7, 1.3, generator=generator)
             else:

@@ -230,7 +230,7 @@ def test_pitch_and_waveform(pair):
     _, theirs, ours = pair
     mel = torch.randn(1, 80, 50, generator=torch.Generator().manual_seed(1))
     pitch = ours.vocoder.f0_predictor(mel)
-    torch.testing.assert_close(pitch, theirs.f0_predictor(mel), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(pitch.float(), theirs.f0_predictor(mel), rtol=1e-5, atol=1e-3)
     assert pitch.std() > 1
     source = HarmonicSource(1).extend(pitch[0], ours.vocoder.m_source.l_linear)
     expected = theirs.decode(mel, source[None, None])
@@ -241,7 +241,7 @@ def test_pitch_and_waveform(pair):
 @torch.inference_mode()
 def test_harmonic_source(upstream, pair):
     _, theirs, ours = pair
-    pitch = torch.tensor([100.0, 120.0, 5.0, 0.0, 140.0, 90.0])
+    pitch = torch.tensor([100.0, 120.0, 5.0, 0.0, 140.0, 90.0], dtype=torch.float64)
     rng = np.random.default_rng((1, 3))  # as parley.tts.s3gen.noise.source_noise(3)
     offsets = torch.from_numpy(rng.uniform(-np.pi, np.pi, HARMONICS)).float()
     noise = torch.from_numpy(rng.standard_normal((480 * len(pitch), HARMONICS), np.float32))
@@ -253,6 +253,6 @@ def test_harmonic_source(upstream, pair):
             upstream.hifigan.torch, "randn_like", lambda like: noise.T[None].clone()[:, : like.shape[1]]
         ),
     ):
-        expected, _, _ = theirs.m_source(pitch.repeat_interleave(480)[None, :, None])
+        expected, _, _ = theirs.m_source(pitch.float().repeat_interleave(480)[None, :, None])
     result = HarmonicSource(3).extend(pitch, ours.vocoder.m_source.l_linear)
     torch.testing.assert_close(result, expected[0, :, 0], rtol=0, atol=2e-4)  # upstream sums phases as floats

@@ -209,10 +209,7 @@ class Estimator(nn.Module):
             ``[B, 80, T]``, zero in the padding.
         """
         times = self.time_mlp(step)
-        if self.time_embed_mixer is None:
-            time = times[:1]
-        else:
-            time = self.time_embed_mixer(times.reshape(1, -1))
+        time = times[:1] if self.time_embed_mixer is None else self.time_embed_mixer(times.reshape(1, -1))
         down, up = self.down_blocks[0], self.up_blocks[0]
         assert isinstance(down, Level)
         assert isinstance(up, Level)

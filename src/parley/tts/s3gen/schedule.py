@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from parley.errors import ModelLoadingError
 
-DEFAULT_CHUNKS = (10, 15, 25, 50, 100)
+# The first chunk of 12 tokens is 24 frames, of which 17 are held back: 140 ms of first audio.
+DEFAULT_CHUNKS = (12, 13, 25, 50, 100)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class HarmonicSource:
         """The next samples.
 
         Args:
-            pitch: hertz, ``[n]`` frames.
+            pitch: hertz, f64 ``[n]`` frames.
             mix: weights of the harmonics.
 
         Returns:
@@ -54,13 +54,12 @@ class HarmonicSource:
             device
         )
         # Turns need more digits than a float has after some seconds; whole turns are dropped early.
-        hertz = pitch.double()
-        turns = torch.cumsum(hertz * (_HOP / _RATE), 0)
+        turns = torch.cumsum(pitch * (_HOP / _RATE), 0)
         begins = torch.cat([turns.new_zeros(1), turns])[:-1] + self._phase
         if len(pitch):
             self._phase = float(self._phase + turns[-1]) % 1.0
         samples = torch.arange(1, _HOP + 1, device=device, dtype=torch.float64)
-        fundamental = (begins[:, None] + hertz[:, None] * (samples / _RATE)).reshape(-1, 1)
+        fundamental = (begins[:, None] + pitch[:, None] * (samples / _RATE)).reshape(-1, 1)
         numbers = torch.arange(1, HARMONICS + 1, device=device, dtype=torch.float64)
         angles = 2 * math.pi * ((fundamental * numbers) % 1.0).float()
         waves = _AMPLITUDE * torch.sin(angles + torch.from_numpy(self._offsets).to(device).float())

@@ -1,0 +1,92 @@
+"""An utterance does not notice what is made beside it."""
+
+import numpy as np
+import pytest
+import torch
+from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
+
+from parley.errors import InferenceError
+from parley.tts.s3gen.synthesizer import Job, Synthesizer
+from parley.tts.s3gen.utterance import Plan, Utterance
+
+
+def pushed(voice, tokens, seed=0, *, ended=False):
+    utterance = Recorded(voice, Plan(), seed=seed, rate=24_000)
+    utterance.push(tokens)
+    if ended:
+        utterance.end()
+    return utterance
+
+
+def unequal():
+    """Utterances with prompts, lengths and ends of many kinds."""
+    cases = [(40, 15, False), (0, 28, False), (75, 53, True), (20, 1, True), (40, 103, False)]
+    return [
+        pushed(make_voice(prompt, seed), make_tokens(count, seed), seed, ended=ended)
+        for seed, (prompt, count, ended) in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["networks", "guided_networks"])
+@pytest.mark.parametrize("bucket", [1, 64])
+def test_flow_of_a_ragged_batch(request, kind, bucket):
+    networks = request.getfixturevalue(kind)
+    padded = Synthesizer(networks, CPU, round_up=lambda frames: -(-frames // bucket) * bucket)
+    alone = Synthesizer(networks, CPU)
+    rows = [utterance.row(utterance.next_end()) for utterance in unequal()]
+    together = padded.flow(rows)
+    for row, mel in zip(rows, together, strict=True):
+        expected = alone.flow([row])[0]
+        assert mel.shape == expected.shape
+        assert mel.shape[1] == row.frames - row.prompt_frames
+        assert (mel - expected).abs().max() < 1e-5
+
+
+def test_audio_of_many_streams_is_that_of_each_alone(synthesizer):
+    speakers = [(make_voice(30 + 7 * n, n), make_tokens(30 + 11 * n, n)) for n in range(6)]
+    expected = []
+    for seed, (voice, tokens) in enumerate(speakers):
+        utterance = Recorded(voice, Plan(), seed=seed, rate=16_000)
+        stream(synthesizer, utterance, tokens, 5)
+        expected.append(utterance.wave)
+    utterances = [Recorded(voice, Plan(), seed=n, rate=16_000) for n, (voice, _) in enumerate(speakers)]
+    batches, position = [], 0
+    while not all(utterance.finished for utterance in utterances):
+        position += 5
+        for number, utterance in enumerate(utterances):
+            tokens = speakers[number][1]
+            begin = position - 3 * number  # each later than the one before
+            if begin - 5 >= 0 and not utterance.ended:
+                utterance.push(tokens[utterance.tokens : begin])
+                if utterance.tokens == len(tokens):
+                    utterance.end()
+        jobs = [Job(u, end) for u in utterances if (end := u.next_end()) is not None]
+        if jobs:
+            assert not any(isinstance(pcm, InferenceError) for pcm in synthesizer.step(jobs))
+            batches.append(len(jobs))
+    assert max(batches) > 2
+    for utterance, wave in zip(utterances, expected, strict=True):
+        assert len(utterance.wave) == len(wave)
+        assert np.abs(utterance.wave - wave).max() < 1e-4
+
+
+def test_one_that_cannot_be_made_fails_alone(synthesizer, voice, monkeypatch):
+    good, bad = pushed(voice, make_tokens(20)), pushed(voice, make_tokens(20, seed=2))
+    bad_tokens = torch.from_numpy(make_tokens(20, seed=2)[:15])
+    embed = synthesizer._networks.flow.input_embedding.forward
+
+    def fail_on_bad(tokens):
+        if any(torch.equal(row[40:55], bad_tokens) for row in tokens):
+            raise RuntimeError("out of memory")
+        return embed(tokens)
+
+    monkeypatch.setattr(synthesizer._networks.flow.input_embedding, "forward", fail_on_bad)
+    audio, error = synthesizer.step([Job(good, 12), Job(bad, 12)])
+    assert isinstance(error, InferenceError)
+    assert len(audio) == 7 * 480
+
+
+def test_rows_need_no_prompt(synthesizer):
+    utterance = Utterance(make_voice(0), Plan(), seed=1, rate=24_000)
+    audio = stream(synthesizer, utterance, make_tokens(20), 20)
+    assert sum(map(len, audio)) == 20 * 960
