@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
+from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.frontend import LogMel
@@ -50,16 +51,6 @@ def load_clips(folder: Path) -> list[Clip]:
         Clip(entry["file"], entry["text"], soundfile.read(folder / entry["file"], dtype="int16")[0])
         for entry in json.loads((folder / "manifest.json").read_text())
     ]
-
-
-def word_errors(said: Sequence[str], written: Sequence[str]) -> int:
-    """Words to replace, remove or add to get from one to the other (Levenshtein distance)."""
-    row = list(range(len(written) + 1))
-    for i, word in enumerate(said, 1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(written, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
-    return row[-1]
 
 
 def transcribe_calls(export: checkpoint.Checkpoint, clips: Iterable[Clip]) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers
 
 from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+
+sys.path.insert(0, str(ROOT / "perf"))
 
 
 @pytest.fixture(scope="session")

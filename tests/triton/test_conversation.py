@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.local import Transcriber
@@ -70,15 +71,6 @@ def spoken_words(answer):
     """What a recogniser should write for ``answer``."""
     answer = re.sub(r"-(?=\d)", "minus ", answer.lower())
     return re.sub(r"[^a-z' ]", " ", re.sub(r"\d+", spell, answer)).split()
-
-
-def word_errors(said, heard):
-    row = list(range(len(heard) + 1))
-    for i, word in enumerate(said, 1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(heard, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
-    return row[-1]
 
 
 def test_everything_said_is_heard(call_report):

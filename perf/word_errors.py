@@ -1,0 +1,15 @@
+"""The distance between what was said and what was understood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def word_errors(said: Sequence[str], heard: Sequence[str]) -> int:
+    """Words to replace, remove or add to get from one to the other (Levenshtein distance)."""
+    row = list(range(len(heard) + 1))
+    for i, word in enumerate(said, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(heard, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+    return row[-1]
