@@ -205,6 +205,15 @@ def test_the_command_fails_when_the_server_dies(launched):
     assert leftovers(launched.server.pid, launched.prefix) == ([], [])
 
 
+def test_the_command_fails_when_a_model_dies(launched):
+    (stub,) = launched.server.children()
+    stub.kill()
+    _, said = launched.process.communicate(timeout=60)
+    assert launched.process.returncode == 1
+    assert "The process of echo_0_0 ended" in said
+    assert leftovers(launched.server.pid, launched.prefix) == ([], [])
+
+
 def test_what_a_killed_launcher_left_is_cleared_by_the_next_start(tmp_path, launched):
     launched.process.kill()
     launched.process.wait(timeout=10)
