@@ -70,6 +70,9 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     confidence: float = 0.0
     """Mean of the words' confidences, 0-1."""
     words: list[Word] = []
+    stable_words: int = 0
+    """How many of the first words will stay as they are, as far as one can tell
+    (:mod:`parley.asr.stable`); in a final text all."""
 
 
 class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fallback"):

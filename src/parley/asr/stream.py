@@ -32,6 +32,7 @@ from parley.asr.segmentation import (
     UtteranceBegan,
     UtteranceEnded,
 )
+from parley.asr.stable import StablePrefix
 from parley.asr.transducer import Tokens
 from parley.asr.utterance import UtteranceFeatures
 from parley.asr.words import text_of, transcript, words_of
@@ -119,6 +120,7 @@ class AsrStream:
         self._decoded_at = 0
         self._settled: list[Word] = []
         self._last_text = ""
+        self._stable = StablePrefix()
 
     def fork(self) -> AsrStream:
         """Return an independent copy, so that a step can be tried and dropped if a model fails."""
@@ -126,6 +128,7 @@ class AsrStream:
         twin.track = self.track.fork()
         twin._features = self._features.fork() if self._features else None  # noqa: SLF001 - same class
         twin._settled = list(self._settled)  # noqa: SLF001
+        twin._stable = self._stable.fork()  # noqa: SLF001
         return twin
 
     def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
@@ -164,16 +167,23 @@ class AsrStream:
                 self._settled = words
                 continue
             text = text_of(words)
+            stable_words = None
             if step.kind == "final":
                 self._settled = []
                 self._last_text = ""
-            elif text == self._last_text:
-                continue
+                self._stable = StablePrefix()
             else:
+                stable_words = self._stable.push(text.split())
+                if text == self._last_text:
+                    continue
                 self._last_text = text
             events.append(
                 transcript(
-                    step.utterance, words, is_final=step.kind == "final", with_words=self._options.words
+                    step.utterance,
+                    words,
+                    is_final=step.kind == "final",
+                    with_words=self._options.words,
+                    stable_words=stable_words,
                 )
             )
         return events

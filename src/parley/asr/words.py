@@ -84,12 +84,31 @@ def confidence_of(words: Sequence[Word]) -> float:
     return round(sum(word.confidence for word in words) / len(words), 4) if words else 0.0
 
 
-def transcript(utterance: int, words: Sequence[Word], *, is_final: bool, with_words: bool) -> TranscriptEvent:
-    """What is said of an utterance's words; ``with_words``: their times too."""
+def transcript(
+    utterance: int,
+    words: Sequence[Word],
+    *,
+    is_final: bool,
+    with_words: bool,
+    stable_words: int | None = None,
+) -> TranscriptEvent:
+    """What is said of an utterance's words.
+
+    Args:
+        utterance: its number.
+        words: what was recognised.
+        is_final: whether it has ended.
+        with_words: whether to tell their times.
+        stable_words: how many of them will stay; None: all of a final text, and all but the last
+            word of a model that never takes a token back.
+    """
+    if stable_words is None:
+        stable_words = len(words) if is_final else max(len(words) - 1, 0)
     return TranscriptEvent(
         utterance=utterance,
         text=text_of(words),
         is_final=is_final,
         confidence=confidence_of(words),
         words=list(words) if with_words else [],
+        stable_words=stable_words,
     )

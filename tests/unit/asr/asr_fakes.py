@@ -74,6 +74,7 @@ class LoudnessModels:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.failure: dict[str, Exception] = {}
+        self.boosting = None
 
     def detect(self, windows, counts, state, context):
         self._called("detect", len(windows))
@@ -85,6 +86,7 @@ class LoudnessModels:
         return features, lengths
 
     def decode(self, encoded, lengths, boosting=None):
+        self.boosting = boosting
         self._called("decode", len(encoded))
         return [
             Tokens(

@@ -181,3 +181,22 @@ def test_after_a_failed_network_the_same_chunk_is_accepted_again(server):
     server.models.failure = {}
     reply = server.one(audio=SPEECH)
     assert (texts(reply), reply.stream_ms) == (["t96"], 992)
+
+
+def test_the_decoder_is_told_each_stream_s_phrases():
+    server = Server()
+    options = json.dumps({"options": {"phrases": ["t5 t7"], "phrase_weight": 2.0}}).encode()
+    server.one("a", SPEECH[: 640 * MS], options, start=True)
+    server.one("b", SPEECH[: 640 * MS], start=True)
+    server.serve(request("a", SPEECH[640 * MS :]), request("b", SPEECH[640 * MS :]))
+    with_phrases, without = server.models.boosting
+    assert with_phrases.bonus.tolist() == [2.0, 2.0]
+    assert len(without.bonus) == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"phrases": ["?"]}, {"phrases": ["t5"] * 201}, {"phrases": ["t5"], "phrase_weight": -1}]
+)
+def test_phrases_that_cannot_be_boosted_are_refused(options):
+    refused = Server().one("a", message=json.dumps({"options": options}).encode(), start=True)
+    assert isinstance(refused, InvalidMessageError)

@@ -9,7 +9,8 @@ from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.asr.rail import step
 from parley.asr.step import Chunk, Heard
-from parley.asr.stream import AsrStream, StreamLimits
+from parley.asr.stream import AsrStream, DecodeJob, StreamLimits
+from parley.asr.transducer import Tokens
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
@@ -273,3 +274,25 @@ def test_a_failing_encoder_fails_only_the_streams_that_needed_it():
 def test_an_interval_out_of_range_is_refused(interval):
     with pytest.raises(InvalidMessageError, match="partial_interval_ms"):
         new_stream(AsrOptions(partial_interval_ms=interval))
+
+
+def test_a_partial_says_how_many_of_its_words_will_stay():
+    stream = new_stream(AsrOptions(partial_interval_ms=80))
+    texts = iter(["a", "a b c", "a b c", "a b d e", "a b d e"])
+    vocabulary = CHECKPOINT.vocabulary
+
+    def tokens(text):
+        ids = [vocabulary.index("▁t" + str(ord(word))) for word in text.split()]
+        count = len(ids)
+        return Tokens(np.array(ids), np.arange(count), np.ones(count, int), np.ones(count, np.float32))
+
+    def event(kind, text):
+        job = DecodeJob(1, kind, 0, np.zeros((8, 1), np.float32))
+        return stream.resolve([job], [tokens(text)])
+
+    found = [event("partial", text) for text in texts]
+    assert [len(events) for events in found] == [1, 1, 0, 1, 0]
+    assert [events[0].stable_words for events in found if events] == [0, 1, 2]
+    (final,) = event("final", "a b d")
+    assert final.stable_words == 3
+    assert event("partial", "a b c")[0].stable_words == 0
