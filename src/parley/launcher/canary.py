@@ -76,7 +76,9 @@ def call_voice_agent(address: str, deadline_s: float) -> str:
     session = f"canary-{uuid.uuid4().hex}"
     nothing = np.zeros((1, 0), dtype=np.uint8)
     with _Stream(address, deadline_s) as stream:
-        for message, start in ((encode(Start()), True), (b"", False)):
+        # Without a prompt there is nothing for the language model to read ahead. Triton 24.10 sometimes
+        # keeps qwen3 loaded until the exit timeout when that is broken off as it begins.
+        for message, start in ((encode(Start(system_prompt="")), True), (b"", False)):
             inputs = [
                 _input("MESSAGE", "BYTES", text_tensor(message, batched=True)),
                 _input("AUDIO", "UINT8", nothing),
