@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.slots import Rows
 from parley.asr.transducer import Tokens, TransducerDecoder, TransducerState
 
@@ -19,7 +21,11 @@ class StreamingDecoder(Protocol):
     """The state before the first piece: one row, without the axis of the streams."""
 
     def decode(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: Rows
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: Rows,
+        boosting: Sequence[PhraseAutomaton],
     ) -> tuple[list[Tokens], Rows]:
         """Decode the next piece of several streams.
 
@@ -27,6 +33,7 @@ class StreamingDecoder(Protocol):
             encoded: f32 ``[B, D, T]``.
             lengths: i64 ``[B]``, how many of the ``T`` frames are real.
             state: a row for every stream; not changed.
+            boosting: each stream's phrases.
 
         Returns:
             Each stream's new tokens, and the next state.
@@ -48,9 +55,15 @@ class GreedyStreamingDecoder:
         self.initial: Rows = {name: getattr(first, name)[0] for name in self._names}
 
     def decode(
-        self, encoded: NDArray[np.float32], lengths: NDArray[np.int64], state: Rows
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: Rows,
+        boosting: Sequence[PhraseAutomaton],
     ) -> tuple[list[Tokens], Rows]:
         """See :meth:`StreamingDecoder.decode`."""
         before = TransducerState(**{name: state[name] for name in self._names})
-        tokens, after = self._decoder.decode(encoded, lengths, before)
+        # Where nobody expects a phrase, nothing is looked up.
+        phrases = boosting if any(len(own.arcs) for own in boosting) else None
+        tokens, after = self._decoder.decode(encoded, lengths, before, phrases)
         return tokens, {name: getattr(after, name) for name in self._names}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from parley.asr.messages import (
     AsrEvent,
     AsrFallbackEvent,
+    AsrOptions,
     TranscribeReply,
     TranscribeRequest,
     TranscriptEvent,
@@ -107,13 +108,16 @@ class FinalsDesk:
 class FinalText:
     """The final text of one utterance on its way, with everything there is to tell before it."""
 
-    def __init__(
-        self, desk: FinalsDesk, utterance: StreamingUtterance, *, language: str, words: bool
-    ) -> None:
+    def __init__(self, desk: FinalsDesk, utterance: StreamingUtterance, options: AsrOptions) -> None:
         """Begin for an utterance that has ended, but may not be recognised to its end yet."""
         self._desk = desk
         self._utterance = utterance
-        self._request = TranscribeRequest(language=language, words=words)
+        self._request = TranscribeRequest(
+            language=options.language,
+            words=options.words,
+            phrases=options.phrases,
+            phrase_weight=options.phrase_weight,
+        )
         self._models: deque[str] = deque()
         self._model = ""
         self._call: Future[TranscribeReply] | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.messages import AsrOptions
+from parley.asr.phrases import compile_phrases
 from parley.asr.segmentation import Detector, SpeechTrack, UtteranceAudio, UtteranceBegan
 from parley.asr.step import Chunk, Heard, Work, listen
 from parley.asr.stream import check_options
@@ -102,7 +103,8 @@ class StreamingRail:
             preroll_ms=self._limits.preroll_ms,
             max_utterance_ms=self._limits.max_utterance_ms,
         )
-        return StreamingStream(track, options, chunk=self._chunks[chosen])
+        boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
+        return StreamingStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
 
     def release(self, stream: StreamingStream) -> None:
         """Give back the slot of the utterance that the stream was in."""
@@ -167,9 +169,7 @@ class StreamingRail:
                 utterance.hear(happening.samples)
             else:
                 utterance.ended = True
-                final = FinalText(
-                    self._desk, utterance, language=stream.options.language, words=stream.options.words
-                )
+                final = FinalText(self._desk, utterance, stream.options)
                 item.finals[utterance.number] = final
                 stream.untold += [happening.event, final]
                 stream.utterance = None
@@ -180,6 +180,7 @@ class StreamingRail:
             began.event.utterance,
             began.start,
             chunk=stream.chunk,
+            boosting=stream.boosting,
             keep_audio=self._desk.policy.keeps_audio,
         )
         try:

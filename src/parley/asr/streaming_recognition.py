@@ -175,7 +175,8 @@ class StreamingRecognizer:
         encoded = np.zeros((len(pieces), pieces[0].encoded.shape[0], lengths.max()), np.float32)
         for index, piece in enumerate(pieces):
             encoded[index, :, : lengths[index]] = piece.encoded
-        tokens, state = self._decoder.decode(encoded, lengths, take(rounds.rows, rows))
+        boosting = [rounds.utterances[row].boosting for row in rows]
+        tokens, state = self._decoder.decode(encoded, lengths, take(rounds.rows, rows), boosting)
         put(rounds.rows, rows, state)
         for piece, length, own in zip(pieces, lengths.tolist(), tokens, strict=True):
             rounds.utterances[piece.row].advance(own, length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.messages import AsrEvent, AsrOptions
 from parley.asr.segmentation import SpeechTrack
 from parley.asr.streaming_finals import FinalText
@@ -17,17 +18,21 @@ class StreamingStream:
     text that another model has not yet written: at most what happens until that model's deadline.
     """
 
-    def __init__(self, track: SpeechTrack, options: AsrOptions, *, chunk: int) -> None:
+    def __init__(
+        self, track: SpeechTrack, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
+    ) -> None:
         """Start silent.
 
         Args:
             track: cuts the audio into utterances.
             options: the client's wishes.
             chunk: feature frames that the encoder takes at once.
+            boosting: phrases that are expected.
         """
         self.track = track
         self.options = options
         self.chunk = chunk
+        self.boosting = boosting
         self.utterance: StreamingUtterance | None = None
         self.untold: list[AsrEvent | FinalText] = []
 

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.segmentation import PER_MS
 from parley.asr.transducer import Tokens
 from parley.errors import ParleyError
@@ -18,18 +19,22 @@ class StreamingUtterance:
     Its memory is bounded by the longest utterance: its tokens, and its audio if that is kept.
     """
 
-    def __init__(self, number: int, start: int, *, chunk: int, keep_audio: bool) -> None:
+    def __init__(
+        self, number: int, start: int, *, chunk: int, boosting: PhraseAutomaton, keep_audio: bool
+    ) -> None:
         """Begin.
 
         Args:
             number: counts the stream's utterances from 1.
             start: sample of the stream at which it begins.
             chunk: feature frames that the encoder takes at once.
+            boosting: phrases that are expected.
             keep_audio: whether another model may have to hear it again.
         """
         self.number = number
         self.start_ms = start // PER_MS
         self.chunk = chunk
+        self.boosting = boosting
         self.slot: int | None = None
         """Holds the arrays; None: there is none, and nothing is recognised."""
         self.written = 0

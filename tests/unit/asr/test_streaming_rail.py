@@ -11,6 +11,7 @@ from parley.asr.messages import (
     AsrOptions,
     SpeechStartedEvent,
     SpeechStoppedEvent,
+    TranscribeRequest,
     TranscriptEvent,
 )
 from parley.asr.step import Chunk, Heard
@@ -90,6 +91,23 @@ def test_look_aheads_hear_differently_and_an_unknown_one_is_refused():
         model.rail.new_stream(AsrOptions(lookahead_ms=160))
     with pytest.raises(InvalidMessageError, match="partial_interval_ms"):
         model.rail.new_stream(AsrOptions(partial_interval_ms=-1))
+
+
+def test_phrases_that_are_expected_are_heard_more_often_and_by_nobody_else():
+    audio, models = speech(*UTTERANCE), [Model() for _ in range(3)]
+    alone, boosted = (
+        texts(feed(model, audio, phrases=phrases, phrase_weight=4.0)[1], final=True)[0]
+        for model, phrases in zip(models, ([], ["b"]), strict=False)
+    )
+    assert boosted.count("b") > alone.count("b")
+    chunks = [
+        Chunk(models[2].rail.new_stream(AsrOptions(phrases=phrases, phrase_weight=4.0)), audio)
+        for phrases in ([], ["b"])
+    ]
+    found = [texts(heard.reply.events, final=True) for heard in models[2].rail.step(chunks)]
+    assert found == [[alone], [boosted]]
+    with pytest.raises(InvalidMessageError, match="phrase_weight"):
+        models[0].rail.new_stream(AsrOptions(phrase_weight=11.0))
 
 
 def test_finals_only():
@@ -293,12 +311,12 @@ def test_without_a_slot_another_model_hears_the_utterance():
 def test_a_final_text_of_another_model_has_all_the_audio():
     model = Model(finals="big")
     audio = speech(*UTTERANCE)
-    _, events = feed(model, audio, language="en", words=True)
+    _, events = feed(model, audio, words=False, phrases=["a"], phrase_weight=3.0)
     assert texts(events, final=True) == ["big 2240"]
     assert len(texts(events, final=False)) > 5
     ((_, heard, request),) = model.transcribers.heard
     assert np.array_equal(heard, audio[320 * MS : 2560 * MS])
-    assert (request.language, request.words) == ("en", True)
+    assert request == TranscribeRequest(language="en", words=False, phrases=["a"], phrase_weight=3.0)
     assert events[-1].words[0].start_ms == 320 + 10
     assert model.counted == []
 
