@@ -11,9 +11,12 @@ import pytest
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr import checkpoint
+from parley.asr.boosting import PhraseAutomaton
 from parley.asr.frontend import LogMel
 from parley.asr.local import LocalModels
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.phrases import compile_phrases
+from parley.asr.pieces import PIECE_OUTPUTS, piece_inputs, read_states, read_tokens
 from parley.asr.rail import step
 from parley.asr.step import Chunk
 from parley.asr.stream import AsrStream, StreamLimits
@@ -237,23 +240,37 @@ async def test_networks_refuse_input_that_makes_no_sense(port):
         )
 
 
-async def test_the_decoder_carries_its_state_through_the_server(port):
-    config = json.loads((ROOT / "models" / checkpoint.DEFAULT / "config.json").read_text())
-    encoded = np.random.default_rng(0).standard_normal((1, config["encoder_hidden_size"], 24))
+async def decode_in_pieces(port):
+    """What the decoder model says to speech at once and in two pieces, with phrases for one of two rows."""
+    export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
+    config = json.loads((export.folder / "config.json").read_text())
+    encoded = np.random.default_rng(0).standard_normal((2, config["encoder_hidden_size"], 24))
     encoded = encoded.astype(np.float32) * 2
-    carried = ("TARGET", "HIDDEN", "CELL", "SKIP")
-    outputs = ("TOKENS", "TOKEN_COUNT", *(f"NEXT_{name}" for name in carried))
+    phrases = compile_phrases(["london", "the weather"], 4.0, export.vocabulary)
 
-    async def decode(piece, state):
-        length = np.array([[piece.shape[2]]], np.int64)
-        inputs = {"ENCODED": piece, "ENCODED_LENGTH": length} | state
-        result = await port.infer(ModelRequest("parakeet_decoder", inputs, outputs))
-        return result["TOKENS"][0, : result["TOKEN_COUNT"].item()].tolist(), {
-            name: result[f"NEXT_{name}"] for name in carried
-        }
+    async def decode(piece, **more):
+        boosting = [PhraseAutomaton.nothing(), phrases]
+        inputs = piece_inputs(piece, np.full(2, piece.shape[2]), boosting=boosting, **more)
+        result = await port.infer(ModelRequest("parakeet_decoder", inputs, PIECE_OUTPUTS))
+        return [tokens.ids.tolist() for tokens in read_tokens(result)], read_states(result)
 
-    whole, _ = await decode(encoded, {})
-    first, state = await decode(encoded[:, :, :11], {})
-    second, _ = await decode(encoded[:, :, 11:], state)
-    assert whole
-    assert first + second == whole
+    whole, _ = await decode(encoded)
+    first, states = await decode(encoded[:, :, :11], final=[False, False])
+    second, _ = await decode(encoded[:, :, 11:], states=states)
+    return whole, [before + after for before, after in zip(first, second, strict=True)]
+
+
+async def test_the_decoder_carries_its_state_through_the_server(port):
+    whole, pieces = await decode_in_pieces(port)
+    assert all(whole)
+    assert pieces == whole
+
+
+async def test_the_decoder_searches_with_a_beam_where_it_is_told_to(tmp_path, port):
+    greedy, _ = await decode_in_pieces(port)
+    with serve(tmp_path, ("parakeet_decoder",), PARLEY_PARAKEET_DECODER_DECODING="beam") as server:
+        own_port = LoopbackPort(server.endpoints.grpc)
+        whole, pieces = await decode_in_pieces(own_port)
+        await own_port.close()
+    assert pieces == whole
+    assert whole != greedy
