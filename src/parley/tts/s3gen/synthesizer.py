@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ParleyError
+from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.flow import FlowRow, pack
 from parley.tts.s3gen.utterance import Utterance
@@ -34,8 +35,7 @@ class Synthesizer:
         networks: on ``device`` already.
         device: where they are.
         steps: of the flow; 0 for what the checkpoint is made for (2 if distilled, else 10).
-        round_up: length to which the flow's batches are padded (frames); see
-            :mod:`parley.tts.s3gen.compiled`.
+        buckets: sizes to which the flow's batches are padded.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Synthesizer:
         device: torch.device,
         *,
         steps: int = 0,
-        round_up: Callable[[int], int] = lambda frames: frames,
+        buckets: Buckets = Buckets(),  # noqa: B008 - cannot be changed
     ) -> None:
         self._networks = networks
         self._device = device
         self._steps = steps or (2 if networks.flow.meanflow else 10)
-        self._round_up = round_up
+        self._buckets = buckets
 
     @property
     def vocabulary(self) -> int:
@@ -90,7 +90,9 @@ class Synthesizer:
         ]
 
     @torch.inference_mode()
-    def flow(self, rows: Sequence[FlowRow]) -> list[torch.Tensor]:
+    def flow(self, rows: list[FlowRow]) -> list[torch.Tensor]:
         """The spectrograms of the rows without their prompts, each ``[80, n]``."""
-        mels = self._networks.flow(pack(rows, self._device, self._round_up), self._steps)
-        return [mel[:, row.prompt_frames : row.frames] for row, mel in zip(rows, mels, strict=True)]
+        unused = self._buckets.round_rows(len(rows)) - len(rows)
+        batch = pack([*rows, *rows[:1] * unused], self._device, self._buckets.round_frames)
+        mels = self._networks.flow(batch, self._steps)
+        return [mel[:, row.prompt_frames : row.frames] for row, mel in zip(rows, mels, strict=False)]

@@ -112,6 +112,10 @@ class Utterance:
         chunks = [0] * len(known) if self._plan.full_attention else self._plan.schedule.numbers(len(known))
         return FlowRow(self.voice, known, chunks, final=final, noise=flow_noise(self._seed, frames))
 
+    def frames_until(self, end: int) -> int:
+        """Length of :meth:`row`, prompt included."""
+        return FRAMES_PER_TOKEN * (len(self.voice.tokens) + end)
+
     def is_last(self, end: int) -> bool:
         """Whether the utterance ends at token ``end``."""
         return self.ended and end == self.tokens

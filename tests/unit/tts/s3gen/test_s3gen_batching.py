@@ -6,6 +6,7 @@ import torch
 from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
 
 from parley.errors import InferenceError
+from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.synthesizer import Job, Synthesizer
 from parley.tts.s3gen.utterance import Plan, Utterance
 
@@ -28,10 +29,10 @@ def unequal():
 
 
 @pytest.mark.parametrize("kind", ["networks", "guided_networks"])
-@pytest.mark.parametrize("bucket", [1, 64])
-def test_flow_of_a_ragged_batch(request, kind, bucket):
+@pytest.mark.parametrize("buckets", [Buckets(), Buckets((64, 320), (2, 8))], ids=["exact", "padded"])
+def test_flow_of_a_ragged_batch(request, kind, buckets):
     networks = request.getfixturevalue(kind)
-    padded = Synthesizer(networks, CPU, round_up=lambda frames: -(-frames // bucket) * bucket)
+    padded = Synthesizer(networks, CPU, buckets=buckets)
     alone = Synthesizer(networks, CPU)
     rows = [utterance.row(utterance.next_end()) for utterance in unequal()]
     together = padded.flow(rows)

@@ -1,0 +1,113 @@
+"""A synthesizer and its plan out of a model's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from parley.errors import ModelLoadingError
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
+from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.buckets import Buckets, compile_estimator, warm_up
+from parley.tts.s3gen.schedule import DEFAULT_CHUNKS, ChunkSchedule, parse_sizes
+from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.service import ServiceLimits
+from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.utterance import Plan
+
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a service needs."""
+
+    synthesizer: Synthesizer
+    plan: Plan
+    limits: ServiceLimits
+    buckets: Buckets
+    max_prompt: int
+    """Tokens of a voice's reference speech that are used, from its end."""
+
+
+def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
+    """Load the weights and run every size once.
+
+    Parameters of the model:
+        ``weights``: folder with a checkpoint; see :func:`parley.serving.weights.resolve_weights`.
+        ``device``: ``cpu`` or ``cuda``.
+        ``threads``: of each operation on a CPU; 0 leaves it to the library.
+        ``precision``: of the estimator, ``float32`` or ``bfloat16``.
+        ``steps``: of the flow; 0 for what the checkpoint was made for.
+        ``chunks``: tokens of the chunks; the last size repeats.
+        ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
+        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoding`.
+        ``max_tokens``: of an utterance.
+        ``max_step``: new tokens of one step.
+        ``max_prompt_tokens``: of a voice; its cost is paid with every chunk.
+        ``max_utterances``: open at once.
+        ``max_batch``: utterances of one step.
+        ``max_batch_frames``: rows times frames of one step.
+        ``idle_s``: seconds without tokens after which an utterance is given up.
+        ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
+        ``frame_buckets``: rising sizes to which batches are padded.
+        ``row_buckets``: rising numbers of rows to which batches are padded.
+
+    Raises:
+        ModelLoadingError: a setting or the weights are not usable.
+    """
+    device = _device(parameters)
+    buckets = Buckets(
+        frames=parse_sizes(parameters.text("frame_buckets", ""), "frame_buckets"),
+        rows=parse_sizes(parameters.text("row_buckets", ""), "row_buckets"),
+    )
+    networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
+    networks.flow.to(device)
+    networks.vocoder.to(device)
+    estimator = networks.flow.decoder.estimator
+    estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
+    if parameters.choice("compile", "false", ("true", "false")) == "true":
+        compile_estimator(estimator, buckets)
+    synthesizer = Synthesizer(networks, device, steps=parameters.integer("steps", 0), buckets=buckets)
+    warm_up(synthesizer.flow, buckets)
+    return Loaded(
+        synthesizer,
+        _plan(parameters),
+        _limits(parameters),
+        buckets,
+        parameters.integer("max_prompt_tokens", 100),
+    )
+
+
+def _device(parameters: Parameters) -> torch.device:
+    kind = parameters.choice("device", "cpu", ("cpu", "cuda"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadingError("device is cuda, but torch finds no GPU")
+    if threads := parameters.integer("threads", 0):
+        torch.set_num_threads(threads)
+    return torch.device(kind)
+
+
+def _plan(parameters: Parameters) -> Plan:
+    default = Plan()
+    return Plan(
+        schedule=ChunkSchedule.parse(parameters.text("chunks", ",".join(map(str, DEFAULT_CHUNKS)))),
+        full_attention=parameters.choice("attention", "chunked", ("chunked", "full")) == "full",
+        hold_back=parameters.integer("hold_back", default.hold_back),
+        max_tokens=parameters.integer("max_tokens", default.max_tokens, minimum=1),
+        max_step=parameters.integer("max_step", default.max_step, minimum=1),
+    )
+
+
+def _limits(parameters: Parameters) -> ServiceLimits:
+    batch = Limits()
+    return ServiceLimits(
+        batch=Limits(
+            max_batch=parameters.integer("max_batch", batch.max_batch, minimum=1),
+            max_frames=parameters.integer("max_batch_frames", batch.max_frames, minimum=1),
+        ),
+        max_utterances=parameters.integer("max_utterances", 64, minimum=1),
+        idle_s=parameters.number("idle_s", 10.0, minimum=0.1),
+    )

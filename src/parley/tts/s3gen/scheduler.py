@@ -1,0 +1,89 @@
+"""Which utterances share the next run of the flow.
+
+The networks are busy with one batch at a time, so a batch is all that is decided: nothing is
+queued beyond it. The listener who would run dry first comes first. Everyone else joins whose work
+hardly makes the run longer: a run takes as long as its longest row, and rows beside each other
+are nearly free up to ``max_batch``. Nobody starves: a deadline is a time, it does not move while
+its utterance waits, and utterances that come later have later ones.
+
+Nothing here reads a clock or knows a network; times are seconds of the caller's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one batch."""
+
+    max_batch: int = 8
+    """Rows."""
+    max_frames: int = 8_192
+    """Rows times the length to which all are padded: bounds memory."""
+    stretch: float = 1.5
+    """How much longer than the most urgent row others may make the run."""
+
+
+@dataclass(frozen=True)
+class Work(Generic[Key]):
+    """An utterance for which frames can be made now."""
+
+    key: Key
+    frames: int
+    """Length of its row in the flow, as padded."""
+    deadline: float
+    """See :class:`Playout`."""
+
+
+class Playout:
+    """When a listener runs dry.
+
+    The audio of an utterance is taken to be played from the moment at which its first piece is
+    sent, without a break: whoever relays it may hold it back, never speed it up. Before that, the
+    listener has been waiting since the utterance was opened.
+
+    Args:
+        now: when the utterance was opened.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._dry_at = now
+
+    @property
+    def deadline(self) -> float:
+        """When the audio sent so far will have been played."""
+        return self._dry_at
+
+    def sent(self, seconds: float, now: float) -> None:
+        """So much more audio is on its way."""
+        # After a gap the listener hears the new piece from now on.
+        self._dry_at = max(self._dry_at, now) + seconds
+
+    def ahead(self, now: float) -> float:
+        """Seconds of audio that the listener still has; negative while waiting."""
+        return self._dry_at - now
+
+
+def choose(ready: Sequence[Work[Key]], limits: Limits) -> list[Work[Key]]:
+    """The next batch, most urgent first; empty only if nothing is ready.
+
+    Args:
+        ready: what can be made now, at most once for each utterance.
+        limits: of the batch.
+    """
+    by_deadline = sorted(ready, key=lambda work: work.deadline)
+    batch = by_deadline[:1]
+    for work in by_deadline[1:]:
+        if len(batch) == limits.max_batch:
+            break
+        longest = max(work.frames, *(other.frames for other in batch), 0)
+        fits = longest * (len(batch) + 1) <= limits.max_frames
+        if fits and work.frames <= batch[0].frames * limits.stretch:
+            batch.append(work)
+    return batch

@@ -1,0 +1,287 @@
+"""The utterances of ``s3gen``, and the thread that makes their audio.
+
+Requests only change a table, under a lock; one thread chooses the next batch from the table,
+makes it without the lock, and hands out what has not been stopped meanwhile. So a stop, a new
+utterance or more tokens never wait for a step, and all utterances share the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import (
+    InvalidMessageError,
+    ParleyError,
+    SessionIdleError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    TooManySessionsError,
+    UnsupportedSampleRateError,
+)
+from parley.serving.early_aborts import EarlyAborts
+from parley.tts.s3gen.flow import Voice
+from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
+from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
+from parley.tts.s3gen.synthesizer import Job
+from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
+
+_log = logging.getLogger(__name__)
+_RATES = (8_000, 48_000)
+
+
+class AudioSink(Protocol):
+    """Where the audio of one utterance goes."""
+
+    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
+        """Take a piece; False: no more is wanted."""
+        ...
+
+    def finish(self) -> None:
+        """All was sent, or the utterance was stopped."""
+        ...
+
+    def fail(self, error: ParleyError) -> None:
+        """The utterance failed."""
+        ...
+
+
+class Steps(Protocol):
+    """The part of :class:`parley.tts.s3gen.synthesizer.Synthesizer` that is used."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens are smaller than this."""
+        ...
+
+    def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
+        """Make what the jobs ask for."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """What the model takes on."""
+
+    batch: Limits
+    max_utterances: int = 64
+    """Open at once."""
+    idle_s: float = 10.0
+    """Without tokens, while more are expected; then the utterance is given up."""
+
+
+@dataclass
+class _Entry:
+    utterance: Utterance
+    sink: AudioSink
+    playout: Playout
+    fed_at: float
+
+
+class S3GenService:
+    """See the module.
+
+    Args:
+        synthesizer: makes the audio; used by the service's thread alone.
+        plan: of every utterance.
+        limits: of all together.
+        padded: length of the flow's row as the networks pad it, for the batches' cost.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        synthesizer: Steps,
+        plan: Plan,
+        limits: ServiceLimits,
+        *,
+        padded: Callable[[int], int] = lambda frames: frames,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synthesizer = synthesizer
+        self._plan = plan
+        self._limits = limits
+        self._padded = padded
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._entries: dict[str, _Entry] = {}  # guarded by the condition's lock, as all below
+        self._early_stops = EarlyAborts()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="s3gen", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(
+        self, message: OpenUtterance, voice: Voice, tokens: NDArray[np.integer[Any]], sink: AudioSink
+    ) -> None:
+        """Begin an utterance; its sink is told everything from now on.
+
+        Raises:
+            ParleyError: it cannot be begun; its sink is not told.
+        """
+        if not message.utterance_id:
+            raise InvalidMessageError("utterance_id is empty")
+        if not _RATES[0] <= message.sample_rate <= _RATES[1]:
+            raise UnsupportedSampleRateError(
+                f"{message.sample_rate} Hz; it must be {_RATES[0]} to {_RATES[1]}"
+            )
+        if message.seed < 0:
+            raise InvalidMessageError("seed is negative")
+        self._check_tokens(voice.tokens)
+        self._check_tokens(tokens)
+        utterance = Utterance(voice, self._plan, seed=message.seed, rate=message.sample_rate)
+        utterance.push(tokens)
+        with self._changed:
+            if self._closed:
+                raise ShuttingDownError("the model is being unloaded")
+            if message.utterance_id in self._entries:
+                raise InvalidMessageError(f"utterance id {message.utterance_id!r} is in use")
+            if self._early_stops.take(message.utterance_id):
+                sink.finish()
+                return
+            if len(self._entries) >= self._limits.max_utterances:
+                raise TooManySessionsError(f"{self._limits.max_utterances} utterances are open already")
+            now = self._clock()
+            self._entries[message.utterance_id] = _Entry(utterance, sink, Playout(now), now)
+            if message.final:
+                self._end(message.utterance_id)
+            self._changed.notify()
+
+    def push(self, message: PushTokens, tokens: NDArray[np.integer[Any]]) -> None:
+        """Add tokens to an utterance.
+
+        Raises:
+            ParleyError: they cannot be added; the utterance stays as it was.
+        """
+        self._check_tokens(tokens)
+        with self._changed:
+            entry = self._entries.get(message.utterance_id)
+            if entry is None:
+                raise SessionNotFoundError(f"utterance {message.utterance_id!r} is not open")
+            if message.first != entry.utterance.tokens:
+                raise InvalidMessageError(
+                    f"tokens from {message.first} on came when {entry.utterance.tokens} were known"
+                )
+            entry.utterance.push(tokens)
+            entry.fed_at = self._clock()
+            if message.final:
+                self._end(message.utterance_id)
+            self._changed.notify()
+
+    def stop(self, utterance_id: str) -> None:
+        """Forget an utterance, also one that is still on its way here."""
+        with self._changed:
+            entry = self._entries.pop(utterance_id, None)
+            if entry is None:
+                self._early_stops.add(utterance_id)
+            else:
+                entry.sink.finish()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Fail what is open and end the thread."""
+        with self._changed:
+            self._closed = True
+            for entry in self._entries.values():
+                entry.sink.fail(ShuttingDownError("the model is being unloaded"))
+            self._entries.clear()
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("the synthesis did not stop within %g s", timeout_s)
+
+    def _check_tokens(self, tokens: NDArray[np.integer[Any]]) -> None:
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self._synthesizer.vocabulary:
+            raise InvalidMessageError(
+                f"tokens from {tokens.min()} to {tokens.max()}; they must be 0 to "
+                f"{self._synthesizer.vocabulary - 1}"
+            )
+
+    def _end(self, utterance_id: str) -> None:
+        entry = self._entries[utterance_id]
+        entry.utterance.end()
+        if entry.utterance.finished:  # there was not a single token
+            del self._entries[utterance_id]
+            entry.sink.finish()
+
+    def _run(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            try:
+                results = self._synthesizer.step([job for _, job in batch])
+                for (key, job), result in zip(batch, results, strict=True):
+                    self._hand_out(key, job, result)
+            except Exception as error:  # noqa: BLE001 - logged and answered
+                # The one thread goes on: other utterances have nothing to do with this batch.
+                _log.exception("a step failed")
+                for key, job in batch:
+                    self._hand_out(key, job, ParleyError(f"{type(error).__name__}: {error}"))
+
+    def _next_batch(self) -> list[tuple[str, Job]] | None:
+        """Wait for something to do; None when the service is closed."""
+        with self._changed:
+            while not self._closed:
+                self._give_up_idle()
+                jobs = {
+                    key: Job(entry.utterance, end)
+                    for key, entry in self._entries.items()
+                    if (end := entry.utterance.next_end()) is not None
+                }
+                if jobs:
+                    ready = [self._work(key, job) for key, job in jobs.items()]
+                    return [(work.key, jobs[work.key]) for work in choose(ready, self._limits.batch)]
+                self._changed.wait(self._limits.idle_s / 4)
+            return None
+
+    def _work(self, key: str, job: Job) -> Work[str]:
+        frames = job.utterance.frames_until(job.end)
+        return Work(key, self._padded(frames), self._entries[key].playout.deadline)
+
+    def _give_up_idle(self) -> None:
+        before = self._clock() - self._limits.idle_s
+        for key, entry in tuple(self._entries.items()):
+            if not entry.utterance.ended and entry.fed_at < before:
+                del self._entries[key]
+                entry.sink.fail(SessionIdleError(f"no tokens for {self._limits.idle_s:g} s"))
+
+    def _hand_out(self, key: str, job: Job, result: NDArray[np.int16] | ParleyError) -> None:
+        with self._changed:
+            entry = self._entries.get(key)
+            if entry is None or entry.utterance is not job.utterance:
+                return  # stopped meanwhile
+            final = entry.utterance.finished
+            if final or isinstance(result, ParleyError):
+                del self._entries[key]
+            if isinstance(result, ParleyError):
+                entry.sink.fail(result)
+                return
+            rate = entry.utterance.output.rate
+            entry.playout.sent(len(result) / rate, self._clock())
+            # Sent under the lock, so that nothing follows once `stop` has returned.
+            wanted = not len(result) or entry.sink.send(_describe(entry.utterance, len(result)), result)
+            if final:
+                entry.sink.finish()
+            elif not wanted:
+                del self._entries[key]
+                entry.sink.finish()
+
+
+def _describe(utterance: Utterance, samples: int) -> AudioChunk:
+    rate, end = utterance.output.rate, utterance.output.samples
+    begin = end - samples
+    return AudioChunk(
+        sample_rate=rate,
+        offset=begin,
+        start_ms=round(1000 * begin / rate, 3),
+        end_ms=round(1000 * end / rate, 3),
+        first_token=begin * TOKENS_PER_SECOND // rate,
+        end_token=min(-(-end * TOKENS_PER_SECOND // rate), utterance.tokens),
+        final=utterance.finished,
+    )

@@ -1,0 +1,247 @@
+"""Utterances of many callers and the thread that serves them."""
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+from s3gen_fakes import make_tokens, make_voice
+
+from parley.errors import (
+    InferenceError,
+    InvalidInputError,
+    InvalidMessageError,
+    SessionIdleError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    TooManySessionsError,
+    UnsupportedSampleRateError,
+)
+from parley.tts.s3gen.messages import OpenUtterance, PushTokens
+from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.service import S3GenService, ServiceLimits
+from parley.tts.s3gen.utterance import Plan
+
+WAIT_S = 20.0
+NONE = np.zeros(0, np.int32)
+
+
+class Sink:
+    """Collects what an utterance is told."""
+
+    def __init__(self):
+        self.pieces = []
+        self.ended = threading.Event()
+        self.heard = threading.Event()
+        self.error = None
+        self.wanted = True
+
+    def send(self, chunk, audio):
+        assert not self.ended.is_set(), "nothing follows the end"
+        self.pieces.append((chunk, audio))
+        self.heard.set()
+        return self.wanted
+
+    def finish(self):
+        self.ended.set()
+
+    def fail(self, error):
+        self.error = error
+        self.ended.set()
+
+    @property
+    def samples(self):
+        return sum(len(audio) for _, audio in self.pieces)
+
+    def wait(self):
+        assert self.ended.wait(WAIT_S)
+        return self
+
+
+class Gated:
+    """A synthesizer that waits before each step until the test lets it go on."""
+
+    vocabulary = 6561
+
+    def __init__(self, synthesizer, error=None):
+        self._synthesizer = synthesizer
+        self._error = error
+        self._gate = queue.SimpleQueue()
+        self.begun = queue.SimpleQueue()
+
+    def go(self, times=1):
+        for _ in range(times):
+            self._gate.put(True)
+
+    def step(self, jobs):
+        self.begun.put([job.end for job in jobs])
+        assert self._gate.get(timeout=WAIT_S)
+        if self._error is not None:
+            raise self._error
+        return self._synthesizer.step(jobs)
+
+
+@pytest.fixture
+def make_service():
+    services = []
+
+    def make(steps, plan=None, **limits):
+        service = S3GenService(steps, plan or Plan(), ServiceLimits(batch=Limits(), **limits))
+        services.append(service)
+        return service
+
+    yield make
+    for service in services:
+        service.close()
+
+
+def opening(key="a", **fields):
+    return OpenUtterance(utterance_id=key, **fields)
+
+
+def test_an_utterance_from_first_to_last(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer), Sink()
+    service.open(opening(), voice, NONE, sink)
+    for first in range(0, 60, 6):
+        service.push(
+            PushTokens(utterance_id="a", first=first, final=first == 54), make_tokens(60)[first : first + 6]
+        )
+    sink.wait()
+    assert sink.error is None
+    assert sink.samples == 60 * 960
+    assert [chunk.final for chunk, _ in sink.pieces][-1]
+    assert len(service) == 0
+
+
+def test_all_that_wait_share_the_next_step(make_service, synthesizer, voice):
+    steps = Gated(synthesizer)
+    service = make_service(steps)
+    sinks = [Sink() for _ in range(5)]
+    for number, sink in enumerate(sinks):
+        service.open(opening(str(number), final=True), voice, make_tokens(12, number), sink)
+        if number == 0:
+            assert len(steps.begun.get(timeout=WAIT_S)) == 1, "the first need not wait for others"
+    steps.go(2)
+    assert len(steps.begun.get(timeout=WAIT_S)) == 4
+    assert [sink.wait().samples for sink in sinks] == [12 * 960] * 5
+
+
+def test_stop_silences_a_running_step(make_service, synthesizer, voice):
+    steps, sink = Gated(synthesizer), Sink()
+    service = make_service(steps)
+    service.open(opening(final=True), voice, make_tokens(40), sink)
+    steps.begun.get(timeout=WAIT_S)
+    service.stop("a")
+    assert sink.ended.is_set()
+    assert len(service) == 0
+    other = Sink()
+    service.open(opening("b", final=True), voice, make_tokens(5), other)
+    steps.go(2)
+    other.wait()
+    assert sink.pieces == []
+
+
+def test_an_id_can_be_used_again_while_its_old_step_runs(make_service, synthesizer, voice):
+    steps, old, new = Gated(synthesizer), Sink(), Sink()
+    service = make_service(steps)
+    service.open(opening(final=True), voice, make_tokens(40), old)
+    steps.begun.get(timeout=WAIT_S)
+    service.stop("a")
+    service.open(opening(final=True), voice, make_tokens(8), new)
+    steps.go(2)
+    assert new.wait().samples == 8 * 960
+    assert old.pieces == []
+
+
+def test_a_stop_that_overtakes_its_utterance(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer), Sink()
+    service.stop("a")
+    service.open(opening(final=True), voice, make_tokens(20), sink)
+    assert sink.ended.is_set()
+    assert sink.pieces == []
+
+
+def test_a_caller_that_has_gone_away(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer), Sink()
+    sink.wanted = False
+    service.open(opening(), voice, make_tokens(15), sink)
+    sink.wait()
+    assert len(sink.pieces) == 1
+    assert len(service) == 0
+
+
+def test_no_tokens_at_all(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer), Sink()
+    service.open(opening(final=True), voice, NONE, sink)
+    assert sink.ended.is_set()
+    assert len(service) == 0
+
+
+def test_what_is_forgotten_is_given_up(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer, idle_s=0.2), Sink()
+    service.open(opening(), voice, make_tokens(5), sink)
+    sink.wait()
+    assert isinstance(sink.error, SessionIdleError)
+    assert len(service) == 0
+
+
+def test_failures_end_the_utterance_and_nothing_else(make_service, synthesizer, voice):
+    steps, sink = Gated(synthesizer, error=RuntimeError("broken")), Sink()
+    service = make_service(steps)
+    service.open(opening(final=True), voice, make_tokens(20), sink)
+    steps.go()
+    assert "broken" in str(sink.wait().error)
+    assert len(service) == 0
+    steps._error = None
+    other = Sink()
+    service.open(opening("b", final=True), voice, make_tokens(5), other)
+    steps.go()
+    assert other.wait().error is None
+
+
+def test_a_step_that_returns_an_error(make_service, voice):
+    class Failing:
+        vocabulary = 6561
+
+        def step(self, jobs):
+            return [InferenceError("no") for _ in jobs]
+
+    service, sink = make_service(Failing()), Sink()
+    service.open(opening(final=True), voice, make_tokens(20), sink)
+    assert isinstance(sink.wait().error, InferenceError)
+
+
+def test_refusals(make_service, synthesizer, voice):
+    service, sink = make_service(synthesizer, plan=Plan(max_tokens=30), max_utterances=2), Sink()
+    for message, error in [
+        (opening(""), InvalidMessageError),
+        (opening(sample_rate=4_000), UnsupportedSampleRateError),
+        (opening(sample_rate=96_000), UnsupportedSampleRateError),
+        (opening(seed=-1), InvalidMessageError),
+    ]:
+        with pytest.raises(error):
+            service.open(message, voice, NONE, sink)
+    with pytest.raises(InvalidMessageError, match="6561"):
+        service.open(opening(), voice, np.array([6561]), sink)
+    with pytest.raises(InvalidInputError, match="30 tokens"):
+        service.open(opening(), voice, make_tokens(31), sink)
+    service.open(opening(), voice, make_tokens(4), sink)
+    with pytest.raises(InvalidMessageError, match="in use"):
+        service.open(opening(), voice, NONE, Sink())
+    with pytest.raises(InvalidMessageError, match="from 3 on came when 4"):
+        service.push(PushTokens(utterance_id="a", first=3), make_tokens(2))
+    with pytest.raises(SessionNotFoundError):
+        service.push(PushTokens(utterance_id="z", first=0), NONE)
+    service.open(opening("b"), make_voice(3), NONE, Sink())
+    with pytest.raises(TooManySessionsError):
+        service.open(opening("c"), voice, NONE, Sink())
+    assert not sink.ended.is_set()
+
+
+def test_close_tells_everyone(synthesizer, voice):
+    service, sink = S3GenService(synthesizer, Plan(), ServiceLimits(batch=Limits())), Sink()
+    service.open(opening(), voice, make_tokens(3), sink)
+    service.close()
+    assert isinstance(sink.error, ShuttingDownError)
+    with pytest.raises(ShuttingDownError):
+        service.open(opening("b"), voice, NONE, Sink())
