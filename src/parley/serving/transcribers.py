@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.errors import ShuttingDownError
 from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
 from parley.serving.loop_thread import LoopThread
 
@@ -25,15 +26,21 @@ class PortTranscribers:
         self._port = port
         self._timeout_s = timeout_s
         self._loop = LoopThread("transcribers")
+        self._closed = False
 
     def submit(
         self, model: str, audio: NDArray[np.int16], request: TranscribeRequest
     ) -> Future[TranscribeReply]:
         """Begin to transcribe: i16 ``[n]``, 16 kHz mono."""
+        if self._closed:
+            refused: Future[TranscribeReply] = Future()
+            refused.set_exception(ShuttingDownError(f"no more calls to {model}: the server is stopping"))
+            return refused
         return self._loop.submit(self._transcribe(model, audio, request))
 
     def close(self) -> None:
         """Take no more calls, and stop."""
+        self._closed = True
         try:
             self._loop.run(self._port.close(), _CLOSE_S)
         finally:
