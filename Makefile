@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export demo test test-unit test-triton serve talk check format eval bench lock clean fetch export test-parity
+.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr lock clean fetch export test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -26,6 +26,10 @@ setup-talk:
 setup-export: ## Make the environment .venv-export (training the tiny models, exporting checkpoints)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --export
+
+setup-peers:
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --peers
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
 	@.venv/bin/parley demo $(ARGS)
@@ -68,12 +72,15 @@ fetch: setup ## Download weights (MODEL=NAME; without: list what there is)
 export: setup-export ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
 	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)
 
+bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
+	@$(PY) perf/bench_asr.py $(ARGS)
+
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-export .venv-peers .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 define need-python
 	@test -n "$(PYTHON3)" || { echo "error: python3 is missing. On Debian and Ubuntu: \

@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self
 
 import grpc.aio
 import numpy as np
+from rail_client import answered, rail_request
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-
-from parley.errors import InferenceError
 
 _CHUNK = np.zeros(512, "<i2").tobytes()  # 32 ms: one window of the detector
 _INTERVAL_S = 0.1
 _DEADLINE_S = 10.0
 _VAD = "silero_vad"
-T = TypeVar("T")
 
 
 class RailProbe:
@@ -78,26 +75,12 @@ class RailProbe:
             self._round_trips_ms.append(1000 * (time.perf_counter() - began))
 
     async def _send(self, *, start: bool = False, end: bool = False) -> None:
-        request = service_pb2.ModelInferRequest(model_name="parakeet_tdt")
-        request.parameters["sequence_id"].string_param = self._id
-        request.parameters["sequence_start"].bool_param = start
-        request.parameters["sequence_end"].bool_param = end
-        request.inputs.add(name="AUDIO", datatype="INT16", shape=[1, len(_CHUNK) // 2])
-        request.inputs.add(name="REQUEST", datatype="BYTES", shape=[1, 1])
-        request.raw_input_contents.append(_CHUNK)
-        request.raw_input_contents.append(b"\x02\0\0\0{}")
-        await _answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
+        request = rail_request("parakeet_tdt", self._id, _CHUNK, start=start, end=end)
+        await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
 
     async def _compute(self) -> tuple[int, int]:
         """Nanoseconds that the detector has computed, and how often."""
         request = service_pb2.ModelStatisticsRequest(name=_VAD)
-        answer = await _answered(self._stub.ModelStatistics(request, timeout=_DEADLINE_S))
+        answer = await answered(self._stub.ModelStatistics(request, timeout=_DEADLINE_S))
         stats = answer.model_stats[0]
         return sum(batch.compute_infer.ns for batch in stats.batch_stats), stats.execution_count
-
-
-async def _answered(call: Awaitable[T]) -> T:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise InferenceError(f"the recogniser's probe: {error.details() or error.code().name}") from error

@@ -29,6 +29,8 @@ class Environment(NamedTuple):
     libraries: tuple[Library, ...]
     check: str
     """Python code that fails if the environment is not usable."""
+    project: bool = True
+    """Whether Parley itself is installed in it, with the torch that it needs."""
 
 
 SERVE = Environment(
@@ -47,6 +49,8 @@ TALK = SERVE._replace(
 EXPORT = Environment(
     ".venv-export", ("export.txt",), (), "import nemo, numpy, onnx, parley, torch, transformers"
 )
+
+PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False)
 
 
 def locks_folder(root: Path) -> Path:
@@ -116,12 +120,13 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     locks = [option for name in environment.locks for option in ("-r", str(locks_folder(root) / name))]
     uv.run("pip", "install", *target, "--no-deps", *locks, sources="all")
 
-    progress.step("installing torch for CPUs")
-    _install_torch(root, uv, python, progress)
+    if environment.project:
+        progress.step("installing torch for CPUs")
+        _install_torch(root, uv, python, progress)
 
-    progress.step("installing parley itself (editable)")
-    flags = ("--quiet", "--no-deps", "--no-build-isolation")
-    uv.run("pip", "install", *target, *flags, "--editable", str(root), sources="all")
+        progress.step("installing parley itself (editable)")
+        flags = ("--quiet", "--no-deps", "--no-build-isolation")
+        uv.run("pip", "install", *target, *flags, "--editable", str(root), sources="all")
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))
@@ -176,7 +181,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     """
     uv = Uv(root)
     uv.prepare()
-    wheels = ("--only-binary=:all:", "--override=overrides.txt")
+    wheels = ("--only-binary=:all:", "--override=overrides.txt")  # numpy 1, for Triton
     common = (
         "--python-version=3.11",
         "--python-platform=x86_64-manylinux_2_35",
@@ -189,7 +194,13 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     )
     # The main index only: a mirror with some of a version's files would make a lock with some of
     # its hashes. One package of NeMo's exists as source only.
-    for name, extra in (("serve", wheels), ("dev", wheels), ("talk", wheels), ("export", ())):
+    for name, extra in (
+        ("serve", wheels),
+        ("dev", wheels),
+        ("talk", wheels),
+        ("export", ()),
+        ("peers", wheels[:1]),
+    ):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))
         files = (f"{name}.in", "--output-file", f"{name}.txt")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.console import Progress, SetupError
-from provision.environments import EXPORT, SERVE, TALK, is_ready, make, write_locks
+from provision.environments import EXPORT, PEERS, SERVE, TALK, is_ready, make, write_locks
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 6
@@ -41,10 +41,15 @@ def main(argv: list[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--talk", action="store_true", help="with the packages for the microphone")
     what.add_argument("--export", action="store_true", help="make .venv-export (training, export) instead")
+    what.add_argument(
+        "--peers", action="store_true", help="make .venv-peers (programs to compare with) instead"
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
-    environment = TALK if arguments.talk else EXPORT if arguments.export else SERVE
+    environment = (
+        TALK if arguments.talk else EXPORT if arguments.export else PEERS if arguments.peers else SERVE
+    )
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
@@ -54,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         with _only_one():
             if is_ready(ROOT, environment):  # another set-up has just done it
                 return 0
-            progress = Progress(STEPS)
+            progress = Progress(STEPS if environment.project else STEPS - 2)
             make(ROOT, environment, progress)
             progress.done(f"{environment.name} is ready")
     except SetupError as error:

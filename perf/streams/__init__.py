@@ -1,0 +1,1 @@
+"""Comparing streaming recognisers: each behind the same small interface, in a process of its own."""

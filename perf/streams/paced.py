@@ -1,0 +1,201 @@
+"""Streams that speak in real time to a server, and how long it takes to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+import grpc.aio
+import msgspec
+import numpy as np
+import websockets.asyncio.client
+from numpy.typing import NDArray
+from rail_client import answered, rail_request
+from tritonclient.grpc import service_pb2_grpc
+
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscriptEvent
+from parley.inference import tensor_bytes
+from parley.protocol import VadOptions
+
+RATE = 16_000
+_DEADLINE_S = 20.0
+_PAUSE_S = 0.2
+_PATIENT = VadOptions(silence_ms=2_000)
+"""The flush ends an utterance, not a pause in it."""
+
+
+@dataclass
+class Paced:
+    """What the streams of one level measured, in milliseconds."""
+
+    chunks: list[float] = field(default_factory=list)
+    """From sending a chunk to the answer that has heard it."""
+    compute: list[float] = field(default_factory=list)
+    """Of these, the time of the model's own calls, if the server tells."""
+    finals: list[float] = field(default_factory=list)
+    """From the end of an utterance, said by the client, to its final text."""
+    late: list[float] = field(default_factory=list)
+    """How late each chunk was sent, because the answer before had not come."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """By clip."""
+
+
+class Line(Protocol):
+    """One stream to a server."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *problem: object) -> None: ...
+
+    async def begin(self) -> None:
+        """An utterance is about to begin."""
+        ...
+
+    async def send(self, piece: NDArray[np.int16]) -> float:
+        """Say the next chunk; the model's own time (milliseconds), 0 if it is not known."""
+        ...
+
+    async def finish(self) -> str:
+        """End the utterance and return its text."""
+        ...
+
+
+class TritonLine:
+    """A sequence of a recogniser's Triton model."""
+
+    def __init__(self, server: str, model: str, lookahead_ms: int) -> None:
+        self._server = server
+        self._model = model
+        self._id = f"bench-{uuid.uuid4()}"
+        options = AsrOptions(lookahead_ms=lookahead_ms, words=False, vad=_PATIENT)  # type: ignore[arg-type]
+        self._start = msgspec.json.encode(AsrRequest(options=options))
+        self._finals: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._server)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        await self._ask(b"", self._start, start=True)
+        return self
+
+    async def __aexit__(self, *_problem: object) -> None:
+        try:
+            await self._ask(b"", b"{}", end=True)
+        finally:
+            await self._channel.close()
+
+    async def begin(self) -> None:
+        """See the interface."""
+        self._finals = []
+
+    async def send(self, piece: NDArray[np.int16]) -> float:
+        """See the interface."""
+        reply = await self._ask(piece.astype("<i2").tobytes(), b"{}")
+        return reply.vad_ms + reply.encoder_ms + reply.decoder_ms
+
+    async def finish(self) -> str:
+        """See the interface; the final text may come a little after the answer."""
+        await self._ask(b"", msgspec.json.encode(AsrRequest(flush=True)))
+        return " ".join(self._finals)
+
+    async def _ask(self, audio: bytes, message: bytes, *, start: bool = False, end: bool = False) -> AsrReply:
+        request = rail_request(self._model, self._id, audio, message, start=start, end=end)
+        answer = await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
+        raw = np.array([answer.raw_output_contents[0][4:]], object)
+        reply = msgspec.json.decode(tensor_bytes(raw), type=AsrReply)
+        self._finals += [
+            event.text for event in reply.events if isinstance(event, TranscriptEvent) and event.is_final
+        ]
+        return reply
+
+
+class SherpaLine:
+    """A connection to sherpa-onnx's websocket server; one utterance each."""
+
+    def __init__(self, url: str, lead: NDArray[np.float32]) -> None:
+        self._url = url
+        self._lead = lead
+        self._socket: websockets.asyncio.client.ClientConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_problem: object) -> None:
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def begin(self) -> None:
+        """See the interface."""
+        self._socket = await websockets.asyncio.client.connect(self._url, open_timeout=_DEADLINE_S)
+        await self._socket.send(self._lead.tobytes())
+
+    async def send(self, piece: NDArray[np.int16]) -> float:
+        """See the interface."""
+        assert self._socket is not None
+        await self._socket.send((piece.astype(np.float32) / 32768).tobytes())
+        async with asyncio.timeout(_DEADLINE_S):
+            await self._socket.recv()
+        return 0.0
+
+    async def finish(self) -> str:
+        """See the interface."""
+        assert self._socket is not None
+        text = ""
+        await self._socket.send("Done")
+        async with asyncio.timeout(_DEADLINE_S):
+            while (message := await self._socket.recv()) != "Done!":
+                text = json.loads(message)["text"]
+        await self._socket.close()
+        self._socket = None
+        return text.strip()
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What every line says."""
+
+    clips: Sequence[NDArray[np.int16]]
+    """Recordings, i16 ``[n]``, 16 kHz."""
+    chunk: int
+    """Samples that are sent at once."""
+    seconds: float
+    """After so long no further clip is begun."""
+
+
+async def run_level(lines: Sequence[Line], speech: Speech) -> Paced:
+    """Let every line, none of them open yet, speak clip after clip."""
+    paced = Paced()
+    until = time.perf_counter() + speech.seconds
+    async with asyncio.TaskGroup() as tasks:
+        for number, line in enumerate(lines):
+            tasks.create_task(_speak(line, number, speech, until, paced))
+    return paced
+
+
+async def _speak(line: Line, number: int, speech: Speech, until: float, paced: Paced) -> None:
+    chunk = speech.chunk
+    # Microphones are not in step with each other.
+    await asyncio.sleep(chunk / RATE * ((number * 0.618) % 1))
+    async with line:
+        at = number
+        while time.perf_counter() < until:
+            at = (at + 1) % len(speech.clips)
+            clip = np.pad(speech.clips[at], (0, -len(speech.clips[at]) % chunk))
+            await line.begin()
+            due = time.perf_counter()
+            for start in range(0, len(clip), chunk):
+                due += chunk / RATE
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                began = time.perf_counter()
+                compute = await line.send(clip[start : start + chunk])
+                paced.chunks.append(1000 * (time.perf_counter() - began))
+                paced.compute.append(compute)
+                paced.late.append(1000 * (began - due))
+            began = time.perf_counter()
+            paced.texts[at] = await line.finish()
+            paced.finals.append(1000 * (time.perf_counter() - began))
+            await asyncio.sleep(_PAUSE_S)
