@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from parley.asr.checkpoint import ParakeetConfig
 
-_LOG_GUARD = np.float32(2**-24)
-SILENCE = np.log(_LOG_GUARD)
+LOG_GUARD = np.float32(2**-24)
+"""Added to every band's energy before the logarithm."""
+SILENCE = np.log(LOG_GUARD)
 """What digital silence is in every band."""
 _STD_GUARD = np.float32(1e-5)
 
@@ -82,11 +83,11 @@ class LogMel:
         self.n_fft = config.n_fft
         self.preemphasis = np.float32(config.preemphasis)
         self._normalize = config.normalize
-        self._filters = mel_filters(config.features_size, config.n_fft, config.sample_rate)
+        self.filters = mel_filters(config.features_size, config.n_fft, config.sample_rate)
         window = np.zeros(config.n_fft, np.float32)
         margin = (config.n_fft - config.win_length) // 2
         window[margin : margin + config.win_length] = np.hanning(config.win_length)
-        self._window = window
+        self.window = window
 
     def frames(self, emphasized: NDArray[np.float32]) -> NDArray[np.float32]:
         """All frames that lie completely inside pre-emphasised, padded audio.
@@ -104,10 +105,10 @@ class LogMel:
         pieces = np.lib.stride_tricks.sliding_window_view(emphasized, self.n_fft, axis=-1)[
             ..., :: self.hop, :
         ]
-        spectrum = np.fft.rfft(pieces * self._window, axis=-1)
+        spectrum = np.fft.rfft(pieces * self.window, axis=-1)
         power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-        mel = power.reshape(-1, power.shape[-1]) @ self._filters.T
-        frames = np.log(mel + _LOG_GUARD).reshape(*rows, count, self.bands)
+        mel = power.reshape(-1, power.shape[-1]) @ self.filters.T
+        frames = np.log(mel + LOG_GUARD).reshape(*rows, count, self.bands)
         return np.ascontiguousarray(frames.swapaxes(-1, -2), np.float32)
 
     def normalized(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -197,6 +197,7 @@ class FinalText:
                 text=reply.text,
                 is_final=True,
                 confidence=reply.confidence,
+                stable_words=len(reply.text.split()),
                 words=[
                     msgspec.structs.replace(
                         word, start_ms=word.start_ms + start_ms, end_ms=word.end_ms + start_ms

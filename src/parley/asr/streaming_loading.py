@@ -21,6 +21,7 @@ def load_recognizer(
     look_aheads_ms: Sequence[int],
     open_session: Callable[[Path], Any],
     *,
+    mel: LogMel | None = None,
     slots: int,
     audio: int,
 ) -> tuple[StreamingRecognizer, dict[int, int]]:
@@ -30,6 +31,7 @@ def load_recognizer(
         export: the model.
         look_aheads_ms: what clients may choose (milliseconds of audio).
         open_session: opens an ONNX file.
+        mel: the front end; None: numpy's.
         slots: utterances at once.
         audio: samples that may come for an utterance in one step.
 
@@ -58,7 +60,7 @@ def load_recognizer(
     recognizer = StreamingRecognizer(
         encoders,
         GreedyStreamingDecoder(decoder),
-        LogMel(export.checkpoint.config),
+        mel or LogMel(export.checkpoint.config),
         slots=slots,
         audio=audio,
     )

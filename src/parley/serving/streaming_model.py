@@ -8,6 +8,8 @@ from time import monotonic
 from typing import Any
 
 from parley.asr import streaming_checkpoint
+from parley.asr.checkpoint import ParakeetConfig
+from parley.asr.frontend import LogMel
 from parley.asr.messages import AsrFallbackEvent
 from parley.asr.remote import RemoteModels
 from parley.asr.segmentation import PER_MS
@@ -46,6 +48,7 @@ class StreamingModel:
             comes with a later piece of audio.
         ``timeout_s``: limit of a call to the voice activity network.
         ``device``, ``threads``: where the networks run.
+        ``frontend``: ``numpy`` or ``torch``; torch runs on the same device as the networks.
 
     Raises:
         ModelLoadingError: the weights are missing, or a setting is not usable.
@@ -62,10 +65,12 @@ class StreamingModel:
         )
         look_aheads = _look_aheads(parameters)
         longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
+        device_id = int(args["model_instance_device_id"])
         recognizer, chunks = load_recognizer(
             export,
             look_aheads,
-            partial(open_configured, parameters=parameters, device_id=int(args["model_instance_device_id"])),
+            partial(open_configured, parameters=parameters, device_id=device_id),
+            mel=_front_end(export.checkpoint.config, parameters, device_id),
             slots=parameters.integer("slots", parameters.integer("max_sessions", 64, minimum=1), minimum=1),
             audio=longest_ms * PER_MS,
         )
@@ -104,6 +109,16 @@ class StreamingModel:
 
     def _count(self, event: AsrFallbackEvent) -> None:
         self._fallbacks.count(from_model=event.from_model, to_model=event.to_model, reason=event.reason)
+
+
+def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -> LogMel:
+    if parameters.choice("frontend", "numpy", ("numpy", "torch")) == "numpy":
+        return LogMel(config)
+    # Imported only where it is wanted: it takes seconds and hundreds of megabytes.
+    from parley.asr.frontend_torch import TorchLogMel  # noqa: PLC0415
+
+    on_gpu = parameters.choice("device", "cpu", ("cpu", "gpu")) == "gpu"
+    return TorchLogMel(config, f"cuda:{device_id}" if on_gpu else "cpu")
 
 
 def _look_aheads(parameters: Parameters) -> list[int]:

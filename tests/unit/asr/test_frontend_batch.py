@@ -7,18 +7,19 @@ from parley.asr.audio_rings import AudioRings
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.frontend import SILENCE, LogMel
 from parley.asr.frontend_batch import BatchedLogMel
+from parley.asr.frontend_torch import TorchLogMel
 
 CONFIG = ParakeetConfig(features_size=80, normalize="NA")
 ROOM = 8000
 
 
-@pytest.fixture
-def mel():
-    return LogMel(CONFIG)
+@pytest.fixture(params=["numpy", "torch"])
+def mel(request):
+    return LogMel(CONFIG) if request.param == "numpy" else TorchLogMel(CONFIG, "cpu")
 
 
 def whole(mel, audio):
-    return mel.offline(audio.astype(np.float32) / np.float32(32768))
+    return LogMel(CONFIG).offline(audio.astype(np.float32) / np.float32(32768))
 
 
 def stream(mel, recordings, counts, *, seed=0):
@@ -128,10 +129,10 @@ def test_rings_are_read_across_their_end():
         ]
 
 
-def test_one_step_is_one_transform_for_all_streams(mel, monkeypatch):
+def test_one_step_is_one_transform_for_all_streams(monkeypatch):
     calls = []
     rfft = np.fft.rfft
     monkeypatch.setattr(np.fft, "rfft", lambda pieces, axis: (calls.append(pieces.shape), rfft(pieces))[1])
-    front = BatchedLogMel(mel, 64, audio=ROOM, frames=8)
+    front = BatchedLogMel(LogMel(CONFIG), 64, audio=ROOM, frames=8)
     front.frames(np.arange(64), np.zeros(64, int), 8, np.full(64, 2000), np.zeros(64, bool))
     assert calls == [(64, 8, 512)]

@@ -31,7 +31,11 @@ def streaming():
 @pytest.fixture(scope="module")
 def recognizer(streaming):
     recognizer, chunks = load_recognizer(
-        streaming, list(LOOK_AHEADS), open_session, slots=64, audio=20 * SECOND
+        streaming,
+        list(LOOK_AHEADS),
+        open_session,
+        slots=64,
+        audio=20 * SECOND,
     )
     assert chunks == LOOK_AHEADS
     return recognizer

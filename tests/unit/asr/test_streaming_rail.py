@@ -57,6 +57,9 @@ def test_an_utterance_is_told_in_order():
     assert len(partials) > 5
     assert all(later.startswith(earlier) for earlier, later in pairwise(partials))
     assert len(set(partials)) == len(partials)
+    stable = [event.text.split()[: event.stable_words] for event in events if hasattr(event, "text")]
+    assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(stable))
+    assert len(stable[-1]) == len(events[-1].text.split())
     assert events[-1].text.startswith(partials[-1])
 
 
@@ -318,6 +321,7 @@ def test_a_final_text_of_another_model_has_all_the_audio():
     assert np.array_equal(heard, audio[320 * MS : 2560 * MS])
     assert request == TranscribeRequest(language="en", words=False, phrases=["a"], phrase_weight=3.0)
     assert events[-1].words[0].start_ms == 320 + 10
+    assert events[-1].stable_words == 2
     assert model.counted == []
 
 
