@@ -126,8 +126,3 @@ class BeamState:
     """``[B, K]``: tokens that are not settled."""
     tails: TokenColumns
     """``[B, K, max_tail]``: these tokens, their frames counted from the beginning of the next piece."""
-
-    def take(self, rows: NDArray[np.int64]) -> BeamState:
-        """The state of some rows, in the given order."""
-        parts = {name: values[rows] for name, values in vars(self).items() if name != "tails"}
-        return BeamState(tails=TokenColumns(*(column[rows] for column in self.tails.columns)), **parts)

@@ -9,6 +9,7 @@ from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
 
 from parley.asr.beam import BeamDecoder
 from parley.asr.boosting import PhraseAutomaton, PhraseForest, build, share
+from parley.asr.row_decoders import BeamRows
 from parley.asr.transducer import TransducerDecoder
 from parley.errors import InferenceError
 
@@ -267,13 +268,20 @@ def test_what_is_kept_open_is_bounded(batch, max_tail):
 
 def test_the_rows_of_a_state_can_be_kept_apart(batch):
     encoded, _ = batch
-    beam = beam_of(RandomJoint(), 4)
-    _, state = beam.decode(encoded[:, :, :11], np.full(6, 11), beam.initial_state(6))
-    together, _ = beam.decode(encoded[:, :, 11:], np.full(6, 19), state)
+    decoder = BeamRows(beam_of(RandomJoint(), 4))
+
+    def decode(speech, state, *, final):
+        rows, frames = len(speech), speech.shape[2]
+        last = np.full(rows, final)
+        return decoder.decode(speech, np.full(rows, frames), state, final=last, boosting=None)
+
+    _, state = decode(encoded[:, :, :11], decoder.initial(6), final=False)
+    together, _ = decode(encoded[:, :, 11:], state, final=True)
     some = np.array([4, 1])
-    parts, _ = beam.decode(encoded[some, :, 11:], np.full(2, 19), state.take(some))
-    for part, row in zip(parts, some, strict=True):
-        assert fields(part.best) == fields(together[row].best)
+    own = {name: values[some] for name, values in state.items()}
+    apart, _ = decode(encoded[some, :, 11:], own, final=True)
+    for tokens, row in zip(apart, some, strict=True):
+        assert fields(tokens) == fields(together[row])
 
 
 def test_scores_of_another_kind_of_network_are_an_error(batch):
