@@ -60,8 +60,8 @@ format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-eval: setup ## Measure the tiny models: word error rate and exact turns
-	@status=0; $(PY) perf/eval_asr.py || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
+eval: setup ## Measure the tiny models: word error rate, decoding and exact turns
+	@status=0; $(PY) perf/eval_asr.py || status=1; $(PY) perf/eval_decoding.py || status=1; $(PY) build/eval_tiny_llm.py || status=1; exit $$status
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
