@@ -1,0 +1,100 @@
+"""Write the same utterance with chunked and with full attention, for the ear to decide.
+
+Chunked attention makes streamed audio exact, but weights may have been trained without it. Three
+files go to ``--out``: ``whole.wav`` (full attention, in one piece: what upstream makes),
+``chunked.wav`` (streamed, chunked attention: the default) and ``crossfaded.wav`` (streamed, full
+attention with crossfades: the parameter ``attention`` of ``s3gen`` set to ``full``); the
+differences of their spectrograms are printed.
+
+``--utterance`` is a safetensors file with ``tokens`` i32 [n], ``speaker`` f32 [192],
+``prompt_tokens`` i32 [P] and ``prompt_mel`` f32 [2P, 80].
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.flow import Voice
+from parley.tts.s3gen.synthesizer import Job, Synthesizer
+from parley.tts.s3gen.utterance import Plan, Utterance
+
+RATE = 24_000
+
+
+def main() -> None:
+    """Run the program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--weights", type=Path, required=True, help="folder with a checkpoint")
+    parser.add_argument("--utterance", type=Path, required=True, help="tokens and voice")
+    parser.add_argument("--out", type=Path, default=Path("out/s3gen"), help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise")
+    arguments = parser.parse_args()
+    synthesizer = Synthesizer(
+        checkpoint.load(checkpoint.find_checkpoint(arguments.weights)), torch.device("cpu")
+    )
+    given = load_file(arguments.utterance)
+    voice = Voice(given["speaker"], given["prompt_tokens"].astype(np.int64), given["prompt_mel"])
+    tokens = given["tokens"]
+    full = Plan(full_attention=True, max_tokens=len(tokens))
+    chunked = replace(full, full_attention=False, max_step=1)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    reference: torch.Tensor | None = None
+    for name, plan, pieces in (
+        ("whole", full, len(tokens)),
+        ("chunked", chunked, 1),
+        ("crossfaded", replace(full, max_step=1), 1),
+    ):
+        utterance = _Heard(voice, plan, seed=arguments.seed)
+        audio = speak(synthesizer, utterance, tokens, pieces)
+        soundfile.write(arguments.out / f"{name}.wav", audio, RATE)
+        mel = torch.cat(utterance.mels, dim=1)
+        reference = mel if reference is None else reference
+        print(f"{name + '.wav':15} {len(audio) / RATE:6.2f} s", end="")
+        print(
+            f"  spectrogram differs by {(mel - reference).abs().mean() / reference.std():.4f} of its spread"
+        )
+
+
+class _Heard(Utterance):
+    """An utterance that keeps its spectrogram."""
+
+    def __init__(self, voice: Voice, plan: Plan, *, seed: int) -> None:
+        super().__init__(voice, plan, seed=seed, rate=RATE)
+        self.mels: list[torch.Tensor] = []
+
+    def frames(self, mel: torch.Tensor, end: int) -> torch.Tensor:
+        """As of any utterance."""
+        self.mels.append(super().frames(mel, end))
+        return self.mels[-1]
+
+
+def speak(
+    synthesizer: Synthesizer, utterance: Utterance, tokens: NDArray[np.int32], pieces: int
+) -> NDArray[np.int16]:
+    """The audio of tokens that arrive in pieces; in one piece, it is made in one step."""
+    audio = []
+    for first in range(0, len(tokens), pieces):
+        utterance.push(tokens[first : first + pieces])
+        if utterance.tokens == len(tokens):
+            utterance.end()
+        while (end := utterance.next_end()) is not None:
+            if pieces == len(tokens):
+                end = len(tokens)
+            (result,) = synthesizer.step([Job(utterance, end)])
+            if isinstance(result, Exception):
+                raise result
+            audio.append(result)
+    return np.concatenate(audio)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""From settings and files to a synthesizer, and from tensors to a voice."""
+
+import numpy as np
+import pytest
+import torch
+from s3gen_fakes import make_tokens, stream
+from safetensors.torch import save_file
+
+from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoundError
+from parley.serving.parameters import Parameters
+from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.loading import load_s3gen
+from parley.tts.s3gen.model import read_voice
+from parley.tts.s3gen.utterance import Utterance
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    from chatterbox.small_s3gen import write_small_s3gen
+
+    return write_small_s3gen(tmp_path_factory.mktemp("weights"), width=32, layers=1, channels=16).parent
+
+
+def settings(weights, **values):
+    return Parameters("s3gen", {"weights": str(weights), **values}, environment={})
+
+
+def test_a_model_with_its_own_settings(weights, voice):
+    loaded = load_s3gen(
+        settings(
+            weights,
+            chunks="8,20",
+            hold_back="14",
+            max_tokens="90",
+            frame_buckets="200,400",
+            row_buckets="1,2",
+        ),
+        "none",
+    )
+    assert loaded.plan.schedule.sizes == (8, 20)
+    assert loaded.plan.hold_back == 14
+    utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+    assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(90), 30))) == 90 * 960
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"chunks": "0"},
+        {"precision": "int8"},
+        {"attention": "none"},
+        {"device": "tpu"},
+        {"frame_buckets": "3,2"},
+        {"max_batch": "0"},
+    ],
+)
+def test_settings_that_make_no_sense(weights, values):
+    with pytest.raises(ModelLoadingError):
+        load_s3gen(settings(weights, **values), "none")
+
+
+def test_lower_precision_sounds_alike(weights, voice):
+    mels = []
+    for precision in ("float32", "bfloat16"):
+        loaded = load_s3gen(settings(weights, precision=precision), "none")
+        utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+        utterance.push(make_tokens(30))
+        mels.append(loaded.synthesizer.flow([utterance.row(12)])[0])
+    difference = (mels[0] - mels[1]).abs()
+    assert 0 < difference.mean() < 0.05 * mels[0].std()
+
+
+def test_weights_that_are_not_there(tmp_path):
+    with pytest.raises(WeightsNotFoundError):
+        load_s3gen(settings(tmp_path), "none")
+
+
+def test_files_that_are_something_else(tmp_path, weights):
+    path = tmp_path / checkpoint.FILES[0]
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(ModelLoadingError, match="cannot be read"):
+        checkpoint.load(path)
+    save_file({"flow.input_embedding.weight": torch.zeros(3, 4)}, path)
+    with pytest.raises(ModelLoadingError, match="does not hold S3Gen"):
+        checkpoint.load(path)
+
+
+def test_the_estimator_is_one_graph(networks):
+    estimator = networks.flow.decoder.estimator
+    compiled = torch.compile(estimator, backend="eager", fullgraph=True)
+    generator = torch.Generator().manual_seed(0)
+    inputs = (
+        torch.randn(2, 80, 24, generator=generator),
+        torch.randn(2, 240, 24, generator=generator),
+        torch.ones(2, 1, 24),
+        torch.ones(2, 1, 24, 24, dtype=torch.bool),
+        torch.tensor([0.0, 0.5]),
+    )
+    torch.testing.assert_close(compiled(*inputs), estimator(*inputs))
+
+
+def tensors(prompt=10, **changes):
+    good = {
+        "SPEAKER": np.ones(192, np.float32),
+        "PROMPT_TOKENS": np.arange(prompt, dtype=np.int32),
+        "PROMPT_MEL": np.arange(160 * prompt, dtype=np.float32).reshape(-1, 80),
+    }
+    return {name: value for name, value in {**good, **changes}.items() if value is not None}
+
+
+def test_a_voice_keeps_the_end_of_its_prompt():
+    voice = read_voice(tensors(), 4)
+    assert voice.tokens.tolist() == [6, 7, 8, 9]
+    assert voice.mel.shape == (8, 80)
+    assert voice.mel[0, 0] == 12 * 80
+    assert len(read_voice(tensors(), 10).tokens) == 10
+    assert len(read_voice(tensors(0), 10).tokens) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"SPEAKER": None}, "no SPEAKER"),
+        ({"SPEAKER": np.ones(3, np.float32)}, "3 values"),
+        ({"PROMPT_MEL": np.ones((19, 80), np.float32)}, r"must be \[20, 80\]"),
+        ({"PROMPT_MEL": np.full((20, 80), np.inf, np.float32)}, "not numbers"),
+        ({"PROMPT_TOKENS": np.zeros(5_000, np.int32)}, "5000 tokens"),
+    ],
+)
+def test_voices_that_do_not_fit(changes, text):
+    with pytest.raises(InvalidMessageError, match=text):
+        read_voice(tensors(**changes), 100)
