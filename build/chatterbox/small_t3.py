@@ -41,8 +41,8 @@ def write_small_t3(
     Args:
         folder: made if need be.
         variant: whose key names and vocabularies it has.
-        width: of the transformer; a multiple of 64.
-        layers: of the transformer.
+        width: of the transformer; a multiple of 64, 1024 in the published checkpoints.
+        layers: of the transformer; published are 30, and 24 for Turbo.
         seed: of the weights.
 
     Returns:
@@ -53,7 +53,7 @@ def write_small_t3(
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     t3 = _tensors(_t3(variant, width, layers), generator)
-    t3["speech_head.weight"][_END_OF_SPEECH] *= 2.0  # ends an utterance after some forty tokens
+    t3["speech_head.weight"][_END_OF_SPEECH] *= 1.7  # ends an utterance after some eighty tokens
     save_file(t3, folder / CHECKPOINTS[variant])
     save_file(_tensors(_voice_encoder(), generator), folder / "ve.safetensors")
     if variant == "turbo":
@@ -115,9 +115,9 @@ def _llama(width: int, layers: int) -> _Shapes:
     for layer in (f"tfmr.layers.{number}" for number in range(layers)):
         for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
             yield from _linear(f"{layer}.self_attn.{part}", width, width)
-        yield from _linear(f"{layer}.mlp.gate_proj", 2 * width, width)
-        yield from _linear(f"{layer}.mlp.up_proj", 2 * width, width)
-        yield from _linear(f"{layer}.mlp.down_proj", width, 2 * width)
+        yield from _linear(f"{layer}.mlp.gate_proj", 4 * width, width)
+        yield from _linear(f"{layer}.mlp.up_proj", 4 * width, width)
+        yield from _linear(f"{layer}.mlp.down_proj", width, 4 * width)
         yield f"{layer}.input_layernorm.weight", (width,)
         yield f"{layer}.post_attention_layernorm.weight", (width,)
     yield "tfmr.norm.weight", (width,)

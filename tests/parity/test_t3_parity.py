@@ -162,7 +162,7 @@ def test_prompts_are_the_same(both, upstream, tokens, exaggeration):
     if guided:
         torch.testing.assert_close(rows[:, -1], rows[:, -2])  # the start token, a second time
         rows = rows[:, :-1]
-    torch.testing.assert_close(rows, theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rows, theirs, atol=5e-5, rtol=1e-4)  # two attentions in float32
 
 
 DRAWS = [
