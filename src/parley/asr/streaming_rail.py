@@ -254,11 +254,17 @@ class StreamingRail:
             self._recognizer.release(slot)
 
     def _await_finals(self, items: Sequence[_Item]) -> None:
-        """Wait a little for final texts; where nothing follows, wait for as long as it takes."""
+        """Wait a little for new final texts; where nothing follows, wait for as long as it takes."""
         alive = [item for item in items if item.work.error is None]
         urgent = [item for item in alive if item.work.chunk.flush or item.work.chunk.last]
-        everything = self._desk.policy.longest_s
-        for waiting, patience_s in ((urgent, everything), (alive, self._limits.patience_s)):
-            wait_for(
-                [text for item in waiting for text in item.work.stream.awaited], patience_s, self._desk.clock
-            )
+        wait_for(
+            [text for item in urgent for text in item.work.stream.awaited],
+            self._desk.policy.longest_s,
+            self._desk.clock,
+        )
+        # Only in the step that asks: what takes longer must not hold up one step after the other.
+        wait_for(
+            [text for item in alive for text in item.finals.values()],
+            self._limits.patience_s,
+            self._desk.clock,
+        )

@@ -20,7 +20,13 @@ class StreamingUtterance:
     """
 
     def __init__(
-        self, number: int, start: int, *, chunk: int, boosting: PhraseAutomaton, keep_audio: bool
+        self,
+        number: int,
+        start: int,
+        *,
+        chunk: int,
+        boosting: PhraseAutomaton | None = None,
+        keep_audio: bool = False,
     ) -> None:
         """Begin.
 
@@ -28,13 +34,13 @@ class StreamingUtterance:
             number: counts the stream's utterances from 1.
             start: sample of the stream at which it begins.
             chunk: feature frames that the encoder takes at once.
-            boosting: phrases that are expected.
+            boosting: phrases that are expected; None: no phrase is.
             keep_audio: whether another model may have to hear it again.
         """
         self.number = number
         self.start_ms = start // PER_MS
         self.chunk = chunk
-        self.boosting = boosting
+        self.boosting = boosting or PhraseAutomaton.nothing()
         self.slot: int | None = None
         """Holds the arrays; None: there is none, and nothing is recognised."""
         self.written = 0

@@ -351,6 +351,21 @@ def test_a_slow_final_text_holds_nobody_up_and_keeps_its_place():
     assert texts(more, final=False)
 
 
+def test_only_the_step_that_asks_for_a_final_text_waits_a_little(monkeypatch):
+    model = Model(finals="big", patience_s=0.5)
+    model.transcribers.slow.add("big")
+    waits = []
+
+    def wait(_, timeout):
+        waits.append(timeout)
+        model.now += timeout
+
+    monkeypatch.setattr("parley.asr.streaming_finals.wait", wait)
+    stream, _ = feed(model, speech(*UTTERANCE), last=False)
+    feed(model, speech((400, False)), stream=stream, last=False)
+    assert waits == [0.5]
+
+
 def test_a_final_text_that_is_late_is_replaced_and_what_waited_is_told():
     own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
     model = Model(finals="big")
