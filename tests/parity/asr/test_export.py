@@ -11,6 +11,7 @@ import pytest
 from conftest import built
 
 from export_nemo import main
+from nemo_export import graphs
 from parley.asr import checkpoint, streaming_checkpoint
 
 LOOSE = "{ encoder = 0.2, tokens = 0.9 }"
@@ -119,6 +120,19 @@ def test_half_precision_really_is_half_precision(run):
         outputs[name] = session.run(["outputs"], feed)[0]
     difference = np.abs(outputs["offline"] - outputs["offline-fp16"]).max()
     assert 1e-6 < difference < 0.05
+
+
+def test_weights_of_a_large_model_lie_beside_its_graph(run, monkeypatch):
+    monkeypatch.setattr(graphs, "EXTERNAL_FROM", 1_000_000)
+    assert run("offline") == 0
+    for name in folders(run):
+        check_files(run.models / name)
+        encoder = run.models / name / "encoder-model.onnx"
+        assert (
+            encoder.stat().st_size < 1_000_000 < encoder.with_name("encoder-model.onnx.data").stat().st_size
+        )
+        if not name.endswith("bf16"):  # CPUs have no such products
+            onnxruntime.InferenceSession(encoder)
 
 
 def test_look_aheads_of_a_streaming_model_share_their_weights(run):
