@@ -124,6 +124,16 @@ async def test_a_shared_prefix_is_cached(chat):
     assert completed.cached_tokens > completed.prompt_tokens / 2
 
 
+async def test_seeded_long_prompts_that_come_together(chat):
+    def long(seed):
+        question = user("tell me a story " * 600)
+        return request(question, tools=(), sampling=Sampling(max_tokens=4, temperature=1.0, seed=seed))
+
+    answers = await asyncio.gather(*(collect(chat, long(seed)) for seed in range(6)))
+    assert all(isinstance(events[-1], Completed) for events in answers)
+    assert isinstance((await collect(chat, request()))[-1], Completed)
+
+
 async def test_max_tokens(chat):
     events = await collect(chat, request(user("tell me a story"), max_tokens=3))
     assert (events[-1].finish_reason, events[-1].completion_tokens) == ("length", 3)
