@@ -112,8 +112,8 @@ def start_from_offline(model: EncDecRNNTBPEModel, weights: dict[str, torch.Tenso
         new[f"{conv}.depthwise_conv.weight"] = causal / spread[:, None, None]
         new[f"{conv}.depthwise_conv.bias"] = -weights[f"{conv}.batch_norm.running_mean"] / spread
     for name in ("weight", "bias"):
-        output = f"joint.joint_net.2.{name}"
-        new[output] = weights[output][: -len(DURATIONS)]
+        # Without dropout the output layer has another number.
+        new[f"joint.joint_net.1.{name}"] = weights[f"joint.joint_net.2.{name}"][: -len(DURATIONS)]
     for name, parameter in model.named_parameters():
         if name.endswith(".bias") and name not in weights and "depthwise" not in name:
             new[name] = torch.zeros_like(parameter)
