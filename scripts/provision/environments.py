@@ -118,7 +118,7 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     target = ("--python", str(python))
     progress.step(f"installing the packages of {', '.join(environment.locks)}")
     locks = [option for name in environment.locks for option in ("-r", str(locks_folder(root) / name))]
-    uv.run("pip", "install", *target, "--no-deps", *locks, sources="all")
+    uv.install(*target, "--no-deps", *locks)
 
     if environment.project:
         progress.step("installing torch for CPUs")
@@ -126,7 +126,7 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
 
         progress.step("installing parley itself (editable)")
         flags = ("--quiet", "--no-deps", "--no-build-isolation")
-        uv.run("pip", "install", *target, *flags, "--editable", str(root), sources="all")
+        uv.install(*target, *flags, "--editable", str(root))
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))

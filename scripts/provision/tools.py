@@ -83,6 +83,22 @@ class Uv:
                 f"uv {' '.join(arguments[:2])} failed with status {status}; its message is above."
             )
 
+    def install(self, *arguments: str) -> None:
+        """Install packages from the main index; if it lacks one, from all of the machine's sources.
+
+        Another index may have some of a version's files only, and uv takes the first index that has the
+        version: it would install a file without a program's own library although the main one has better.
+
+        Raises:
+            SetupError: it failed; its own message has been shown.
+        """
+        try:
+            self.run("pip", "install", *arguments, sources="main")
+        except SetupError:
+            if self._sources["all"] == self._sources["main"]:
+                raise
+            self.run("pip", "install", *arguments, sources="all")
+
     def try_pip(self, python: Path, *arguments: str) -> bool:
         """Install with pip into another environment, quietly; False if that did not work."""
         command = [*self.pip, "--python", str(python), "install", "--disable-pip-version-check", *arguments]

@@ -20,7 +20,7 @@ from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
 from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
 from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
 from provision.system import Library, check_system  # noqa: E402
-from provision.tools import run_quietly  # noqa: E402
+from provision.tools import Uv, run_quietly  # noqa: E402
 
 
 @pytest.fixture
@@ -186,6 +186,35 @@ def checkout(tmp_path):
     return tmp_path
 
 
+def uv_that_records(folder, script):
+    """A Uv whose program writes down its arguments and then runs a line of shell."""
+    uv = Uv(folder)
+    program = folder / "uv"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')
+    program.chmod(0o755)
+    uv.program = str(program)
+    uv._sources |= {"main": [], "all": ["--index", "more"]}
+    return uv
+
+
+def test_packages_come_from_the_main_index_first(tmp_path):
+    uv_that_records(tmp_path, "true").install("-r", "lock.txt")
+    assert (tmp_path / "calls").read_text().splitlines() == ["pip install -r lock.txt"]
+
+
+def test_packages_that_the_main_index_lacks_come_from_the_others(tmp_path):
+    uv_that_records(tmp_path, 'test "$5" = --index').install("-r", "lock.txt")
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "pip install -r lock.txt",
+        "pip install -r lock.txt --index more",
+    ]
+
+
+def test_packages_that_nobody_has(tmp_path):
+    with pytest.raises(SetupError, match="status 1"):
+        uv_that_records(tmp_path, "false").install("-r", "lock.txt")
+
+
 class FakeUv:
     """Notes what is asked of uv, and fails where told."""
 
@@ -208,6 +237,9 @@ class FakeUv:
             python.symlink_to(sys.executable)
         if self.fails_at and self.fails_at in command:
             raise SetupError("uv failed")
+
+    def install(self, *arguments):
+        self.run("pip", "install", *arguments)
 
     def try_pip(self, python, *arguments):
         self.commands.append(f"pip {arguments[-1]}")
