@@ -17,7 +17,9 @@ class FakeHub:
     A fault is called with the handler and the content, and does the answering.
     """
 
-    def __init__(self, files: dict[str, bytes], *, small: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, files: dict[str, bytes], *, small: tuple[str, ...] = (), host: str = "127.0.0.1"
+    ) -> None:
         self.files = files
         self.small = small
         self.faults: list = []
@@ -37,14 +39,15 @@ class FakeHub:
             def log_message(self, *_):
                 """Nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
     @property
     def address(self):
-        return f"http://127.0.0.1:{self._server.server_port}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host}:{port}"
 
     def close(self):
         self._server.shutdown()

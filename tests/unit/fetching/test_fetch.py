@@ -237,14 +237,11 @@ def test_no_file_leaves_its_folder(person, name):
 
 
 def test_the_token_stays_with_the_hub(person):
-    other = FakeHub(dict(FILES))
+    other = FakeHub(dict(FILES), host="127.0.0.2")
     try:
         person.token = "secret"  # noqa: S105
         person.remote.faults = [
-            fake_hub.redirects(
-                f"{other.address.replace('127.0.0.1', 'localhost')}/{REPOSITORY}/resolve/{COMMIT}/"
-                "encoder-model.onnx"
-            )
+            fake_hub.redirects(f"{other.address}/{REPOSITORY}/resolve/{COMMIT}/encoder-model.onnx")
         ]
         assert whole(person.fetch())
         assert person.remote.tokens == {"Bearer secret"}
