@@ -26,10 +26,10 @@ import jiwer
 import numpy as np
 import onnx_asr
 
-from parley.asr import streaming_checkpoint
-from parley.asr.streaming_loading import load_recognizer
-from parley.asr.streaming_utterance import StreamingUtterance
-from parley.asr.words import words_of
+from parley.asr.decoding.words import words_of
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.utterance import StreamingUtterance
 from parley.serving.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, make

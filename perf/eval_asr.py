@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from word_errors import word_errors
 
 from parley.asr import checkpoint
-from parley.asr.frontend import LogMel
-from parley.asr.local import LocalModels, Transcriber
+from parley.asr.decoding.words import text_of
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.rail import step
-from parley.asr.step import Chunk, Heard
-from parley.asr.stream import AsrStream, StreamLimits
-from parley.asr.words import text_of
+from parley.asr.parakeet.local import LocalModels, Transcriber
+from parley.asr.parakeet.rail import step
+from parley.asr.parakeet.stream import AsrStream, StreamLimits
+from parley.asr.rails.step import Chunk, Heard
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.05

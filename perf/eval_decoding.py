@@ -20,17 +20,17 @@ from eval_asr import CHUNK, ROOT, SILENCE, Clip, load_clips, word_errors
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.boosting import PhraseAutomaton
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.frontend import LogMel
-from parley.asr.local import LocalModels
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.stable import Retractions, count_retractions
+from parley.asr.decoding.words import text_of, words_of
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.phrases import compile_phrases
-from parley.asr.rail import step
-from parley.asr.stable import Retractions, count_retractions
-from parley.asr.step import Chunk, Heard
-from parley.asr.stream import AsrStream, StreamLimits
-from parley.asr.words import text_of, words_of
+from parley.asr.parakeet.local import LocalModels
+from parley.asr.parakeet.rail import step
+from parley.asr.parakeet.stream import AsrStream, StreamLimits
+from parley.asr.rails.step import Chunk, Heard
 
 NAMES = (
     "delhi toronto italy denver london seattle madrid rome lima dallas sydney seoul boston geneva susan "

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from nemo_export.entries import Entry, ExportError, Limits
 from nemo_export.layout import use_look_ahead
-from parley.asr import checkpoint, streaming_checkpoint
-from parley.asr.cache_aware import HISTORY, CacheAwareEncoder
-from parley.asr.frontend import LogMel
-from parley.asr.networks import OnnxEncoder, OnnxJoint
-from parley.asr.transducer import TransducerDecoder
+from parley.asr import checkpoint
+from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.features.frontend import LogMel
+from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.cache_aware import HISTORY, CacheAwareEncoder
 from parley.serving.onnx import open_session
 
 _THREADS = 2

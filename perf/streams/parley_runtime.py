@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr import streaming_checkpoint
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.phrases import compile_phrases
-from parley.asr.streaming_loading import load_recognizer
-from parley.asr.streaming_recognition import StreamingRecognizer
-from parley.asr.streaming_utterance import StreamingUtterance
-from parley.asr.words import text_of, words_of
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.words import text_of, words_of
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.recognition import StreamingRecognizer
+from parley.asr.streaming.utterance import StreamingUtterance
 from parley.serving.onnx import open_session
 from streams.contract import serve
 

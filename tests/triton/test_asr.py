@@ -11,15 +11,15 @@ import pytest
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr import checkpoint
-from parley.asr.boosting import PhraseAutomaton
-from parley.asr.frontend import LogMel
-from parley.asr.local import LocalModels
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
-from parley.asr.phrases import compile_phrases
-from parley.asr.pieces import PIECE_OUTPUTS, piece_inputs, read_states, read_tokens
-from parley.asr.rail import step
-from parley.asr.step import Chunk
-from parley.asr.stream import AsrStream, StreamLimits
+from parley.asr.parakeet.local import LocalModels
+from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_states, read_tokens
+from parley.asr.parakeet.rail import step
+from parley.asr.parakeet.stream import AsrStream, StreamLimits
+from parley.asr.rails.step import Chunk
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import (
     InferenceError,

@@ -12,7 +12,7 @@ import pytest_asyncio
 from word_errors import word_errors
 
 from parley.asr import checkpoint
-from parley.asr.local import Transcriber
+from parley.asr.parakeet.local import Transcriber
 from parley.launcher.options import ROOT
 from parley.protocol import AgentState, Interrupted, ResponseDone, SpeechStarted, SpeechStopped, Transcript
 from parley_client import AgentAudio, connect

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
-from parley.asr import streaming_checkpoint
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
@@ -19,10 +18,11 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.step import Chunk
-from parley.asr.streaming_finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming_loading import load_recognizer
-from parley.asr.streaming_rail import StreamingLimits, StreamingRail
+from parley.asr.rails.step import Chunk
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor

@@ -1,4 +1,4 @@
-"""Parakeet's decoder as a Triton model; see :class:`parley.asr.network_services.DecoderService`."""
+"""Parakeet's decoder as a Triton model; see :class:`parley.asr.parakeet.services.DecoderService`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.network_services import DecoderService
-from parley.asr.networks import OnnxJoint
-from parley.asr.row_decoders import make_decoder
+from parley.asr.decoding.row_decoders import make_decoder
+from parley.asr.parakeet.networks import OnnxJoint
+from parley.asr.parakeet.services import DecoderService
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured

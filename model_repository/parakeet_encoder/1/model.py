@@ -1,4 +1,4 @@
-"""Parakeet's encoder as a Triton model; see :class:`parley.asr.network_services.EncoderService`."""
+"""Parakeet's encoder as a Triton model; see :class:`parley.asr.parakeet.services.EncoderService`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.network_services import EncoderService
-from parley.asr.networks import OnnxEncoder
+from parley.asr.parakeet.networks import OnnxEncoder
+from parley.asr.parakeet.services import EncoderService
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured

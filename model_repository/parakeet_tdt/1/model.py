@@ -1,4 +1,4 @@
-"""The recogniser as a Triton model; see :class:`parley.asr.rail.UtteranceRail`."""
+"""The recogniser as a Triton model; see :class:`parley.asr.parakeet.rail.UtteranceRail`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.rail import UtteranceRail
-from parley.asr.remote import RemoteModels
-from parley.asr.stream import StreamLimits
+from parley.asr.parakeet.rail import UtteranceRail
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.parakeet.stream import StreamLimits
 from parley.serving.blocking import make_blocking_port
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters

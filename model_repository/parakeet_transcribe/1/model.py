@@ -1,4 +1,4 @@
-"""Whole recordings to transcripts; see :mod:`parley.asr.transcription_model`."""
+"""Whole recordings to transcripts; see :mod:`parley.asr.transcription.model`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.asr.transcription_model import TranscriptionModel
+from parley.asr.transcription.model import TranscriptionModel
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters
 

@@ -1,4 +1,4 @@
-"""Silero VAD as a Triton model; see :class:`parley.asr.network_services.VadService`."""
+"""Silero VAD as a Triton model; see :class:`parley.asr.parakeet.services.VadService`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.asr.network_services import VadService
+from parley.asr.parakeet.services import VadService
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured

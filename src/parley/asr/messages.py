@@ -32,7 +32,7 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     words: bool = True
     """Whether transcripts carry word times and confidences."""
     phrases: list[str] = []
-    """Names and words that are expected: the decoder favours them (:mod:`parley.asr.phrases`)."""
+    """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.phrases`)."""
     phrase_weight: float = 1.0
     """How much, from 0 (not at all) to 10."""
 
@@ -72,7 +72,7 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     words: list[Word] = []
     stable_words: int = 0
     """How many of the first words will stay as they are, as far as one can tell
-    (:mod:`parley.asr.stable`); in a final text all."""
+    (:mod:`parley.asr.decoding.stable`); in a final text all."""
 
 
 class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fallback"):

@@ -1,4 +1,4 @@
-"""An ASR rail between Triton and :class:`parley.asr.service.RecognitionService`."""
+"""An ASR rail between Triton and :class:`parley.asr.rails.service.RecognitionService`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.asr.service import RecognitionService, StreamRequest
-from parley.asr.sessions import SessionTable
-from parley.asr.step import Rail
+from parley.asr.rails.service import RecognitionService, StreamRequest
+from parley.asr.rails.sessions import SessionTable
+from parley.asr.rails.step import Rail
 from parley.inference import struct_tensor, tensor_bytes
 from parley.serving.execution import answer
 from parley.serving.parameters import Parameters

@@ -7,15 +7,15 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from parley.asr import streaming_checkpoint
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.frontend import LogMel
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrFallbackEvent
-from parley.asr.remote import RemoteModels
-from parley.asr.segmentation import PER_MS
-from parley.asr.streaming_finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming_loading import load_recognizer
-from parley.asr.streaming_rail import StreamingLimits, StreamingRail
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.rails.segmentation import PER_MS
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.errors import ModelLoadingError
 from parley.serving.blocking import make_blocking_port
 from parley.serving.counters import Counter
@@ -115,7 +115,7 @@ def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -
     if parameters.choice("frontend", "numpy", ("numpy", "torch")) == "numpy":
         return LogMel(config)
     # Imported only where it is wanted: it takes seconds and hundreds of megabytes.
-    from parley.asr.frontend_torch import TorchLogMel  # noqa: PLC0415
+    from parley.asr.features.frontend_torch import TorchLogMel  # noqa: PLC0415
 
     on_gpu = parameters.choice("device", "cpu", ("cpu", "gpu")) == "gpu"
     return TorchLogMel(config, f"cuda:{device_id}" if on_gpu else "cpu")

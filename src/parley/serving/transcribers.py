@@ -16,7 +16,7 @@ _CLOSE_S = 5.0
 
 
 class PortTranscribers:
-    """:class:`parley.asr.streaming_finals.Transcribers` behind a port, on an event loop of its own.
+    """:class:`parley.asr.streaming.finals.Transcribers` behind a port, on an event loop of its own.
 
     The port bounds how many calls are under way.
     """

@@ -12,7 +12,8 @@ from conftest import built
 
 from export_nemo import main
 from nemo_export import graphs
-from parley.asr import checkpoint, streaming_checkpoint
+from parley.asr import checkpoint
+from parley.asr.streaming import checkpoint as streaming_checkpoint
 
 LOOSE = "{ encoder = 0.2, tokens = 0.9 }"
 ENTRIES = f"""

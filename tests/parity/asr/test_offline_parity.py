@@ -8,10 +8,10 @@ import pytest
 import torch
 from conftest import strategy
 
-from parley.asr.beam import BeamDecoder
-from parley.asr.frontend import LogMel, LogMelStream
-from parley.asr.transducer import TransducerDecoder
-from parley.asr.words import text_of, words_of
+from parley.asr.decoding.beam import BeamDecoder
+from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.decoding.words import text_of, words_of
+from parley.asr.features.frontend import LogMel, LogMelStream
 
 
 def greedy(offline, encoded):

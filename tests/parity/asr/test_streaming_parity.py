@@ -8,8 +8,8 @@ import torch
 from conftest import EXACT, entry_of
 
 from nemo_export import accuracy
-from parley.asr import streaming_checkpoint
-from parley.asr.frontend import LogMel
+from parley.asr.features.frontend import LogMel
+from parley.asr.streaming import checkpoint as streaming_checkpoint
 from tiny.streaming_model import LOOK_AHEADS
 
 

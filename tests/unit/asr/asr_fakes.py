@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.transducer import Tokens
+from parley.asr.decoding.transducer import Tokens
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.local import LocalModels
+from parley.asr.parakeet.local import LocalModels
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPORT = ROOT / "models" / checkpoint.DEFAULT

@@ -7,15 +7,15 @@ from concurrent.futures import Future
 import numpy as np
 from asr_fakes import FEATURES, VOCABULARY, RandomJoint
 
-from parley.asr.cache_aware import CHANNEL, HISTORY, LENGTH, TIME
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.frontend import LogMel
+from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import TranscribeReply
-from parley.asr.streaming_decoder import GreedyStreamingDecoder
-from parley.asr.streaming_finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming_rail import StreamingLimits, StreamingRail
-from parley.asr.streaming_recognition import StreamingRecognizer
-from parley.asr.transducer import TransducerDecoder
+from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME
+from parley.asr.streaming.decoder import GreedyStreamingDecoder
+from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.streaming.recognition import StreamingRecognizer
 from parley.errors import InferenceError
 from parley.protocol import Word
 

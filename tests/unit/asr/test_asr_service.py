@@ -8,10 +8,10 @@ from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
-from parley.asr.rail import UtteranceRail
-from parley.asr.service import RecognitionService, StreamRequest
-from parley.asr.sessions import SessionTable
-from parley.asr.stream import StreamLimits
+from parley.asr.parakeet.rail import UtteranceRail
+from parley.asr.parakeet.stream import StreamLimits
+from parley.asr.rails.service import RecognitionService, StreamRequest
+from parley.asr.rails.sessions import SessionTable
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

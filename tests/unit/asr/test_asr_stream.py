@@ -5,12 +5,12 @@ import pytest
 from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.frontend import LogMel
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.rail import step
-from parley.asr.step import Chunk, Heard
-from parley.asr.stream import AsrStream, DecodeJob, StreamLimits
-from parley.asr.transducer import Tokens
+from parley.asr.parakeet.rail import step
+from parley.asr.parakeet.stream import AsrStream, DecodeJob, StreamLimits
+from parley.asr.rails.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

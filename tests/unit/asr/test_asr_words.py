@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.transducer import Tokens
-from parley.asr.words import confidence_of, text_of, words_of
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.decoding.words import confidence_of, text_of, words_of
 
 VOCABULARY = ("<unk>", "▁hel", "lo", "▁", "w", "orld", ".", "'s", "<blk>")
 CHECKPOINT = Checkpoint(Path(), ParakeetConfig(), VOCABULARY, blank=8)

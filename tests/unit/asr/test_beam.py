@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
 
-from parley.asr.beam import BeamDecoder
-from parley.asr.boosting import PhraseAutomaton, PhraseForest, build, share
-from parley.asr.row_decoders import BeamRows
-from parley.asr.transducer import TransducerDecoder
+from parley.asr.decoding.beam import BeamDecoder
+from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, build, share
+from parley.asr.decoding.row_decoders import BeamRows
+from parley.asr.decoding.transducer import TransducerDecoder
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from parley.asr.boosting import PhraseAutomaton, PhraseForest, build, share
+from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, build, share
 
 TOKENS = 6
 

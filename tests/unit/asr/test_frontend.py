@@ -6,7 +6,7 @@ import pytest
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.frontend import LogMel, LogMelStream, mel_filters, normalize
+from parley.asr.features.frontend import LogMel, LogMelStream, mel_filters, normalize
 
 REFERENCE = files("onnx_asr.preprocessors").joinpath("data")
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from parley.asr.audio_rings import AudioRings
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.frontend import SILENCE, LogMel
-from parley.asr.frontend_batch import BatchedLogMel
-from parley.asr.frontend_torch import TorchLogMel
+from parley.asr.features.audio_rings import AudioRings
+from parley.asr.features.frontend import SILENCE, LogMel
+from parley.asr.features.frontend_batch import BatchedLogMel
+from parley.asr.features.frontend_torch import TorchLogMel
 
 CONFIG = ParakeetConfig(features_size=80, normalize="NA")
 ROOM = 8000

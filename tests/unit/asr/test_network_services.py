@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
 
-from parley.asr.beam import BeamDecoder
-from parley.asr.boosting import build
-from parley.asr.network_services import DecoderService, EncoderService, VadService
-from parley.asr.pieces import piece_inputs, read_states
-from parley.asr.row_decoders import BeamRows, GreedyRows, pack
-from parley.asr.transducer import TransducerDecoder
+from parley.asr.decoding.beam import BeamDecoder
+from parley.asr.decoding.boosting import build
+from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack
+from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.parakeet.pieces import piece_inputs, read_states
+from parley.asr.parakeet.services import DecoderService, EncoderService, VadService
 from parley.errors import InferenceError, InvalidInputError
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from parley.asr.boosting import PhraseAutomaton
-from parley.asr.phrases import MAX_CHARACTERS, MAX_PHRASE_LENGTH, MAX_PHRASES, compile_phrases
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.phrases import MAX_CHARACTERS, MAX_PHRASE_LENGTH, MAX_PHRASES, compile_phrases
 from parley.errors import InvalidMessageError
 
 VOCABULARY = ("<unk>", "▁h", "el", "lo", "▁hello", "hel", "▁", "h", "e", "l", "o", "▁w", "<blk>")

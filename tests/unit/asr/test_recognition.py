@@ -4,13 +4,13 @@ import numpy as np
 import onnx_asr
 import pytest
 
-from parley.asr.frontend import LogMel
-from parley.asr.local import Transcriber
+from parley.asr.decoding.words import text_of
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.rail import step
-from parley.asr.step import Chunk
-from parley.asr.stream import AsrStream, StreamLimits
-from parley.asr.words import text_of
+from parley.asr.parakeet.local import Transcriber
+from parley.asr.parakeet.rail import step
+from parley.asr.parakeet.stream import AsrStream, StreamLimits
+from parley.asr.rails.step import Chunk
 
 TAIL = np.zeros(8000, np.int16)
 

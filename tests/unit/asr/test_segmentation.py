@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parley.asr.segmentation import SpeechTrack, UtteranceAudio, UtteranceBegan, UtteranceEnded, detect
+from parley.asr.rails.segmentation import SpeechTrack, UtteranceAudio, UtteranceBegan, UtteranceEnded, detect
 from parley.errors import InferenceError
 from parley.protocol import VadOptions
 

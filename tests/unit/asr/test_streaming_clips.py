@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from parley.asr import streaming_checkpoint
-from parley.asr.boosting import PhraseAutomaton
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.words import text_of, words_of
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.step import Chunk
-from parley.asr.streaming_finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming_loading import load_recognizer
-from parley.asr.streaming_rail import StreamingLimits, StreamingRail
-from parley.asr.streaming_utterance import StreamingUtterance
-from parley.asr.words import text_of, words_of
+from parley.asr.rails.step import Chunk
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT
 from parley.serving.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder

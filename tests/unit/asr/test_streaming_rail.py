@@ -14,7 +14,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.step import Chunk, Heard
+from parley.asr.rails.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError, OverloadedError
 
 UTTERANCE = ((640, False), (1600, True), (640, False))
@@ -360,7 +360,7 @@ def test_only_the_step_that_asks_for_a_final_text_waits_a_little(monkeypatch):
         waits.append(timeout)
         model.now += timeout
 
-    monkeypatch.setattr("parley.asr.streaming_finals.wait", wait)
+    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     feed(model, speech((400, False)), stream=stream, last=False)
     assert waits == [0.5]
@@ -393,7 +393,7 @@ def test_at_the_end_a_final_text_is_waited_for(ending, monkeypatch):
         waits.append(timeout)
         model.transcribers.answer()
 
-    monkeypatch.setattr("parley.asr.streaming_finals.wait", wait)
+    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     assert waits == []
     _, events = feed(model, speech((20, False)), stream=stream, **ending)

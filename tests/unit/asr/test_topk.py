@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.asr.topk import logsumexp, top_k
+from parley.asr.decoding.topk import logsumexp, top_k
 
 RNG = np.random.default_rng(0)
 

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from parley.asr.topk import top_k  # noqa: E402
-from parley.asr.topk_torch import plain_top_k  # noqa: E402
-from parley.asr.topk_torch import top_k as tensor_top_k  # noqa: E402
+from parley.asr.decoding.topk import top_k  # noqa: E402
+from parley.asr.decoding.topk_torch import plain_top_k  # noqa: E402
+from parley.asr.decoding.topk_torch import top_k as tensor_top_k  # noqa: E402
 
 RNG = np.random.default_rng(0)
 SIZES = pytest.mark.parametrize(("rows", "classes", "k"), [(1, 129, 1), (7, 1025, 4), (3, 40, 40), (0, 5, 2)])
@@ -44,7 +44,7 @@ def kernel():
         pytest.skip("needs the package triton")
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs a GPU or TRITON_INTERPRET=1")
-    from parley.asr import topk_triton
+    from parley.asr.decoding import topk_triton
 
     return topk_triton.top_k, "cuda" if torch.cuda.is_available() else "cpu"
 

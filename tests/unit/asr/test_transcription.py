@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parley.asr.frontend import LogMel
-from parley.asr.local import LocalModels, Transcriber
+from parley.asr.decoding.words import text_of
+from parley.asr.features.frontend import LogMel
 from parley.asr.messages import TranscribeRequest
-from parley.asr.recording import LISTEN, Recording, RecordingLimits
-from parley.asr.transcription import TranscriptionRounds
-from parley.asr.windows import WindowPlan
-from parley.asr.words import text_of
+from parley.asr.parakeet.local import LocalModels, Transcriber
+from parley.asr.transcription.recording import LISTEN, Recording, RecordingLimits
+from parley.asr.transcription.rounds import TranscriptionRounds
+from parley.asr.transcription.windows import WindowPlan
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

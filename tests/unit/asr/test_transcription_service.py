@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from parley.asr.recording import RecordingLimits
-from parley.asr.transcription_service import TranscriptionLimits, TranscriptionService
-from parley.asr.windows import WindowPlan
+from parley.asr.transcription.recording import RecordingLimits
+from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
+from parley.asr.transcription.windows import WindowPlan
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

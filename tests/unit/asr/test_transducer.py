@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint
 
-from parley.asr.boosting import PhraseAutomaton, build
-from parley.asr.transducer import TransducerDecoder, TransducerState, tsallis_confidence
+from parley.asr.decoding.boosting import PhraseAutomaton, build
+from parley.asr.decoding.transducer import TransducerDecoder, TransducerState, tsallis_confidence
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY
@@ -241,8 +241,8 @@ def test_confidence_is_the_published_formula():
 
 
 def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, models, spoken):
-    from parley.asr.frontend import LogMel, normalize
-    from parley.asr.networks import OnnxJoint
+    from parley.asr.features.frontend import LogMel, normalize
+    from parley.asr.parakeet.networks import OnnxJoint
     from parley.serving.onnx import open_session
 
     mel = LogMel(export.config)

@@ -1,0 +1,1 @@
+"""Transducer decoding: greedy, beam, phrase boosting, words with times and confidence."""

@@ -1,0 +1,200 @@
+"""Phrase boosting: scores that favour the phrases a session expects, for many rows at once.
+
+A session's phrases are an automaton after Aho and Corasick (https://doi.org/10.1145/360825.360855)
+over tokens: every token that goes on with a phrase earns the weight, and what a phrase earned that
+was begun but not finished is taken back when the text goes another way. It is NeMo's boosting tree
+(https://arxiv.org/abs/2508.07014) with three differences:
+
+- Every token earns the same. There later ones earn more, which invents phrases where tokens are short.
+- A finished phrase keeps its bonus when a longer one that begins with it or contains it fails.
+- In a beam search too, what tokens earn is taken from other tokens and not from the blank
+  (:func:`share`), so that no phrase is written where nothing is said.
+
+The rows of one call may have different phrases, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.topk import logsumexp
+
+
+@dataclass(frozen=True)
+class PhraseAutomaton:
+    """The phrases of one session, ready to be walked token by token; state 0 is outside all phrases.
+
+    A token for which a state has an arc earns the arc's bonus and leads to its target. For any
+    other token, ``fallback`` takes back what was earned on credit, and the token is then looked up
+    in state 0, where a token without an arc earns nothing and leads back to state 0.
+    """
+
+    arcs: NDArray[np.int32]
+    """``[A, 3]``: state, token, target; sorted by state."""
+    bonus: NDArray[np.float32]
+    """``[A]``, natural logarithms as all scores."""
+    fallback: NDArray[np.float32]
+    """``[S]``, at most 0; that of state 0 is 0."""
+
+    @classmethod
+    def nothing(cls) -> PhraseAutomaton:
+        """The automaton of a session that expects no phrase."""
+        return cls(np.zeros((0, 3), np.int32), np.zeros(0, np.float32), np.zeros(1, np.float32))
+
+
+class _Trie:
+    """Token sequences as a tree; node 0 is the root. A node's parent and ``fail`` come before it."""
+
+    def __init__(self, phrases: Sequence[Sequence[int]], weight: float) -> None:
+        self.children: list[dict[int, int]] = [{}]
+        self.earned = [0.0]
+        self._ends = [False]
+        for tokens in phrases:
+            self._add(tokens, weight)
+        self.fail, self.kept, self.order = self._link()
+
+    def _add(self, tokens: Sequence[int], weight: float) -> None:
+        node = 0
+        for token in tokens:
+            following = self.children[node].get(token)
+            if following is None:
+                following = len(self.children)
+                self.children.append({})
+                self.earned.append(self.earned[node] + weight)
+                self._ends.append(False)
+                self.children[node][token] = following
+            node = following
+        self._ends[node] = bool(tokens)
+
+    def _link(self) -> tuple[list[int], list[float], list[int]]:
+        """Find for each node the longest other node that its path ends with, and what it may keep."""
+        fail, kept, order = [0] * len(self.children), [0.0] * len(self.children), [0]
+        for node in order:  # grows while it is walked: breadth first
+            for token, child in self.children[node].items():
+                order.append(child)
+                if node:
+                    other = fail[node]
+                    while other and token not in self.children[other]:
+                        other = fail[other]
+                    fail[child] = self.children[other].get(token, 0)
+                kept[child] = self.earned[child] if self._ends[child] else max(kept[node], kept[fail[child]])
+        return fail, kept, order
+
+    def credit(self, node: int) -> float:
+        """What is taken back if no phrase goes on after ``node``."""
+        return max(self.earned[node] - self.kept[node], 0.0)
+
+
+def build(phrases: Sequence[Sequence[int]], weight: float) -> PhraseAutomaton:
+    """Make the automaton of token sequences.
+
+    Args:
+        phrases: token ids of each phrase; alternative spellings are phrases of their own.
+        weight: what a token of a phrase earns, as a natural logarithm.
+    """
+    trie = _Trie(phrases, weight)
+    arcs: list[tuple[int, int, int]] = []
+    bonus: list[float] = []
+    # What a state does not continue itself, the ends of its path may; only the root's arcs are
+    # left to the fallback, for there can be many of them.
+    following: list[dict[int, tuple[int, float]]] = [{} for _ in trie.children]
+    for node in trie.order:
+        own = {
+            token: (child, trie.earned[child] - trie.earned[node] + trie.credit(node))
+            for token, child in trie.children[node].items()
+        }
+        inherited = following[trie.fail[node]] if trie.fail[node] else {}
+        following[node] = inherited | own
+    for node, targets in enumerate(following):
+        for token, (target, earned) in sorted(targets.items()):
+            arcs.append((node, token, target))
+            bonus.append(earned - trie.credit(node))
+    fallback = [-trie.credit(node) for node in range(len(trie.children))]
+    return PhraseAutomaton(
+        np.array(arcs, np.int32).reshape(-1, 3), np.array(bonus, np.float32), np.array(fallback, np.float32)
+    )
+
+
+def share(scores: NDArray[np.float32], earned: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Let no bonus raise the probability of all tokens together: what one wins, the others lose.
+
+    A bonus that only takes back is left as it is.
+
+    Args:
+        scores: f32 ``[n, tokens]``, raw scores of the tokens without the blank.
+        earned: f32 ``[n, tokens]``.
+
+    Returns:
+        The bonus for the log probabilities, f32 ``[n, tokens]``.
+    """
+    gain = logsumexp(scores + earned) - logsumexp(scores)
+    return np.asarray(earned - np.maximum(gain, 0.0), np.float32)
+
+
+class PhraseForest:
+    """The automata of all rows of a call; states are counted within each row's own automaton."""
+
+    def __init__(self, automata: Sequence[PhraseAutomaton], tokens: int) -> None:
+        """Join automata.
+
+        Args:
+            automata: one for each row.
+            tokens: size of the vocabulary, without the blank.
+        """
+        sizes = np.array([len(automaton.fallback) for automaton in automata], np.int64)
+        self._offsets = np.cumsum(sizes) - sizes
+        counts = [len(automaton.bonus) for automaton in automata]
+        owners = np.repeat(np.arange(len(automata)), counts)
+        arcs = np.concatenate([automaton.arcs for automaton in automata])
+        states = arcs[:, 0] + self._offsets[owners]
+        self._tokens, self._targets = arcs[:, 1], arcs[:, 2]
+        self._bonus = np.concatenate([automaton.bonus for automaton in automata])
+        self._fallback = np.concatenate([automaton.fallback for automaton in automata])
+        self._first = np.searchsorted(states, np.arange(sizes.sum() + 1))
+        self._root_bonus = np.zeros((len(automata), tokens), np.float32)
+        self._root_targets = np.zeros((len(automata), tokens), np.int32)
+        at_root = arcs[:, 0] == 0
+        self._root_bonus[owners[at_root], self._tokens[at_root]] = self._bonus[at_root]
+        self._root_targets[owners[at_root], self._tokens[at_root]] = self._targets[at_root]
+
+    def scores(self, rows: NDArray[np.int64], states: NDArray[np.int32]) -> NDArray[np.float32]:
+        """What each token would earn: f32 ``[n, tokens]``.
+
+        Args:
+            rows: i64 ``[n]``.
+            states: i32 ``[n]``, where in its phrases each of them stands.
+        """
+        earned = self._root_bonus[rows] - self.credit(rows, states)[:, None]
+        owners, arcs = self._arcs(rows, states)
+        earned[owners, self._tokens[arcs]] = self._bonus[arcs]
+        return earned
+
+    def advance(
+        self, rows: NDArray[np.int64], states: NDArray[np.int32], tokens: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        """Where each of ``n`` rows stands after its token: i32 ``[n]``."""
+        after = self._root_targets[rows, tokens]
+        owners, arcs = self._arcs(rows, states)
+        taken = self._tokens[arcs] == tokens[owners]
+        after[owners[taken]] = self._targets[arcs[taken]]
+        return after
+
+    def credit(self, rows: NDArray[np.int64], states: NDArray[np.int32]) -> NDArray[np.float32]:
+        """What is taken back if the text ends here, f32 ``[n]``: at least 0."""
+        return np.asarray(-self._fallback[self._offsets[rows] + states], np.float32)
+
+    def _arcs(
+        self, rows: NDArray[np.int64], states: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The arcs of all states but the roots, and to which of ``n`` each belongs."""
+        inside = np.flatnonzero(states)
+        nodes = self._offsets[rows[inside]] + states[inside]
+        first = self._first[nodes]
+        counts = self._first[nodes + 1] - first
+        before = np.cumsum(counts) - counts
+        arcs = np.arange(counts.sum()) + np.repeat(first - before, counts)
+        return np.repeat(inside, counts), arcs

@@ -1,0 +1,173 @@
+"""Greedy and beam decoding behind one door, with states that are plain arrays of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.beam import BeamDecoder
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.hypotheses import BeamState, TokenColumns
+from parley.asr.decoding.transducer import JointNetwork, Tokens, TransducerDecoder, TransducerState
+from parley.errors import InvalidInputError
+
+Rows: TypeAlias = Mapping[str, NDArray[Any]]
+"""A decoder's state by name; the first axis of every array is the row."""
+
+_TAILS = ("tail_ids", "tail_frames", "tail_durations", "tail_confidences")
+
+
+class RowDecoder(Protocol):
+    """Turns pieces of encoded speech into tokens."""
+
+    network: JointNetwork
+    blank: int
+
+    def initial(self, rows: int) -> Rows:
+        """The state before the first piece."""
+        ...
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: Rows,
+        *,
+        final: NDArray[np.bool_],
+        boosting: Sequence[PhraseAutomaton] | None,
+    ) -> tuple[list[Tokens], Rows]:
+        """Decode the next piece of every row.
+
+        Args:
+            encoded: f32 ``[B, D, T]``.
+            lengths: i64 ``[B]``, how many of the ``T`` frames are real.
+            state: what the previous piece left.
+            final: bool ``[B]``: no other piece follows.
+            boosting: each row's phrases; None: no row has any.
+
+        Returns:
+            Each row's tokens that no later piece can change, and the next state. A token's frame
+            is negative if an earlier piece had not settled it.
+
+        Raises:
+            InferenceError: the network failed, or its scores cannot be used.
+        """
+        ...
+
+
+class GreedyRows:
+    """:class:`RowDecoder` that takes the best token at every step: every token is settled at once."""
+
+    def __init__(self, decoder: TransducerDecoder) -> None:
+        self._decoder = decoder
+        self.network = decoder.network
+        self.blank = decoder.blank
+
+    def initial(self, rows: int) -> Rows:
+        """See :meth:`RowDecoder.initial`."""
+        return vars(self._decoder.initial_state(rows))
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: Rows,
+        *,
+        final: NDArray[np.bool_],
+        boosting: Sequence[PhraseAutomaton] | None,
+    ) -> tuple[list[Tokens], Rows]:
+        """See :meth:`RowDecoder.decode`."""
+        del final
+        tokens, after = self._decoder.decode(encoded, lengths, TransducerState(**state), boosting)
+        return tokens, vars(after)
+
+
+class BeamRows:
+    """:class:`RowDecoder` by beam search: a piece settles what all readings have in common."""
+
+    def __init__(self, decoder: BeamDecoder) -> None:
+        self._decoder = decoder
+        self.network = decoder.network
+        self.blank = decoder.settings.blank
+
+    def initial(self, rows: int) -> Rows:
+        """See :meth:`RowDecoder.initial`."""
+        return _beam_rows(self._decoder.initial_state(rows))
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        state: Rows,
+        *,
+        final: NDArray[np.bool_],
+        boosting: Sequence[PhraseAutomaton] | None,
+    ) -> tuple[list[Tokens], Rows]:
+        """See :meth:`RowDecoder.decode`."""
+        open_tokens = TokenColumns(*(state[name] for name in _TAILS))
+        others = {name: values for name, values in state.items() if name not in _TAILS}
+        readings, after = self._decoder.decode(
+            encoded, lengths, BeamState(tails=open_tokens, **others), boosting
+        )
+        tokens = [
+            reading.best if last else reading.settled
+            for reading, last in zip(readings, final.tolist(), strict=True)
+        ]
+        return tokens, _beam_rows(after)
+
+
+def _beam_rows(state: BeamState) -> Rows:
+    rows = {name: values for name, values in vars(state).items() if name != "tails"}
+    return rows | dict(zip(_TAILS, state.tails.columns, strict=True))
+
+
+def make_decoder(export: Checkpoint, network: JointNetwork, *, beam_size: int | None = None) -> RowDecoder:
+    """The decoder of an export: by beam search, or greedy without a ``beam_size``."""
+    if beam_size is not None:
+        return BeamRows(BeamDecoder.of(export, network, beam_size=beam_size))
+    return GreedyRows(TransducerDecoder.of(export, network))
+
+
+def pack(state: Rows) -> NDArray[np.uint8]:
+    """All arrays of a state as one: u8 ``[B, size]``."""
+    rows = [np.ascontiguousarray(values).reshape(len(values), -1) for values in state.values()]
+    return np.concatenate([values.view(np.uint8) for values in rows], axis=1)
+
+
+def unpack(packed: NDArray[np.uint8], decoder: RowDecoder) -> Rows:
+    """Undo :func:`pack`.
+
+    Raises:
+        InvalidInputError: it is not a state of this decoder.
+    """
+    template = decoder.initial(1)
+    sizes = [values.nbytes for values in template.values()]
+    if packed.ndim != 2 or packed.shape[1] != sum(sizes):
+        raise InvalidInputError(f"STATE has shape {list(packed.shape)}; it must be [rows, {sum(sizes)}]")
+    parts = np.split(packed, np.cumsum(sizes)[:-1], axis=1)
+    state = {
+        name: np.ascontiguousarray(part).view(values.dtype).reshape(len(packed), *values.shape[1:])
+        for (name, values), part in zip(template.items(), parts, strict=True)
+    }
+    _check(state, decoder.blank)
+    return state
+
+
+def _check(state: Rows, blank: int) -> None:
+    """Refuse numbers that would lead a decoder astray."""
+    highest = {"targets": blank, "tail_ids": blank - 1}
+    if "tail_counts" in state:
+        highest["tail_counts"] = state["tail_ids"].shape[-1]
+        if not (np.isfinite(state["scores"]).any(axis=1) & (state["scores"] < np.inf).all(axis=1)).all():
+            raise InvalidInputError("STATE has no hypothesis")
+    for name in ("targets", "skip", "phrase", "tail_ids", "tail_counts"):
+        values = state.get(name, np.zeros(1, np.int32))
+        if (values < 0).any() or (values > highest.get(name, np.iinfo(np.int32).max)).any():
+            raise InvalidInputError(f"{name} of STATE is out of range")
+    for name in ("hidden", "cell"):
+        if not np.isfinite(state[name]).all():
+            raise InvalidInputError(f"{name} of STATE has values that are not finite")

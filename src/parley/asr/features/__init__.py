@@ -1,0 +1,1 @@
+"""Audio into what the encoders hear: NeMo's log-mel front end."""

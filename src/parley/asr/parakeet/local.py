@@ -1,0 +1,123 @@
+"""The three networks in this process, for whoever needs transcripts without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr import checkpoint
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.row_decoders import RowDecoder, make_decoder
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.decoding.words import words_of
+from parley.asr.features.frontend import LogMel
+from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
+from parley.asr.parakeet.pieces import RowState, piece_inputs, read_states, read_tokens
+from parley.asr.parakeet.services import DecoderService
+from parley.errors import ParleyError
+from parley.protocol import Word
+from parley.serving.batching import Tensors
+from parley.serving.onnx import open_session
+from parley.vad.silero import FILE, SileroVad, bundled_folder
+
+
+class LocalModels:
+    """:class:`parley.asr.parakeet.rail.AcousticModels` on the CPU."""
+
+    def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: RowDecoder) -> None:
+        self._vad = vad
+        self._encoder = encoder
+        self._service = DecoderService(decoder)
+
+    @classmethod
+    def open(cls, export: Checkpoint, *, threads: int = 1, beam_size: int | None = None) -> Self:
+        """Load the networks of an export, and the voice activity network of its package.
+
+        Args:
+            export: whose networks.
+            threads: CPU threads of each network.
+            beam_size: decode by beam search.
+
+        Raises:
+            ModelLoadingError: one of them cannot be loaded.
+        """
+        return cls(
+            SileroVad(open_session(bundled_folder() / FILE, threads=threads)),
+            OnnxEncoder(open_session(export.encoder, threads=threads)),
+            make_decoder(
+                export, OnnxJoint(open_session(export.decoder, threads=threads)), beam_size=beam_size
+            ),
+        )
+
+    def detect(
+        self,
+        windows: NDArray[np.float32],
+        counts: NDArray[np.int32],
+        state: NDArray[np.float32],
+        context: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.vad.silero.SileroVad.detect`."""
+        return self._vad.detect(windows, counts, state, context)
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See :meth:`parley.asr.parakeet.networks.OnnxEncoder.encode`."""
+        return self._encoder.encode(features, lengths)
+
+    def decode_pieces(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        states: Sequence[RowState] | None,
+        *,
+        final: Sequence[bool],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> tuple[list[Tokens], list[RowState]]:
+        """See :meth:`parley.asr.transcription.rounds.TranscriptionModels.decode_pieces`."""
+        outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
+        return read_tokens(outputs), read_states(outputs)
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Tokens]:
+        """See :meth:`parley.asr.parakeet.rail.AcousticModels.decode`."""
+        return read_tokens(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
+
+    def _serve(self, inputs: Tensors) -> Tensors:
+        (outputs,) = self._service.serve([inputs])
+        if isinstance(outputs, ParleyError):
+            raise outputs
+        return outputs
+
+
+class Transcriber:
+    """Whole recordings to words, with the serving code and without segmentation."""
+
+    def __init__(self, folder: Path, *, threads: int = 1) -> None:
+        """Load an export.
+
+        Args:
+            folder: the export (see :mod:`parley.asr.checkpoint`).
+            threads: CPU threads of each network.
+
+        Raises:
+            ModelLoadingError: it cannot be loaded.
+        """
+        self._checkpoint = checkpoint.load(folder)
+        self._models = LocalModels.open(self._checkpoint, threads=threads)
+        self._mel = LogMel(self._checkpoint.config)
+
+    def words(self, audio: NDArray[np.int16]) -> list[Word]:
+        """Recognise a recording: i16 ``[n]``, 16 kHz mono, at least one feature frame (10 ms) long."""
+        features = self._mel.normalized(self._mel.offline(audio.astype(np.float32) / np.float32(32768)))
+        encoded, lengths = self._models.encode(features[None], np.array([features.shape[1]], np.int64))
+        return words_of(self._models.decode(encoded, lengths)[0], self._checkpoint)

@@ -1,0 +1,118 @@
+"""What is said to ``parakeet_decoder``, and what it answers, for encoded speech that comes in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.transducer import Tokens
+from parley.errors import InvalidInputError
+from parley.inference import Tensor
+
+TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT")
+PIECE_OUTPUTS = (*TOKEN_OUTPUTS, "NEXT_STATE")
+_PHRASES = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
+
+RowState: TypeAlias = NDArray[np.uint8]
+"""Where one row's decoding stands: u8 ``[1, n]``, of no meaning but to the decoder."""
+
+
+def piece_inputs(
+    encoded: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    *,
+    states: Sequence[RowState] | None = None,
+    final: Sequence[bool] | None = None,
+    boosting: Sequence[PhraseAutomaton] | None = None,
+) -> dict[str, Tensor]:
+    """The decoder's inputs.
+
+    Args:
+        encoded: f32 ``[B, D, T']``.
+        lengths: i64 ``[B]``, real frames of each row.
+        states: what each row's previous piece left; None: these are the first.
+        final: whether no piece follows; None: none follows any.
+        boosting: each row's phrases; None: no row has any.
+    """
+    inputs: dict[str, Tensor] = {"ENCODED": encoded, "ENCODED_LENGTH": lengths[:, None]}
+    if states is not None:
+        inputs["STATE"] = np.concatenate(states)
+    if final is not None:
+        inputs["FINAL"] = np.array(final, np.bool_)[:, None]
+    if boosting is not None and any(len(automaton.bonus) for automaton in boosting):
+        inputs |= _phrase_inputs(boosting)
+    return inputs
+
+
+def read_tokens(outputs: Mapping[str, Tensor]) -> list[Tokens]:
+    """Each row's tokens, from :data:`TOKEN_OUTPUTS`."""
+    return [
+        Tokens(
+            outputs["TOKENS"][row, :count],
+            outputs["FRAMES"][row, :count],
+            outputs["DURATIONS"][row, :count],
+            outputs["CONFIDENCES"][row, :count],
+        )
+        for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
+    ]
+
+
+def read_states(outputs: Mapping[str, Tensor]) -> list[RowState]:
+    """Each row's state, from ``NEXT_STATE``."""
+    packed = outputs["NEXT_STATE"]
+    return [packed[row : row + 1] for row in range(len(packed))]
+
+
+def _phrase_inputs(boosting: Sequence[PhraseAutomaton]) -> dict[str, Tensor]:
+    """The automata side by side; arcs that are only padding have the state -1."""
+    arcs = max(len(automaton.bonus) for automaton in boosting)
+    states = max(len(automaton.fallback) for automaton in boosting)
+    inputs = {
+        "PHRASE_ARCS": np.full((len(boosting), arcs, 3), -1, np.int32),
+        "PHRASE_BONUS": np.zeros((len(boosting), arcs), np.float32),
+        "PHRASE_FALLBACK": np.zeros((len(boosting), states), np.float32),
+    }
+    for row, automaton in enumerate(boosting):
+        inputs["PHRASE_ARCS"][row, : len(automaton.arcs)] = automaton.arcs
+        inputs["PHRASE_BONUS"][row, : len(automaton.bonus)] = automaton.bonus
+        inputs["PHRASE_FALLBACK"][row, : len(automaton.fallback)] = automaton.fallback
+    return inputs
+
+
+def read_phrases(inputs: Mapping[str, Tensor], tokens: int) -> list[PhraseAutomaton]:
+    """Each row's phrases, from a request's inputs; none where it has none.
+
+    Args:
+        inputs: as :func:`piece_inputs` made them.
+        tokens: size of the vocabulary, without the blank.
+
+    Raises:
+        InvalidInputError: some tensor is missing, or they are not automata over these tokens.
+    """
+    given = [name for name in _PHRASES if name in inputs]
+    if not given:
+        return [PhraseAutomaton.nothing() for _ in inputs["ENCODED"]]
+    if len(given) != len(_PHRASES):
+        raise InvalidInputError(f"{', '.join(given)} without the rest of {', '.join(_PHRASES)}")
+    arcs, bonus, fallback = (inputs[name] for name in _PHRASES)
+    if arcs.ndim != 3 or arcs.shape[2] != 3 or bonus.shape != arcs.shape[:2] or fallback.ndim != 2:
+        raise InvalidInputError("PHRASE_ARCS must be [rows, arcs, 3], PHRASE_BONUS [rows, arcs]")
+    if not fallback.shape[1] or (fallback[:, 0] != 0).any():
+        raise InvalidInputError("PHRASE_FALLBACK must begin with 0")
+    if not (np.isfinite(bonus).all() and np.isfinite(fallback).all()):
+        raise InvalidInputError("PHRASE_BONUS or PHRASE_FALLBACK has values that are not finite")
+    counts = np.count_nonzero(arcs[:, :, 0] >= 0, axis=1).tolist()
+    automata = [
+        PhraseAutomaton(own[:count], earned[:count], back)
+        for own, earned, back, count in zip(arcs, bonus, fallback, counts, strict=True)
+    ]
+    limits = np.array([fallback.shape[1], tokens, fallback.shape[1]])
+    for automaton in automata:
+        ordered = (np.diff(automaton.arcs[:, 0]) >= 0).all()
+        if not ordered or (automaton.arcs < 0).any() or (automaton.arcs >= limits).any():
+            raise InvalidInputError("PHRASE_ARCS are not in order, or lead nowhere")
+    return automata

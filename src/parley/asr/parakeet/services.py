@@ -1,0 +1,222 @@
+"""What ``silero_vad``, ``parakeet_encoder`` and ``parakeet_decoder`` do with their requests.
+
+Each takes the input tensors of all requests of an execution and runs its network once for all of
+their rows. The tensors are those of the models' ``config.pbtxt``, with the batch dimension first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.row_decoders import RowDecoder, Rows, pack, unpack
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.parakeet.networks import OnnxEncoder
+from parley.asr.parakeet.pieces import read_phrases
+from parley.errors import InvalidInputError, ParleyError
+from parley.inference import Tensor
+from parley.serving.batching import Tensors, column, run_together, split_rows, stack_rows
+from parley.vad.silero import SileroVad
+
+
+class VadService:
+    """Probabilities of speech.
+
+    Inputs: ``WINDOWS`` f32 ``[B, W, 512]``, of which each row has ``COUNT`` i32 ``[B, 1]``; ``STATE``
+    f32 ``[B, 2, 128]`` and ``CONTEXT`` f32 ``[B, 64]``, zeros at first. Outputs: ``PROBABILITIES``
+    f32 ``[B, W]``, and ``NEXT_STATE`` and ``NEXT_CONTEXT`` for the next windows.
+    """
+
+    def __init__(self, vad: SileroVad) -> None:
+        self._vad = vad
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """Score the windows of all requests."""
+        return run_together(requests, _check_windows, self._run)
+
+    def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
+        probabilities, state, context = self._vad.detect(
+            stack_rows([request["WINDOWS"] for request in requests]),
+            np.concatenate([column(request["COUNT"], "COUNT") for request in requests]).astype(np.int32),
+            np.concatenate([request["STATE"] for request in requests]),
+            np.concatenate([request["CONTEXT"] for request in requests]),
+        )
+        rows = [len(request["WINDOWS"]) for request in requests]
+        return [
+            {
+                "PROBABILITIES": scored[:, : request["WINDOWS"].shape[1]],
+                "NEXT_STATE": next_state,
+                "NEXT_CONTEXT": next_context,
+            }
+            for request, scored, next_state, next_context in zip(
+                requests,
+                split_rows(probabilities, rows),
+                split_rows(state, rows),
+                split_rows(context, rows),
+                strict=True,
+            )
+        ]
+
+
+class EncoderService:
+    """Encoded speech.
+
+    Inputs: ``FEATURES`` f32 ``[B, bands, T]``, of which each row has ``LENGTH`` i64 ``[B, 1]``
+    frames. Outputs: ``ENCODED`` f32 ``[B, D, T']`` with ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
+    """
+
+    def __init__(self, encoder: OnnxEncoder, bands: int) -> None:
+        self._encoder = encoder
+        self._bands = bands
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real request does not pay for what only the first run does.
+
+        Raises:
+            ParleyError: the network cannot run at all.
+        """
+        frames = 1000
+        self._run(
+            [
+                {
+                    "FEATURES": np.zeros((1, self._bands, frames), np.float32),
+                    "LENGTH": np.array([[frames]], np.int64),
+                }
+            ]
+        )
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """Encode the stretches of all requests."""
+        return run_together(requests, self._check, self._run)
+
+    def _check(self, request: Tensors) -> None:
+        features = request["FEATURES"]
+        if features.ndim != 3 or features.shape[1] != self._bands:
+            raise InvalidInputError(
+                f"FEATURES has shape {list(features.shape)}; it must be [rows, {self._bands}, frames]"
+            )
+        _check_lengths(request, "LENGTH", frames=features.shape[2], minimum=1)
+        _check_finite(features, "FEATURES")
+
+    def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
+        encoded, lengths = self._encoder.encode(
+            stack_rows([request["FEATURES"] for request in requests]),
+            np.concatenate([column(request["LENGTH"], "LENGTH") for request in requests]),
+        )
+        rows = [len(request["FEATURES"]) for request in requests]
+        return [
+            # A request's own rows decide how long its answer is, not its neighbours'.
+            {"ENCODED": outputs[:, :, : own.max()], "ENCODED_LENGTH": own[:, None]}
+            for outputs, own in zip(split_rows(encoded, rows), split_rows(lengths, rows), strict=True)
+        ]
+
+
+class DecoderService:
+    """``ENCODED`` f32 ``[B, D, T']``, ``ENCODED_LENGTH`` i64 ``[B, 1]`` to the tokens of each row.
+
+    Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
+    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
+    into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
+    of each row that no piece follows, which is so without it: only then are tokens given of which
+    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.parakeet.pieces`.
+    """
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        self._decoder = decoder
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real request does not pay for what only the first run does.
+
+        Raises:
+            ParleyError: the network cannot run at all.
+        """
+        silence = np.zeros((1, self._decoder.network.inputs, 1), np.float32)
+        self._run([{"ENCODED": silence, "ENCODED_LENGTH": np.array([[1]], np.int64)}])
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """Decode the pieces of all requests."""
+        return run_together(requests, self._check, self._run)
+
+    def _check(self, request: Tensors) -> None:
+        encoded = request["ENCODED"]
+        if encoded.ndim != 3:
+            raise InvalidInputError(
+                f"ENCODED has shape {list(encoded.shape)}; it must be [rows, width, frames]"
+            )
+        _check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
+        _check_finite(encoded, "ENCODED")
+        if "FINAL" in request:
+            column(request["FINAL"], "FINAL")
+        phrases = read_phrases(request, self._decoder.blank)
+        states = np.array([len(automaton.fallback) for automaton in phrases])
+        if "STATE" in request:
+            at = unpack(request["STATE"], self._decoder)["phrase"].reshape(len(states), -1)
+            if (at >= states[:, None]).any():
+                raise InvalidInputError("STATE is in other phrases than these")
+
+    def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
+        rows = [len(request["ENCODED"]) for request in requests]
+        boosting = [
+            automaton for request in requests for automaton in read_phrases(request, self._decoder.blank)
+        ]
+        states = [self._state(request) for request in requests]
+        tokens, after = self._decoder.decode(
+            stack_rows([request["ENCODED"] for request in requests]),
+            np.concatenate([column(request["ENCODED_LENGTH"], "ENCODED_LENGTH") for request in requests]),
+            {name: np.concatenate([state[name] for state in states]) for name in states[0]},
+            final=np.concatenate([_is_final(request) for request in requests]),
+            boosting=boosting if any(len(automaton.bonus) for automaton in boosting) else None,
+        )
+        ends = np.cumsum(rows).tolist()
+        return [
+            _token_outputs(tokens[end - count : end]) | {"NEXT_STATE": packed}
+            for count, end, packed in zip(rows, ends, split_rows(pack(after), rows), strict=True)
+        ]
+
+    def _state(self, request: Tensors) -> Rows:
+        if "STATE" in request:
+            return unpack(request["STATE"], self._decoder)
+        return self._decoder.initial(len(request["ENCODED"]))
+
+
+def _is_final(request: Tensors) -> NDArray[np.bool_]:
+    if "FINAL" in request:
+        return column(request["FINAL"], "FINAL").astype(np.bool_)
+    return np.ones(len(request["ENCODED"]), np.bool_)
+
+
+def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
+    def padded(values: list[NDArray[Any]], pad: int) -> Tensor:
+        # One column at least: an output without any element is not worth a special case for readers.
+        width = max(1, *(len(value) for value in values))
+        return np.stack([np.pad(value, (0, width - len(value)), constant_values=pad) for value in values])
+
+    return {
+        "TOKENS": padded([row.ids for row in rows], -1),
+        "FRAMES": padded([row.frames for row in rows], -1),
+        "DURATIONS": padded([row.durations for row in rows], 0),
+        "CONFIDENCES": padded([row.confidences for row in rows], 0),
+        "TOKEN_COUNT": np.array([[len(row.ids)] for row in rows], np.int32),
+    }
+
+
+def _check_windows(request: Tensors) -> None:
+    counts = column(request["COUNT"], "COUNT")
+    if (counts < 0).any() or (counts > request["WINDOWS"].shape[1]).any():
+        raise InvalidInputError("COUNT is not within the number of WINDOWS")
+    for name in ("WINDOWS", "STATE", "CONTEXT"):
+        _check_finite(request[name], name)
+
+
+def _check_lengths(request: Tensors, name: str, *, frames: int, minimum: int) -> None:
+    lengths = column(request[name], name)
+    if (lengths < minimum).any() or (lengths > frames).any():
+        raise InvalidInputError(f"{name} must be {minimum} to {frames}")
+
+
+def _check_finite(values: Tensor, name: str) -> None:
+    if not np.isfinite(values).all():
+        raise InvalidInputError(f"{name} has values that are not finite")

@@ -1,0 +1,219 @@
+"""One stream of audio on its way to transcripts, without any model call of its own.
+
+A piece of audio goes through three calls: :meth:`SpeechTrack.accept` of the stream's ``track`` says
+what the voice activity network must look at, :meth:`AsrStream.detected` takes its probabilities and
+says what must be decoded, :meth:`AsrStream.resolve` turns the decoded tokens into events. Whoever
+makes the model calls can so make one for many streams (:mod:`parley.asr.parakeet.rail`).
+
+An utterance is decoded anew, as a whole, for every partial text and for the final one. What is
+longer than ``window_ms`` is cut where it is quietest, and the part before the cut is settled, so
+that neither memory nor the time of one decoding grows with the length of the speech.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.stable import StablePrefix
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.decoding.words import text_of, transcript, words_of
+from parley.asr.features.frontend import LogMel
+from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.parakeet.utterance import UtteranceFeatures
+from parley.asr.rails.segmentation import (
+    FULL_SCALE,
+    PER_MS,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+)
+from parley.errors import InvalidMessageError
+from parley.protocol import Word
+
+MAX_PARTIAL_INTERVAL_MS = 60_000
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """How much of a stream is kept and looked at."""
+
+    preroll_ms: int = 320
+    """Audio before the onset that is decoded too, so that no soft first sound is lost."""
+    window_ms: int = 20_000
+    """Longest audio that is decoded at once."""
+    cut_search_ms: int = 5_000
+    """How far back from the end of a full window the quietest place is looked for."""
+    max_utterance_ms: int = 60_000
+    """Speech without a pause is ended after this time."""
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """A stretch of an utterance that must be encoded and decoded."""
+
+    utterance: int
+    kind: Literal["partial", "settle", "final"]
+    """``settle``: the stretch ends in the middle of an utterance and will not be decoded again."""
+    offset_ms: int
+    """Where the stretch begins in the stream."""
+    features: NDArray[np.float32]
+    """f32 ``[bands, T]``, normalised; ``T`` may be 0."""
+
+
+Step: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
+
+
+def check_options(options: AsrOptions) -> None:
+    """Refuse options that no stream can work with.
+
+    Raises:
+        InvalidMessageError: the interval is out of range.
+    """
+    if not 0 <= options.partial_interval_ms <= MAX_PARTIAL_INTERVAL_MS:
+        raise InvalidMessageError(
+            f"partial_interval_ms is {options.partial_interval_ms}; it must be 0 to {MAX_PARTIAL_INTERVAL_MS}"
+        )
+
+
+class AsrStream:
+    """Everything that is remembered of one stream.
+
+    Its memory is bounded: ``window_ms`` of features, the audio of its ``track``, and the words of
+    ``max_utterance_ms``.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, mel: LogMel, options: AsrOptions, limits: StreamLimits
+    ) -> None:
+        """Start silent.
+
+        Args:
+            checkpoint: vocabulary and frame length.
+            mel: the front end, shared by all streams.
+            options: the client's wishes.
+            limits: the server's.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        check_options(options)
+        self.boosting = compile_phrases(options.phrases, options.phrase_weight, checkpoint.vocabulary)
+        """What the decoder favours."""
+        self._checkpoint = checkpoint
+        self._mel = mel
+        self._options = options
+        self._limits = limits
+        self.track = SpeechTrack(
+            options.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=limits.max_utterance_ms
+        )
+        self._utterance = 0
+        self._features: UtteranceFeatures | None = None
+        self._decoded_at = 0
+        self._settled: list[Word] = []
+        self._last_text = ""
+        self._stable = StablePrefix()
+
+    def fork(self) -> AsrStream:
+        """Return an independent copy, so that a step can be tried and dropped if a model fails."""
+        twin = copy.copy(self)
+        twin.track = self.track.fork()
+        twin._features = self._features.fork() if self._features else None  # noqa: SLF001 - same class
+        twin._settled = list(self._settled)  # noqa: SLF001
+        twin._stable = self._stable.fork()  # noqa: SLF001
+        return twin
+
+    def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
+        """Take the probabilities of the windows that :meth:`SpeechTrack.accept` returned.
+
+        Returns:
+            What happened and what must be decoded, in order, for :meth:`resolve`.
+        """
+        steps: list[Step] = []
+        for happening in self.track.detected(probabilities):
+            if isinstance(happening, UtteranceBegan):
+                self._begin(happening)
+                steps.append(happening.event)
+            elif isinstance(happening, UtteranceAudio):
+                self._hear(steps, happening)
+            else:
+                self._finish(steps, happening)
+        self._add_partial(steps)
+        return steps
+
+    def resolve(self, steps: Sequence[Step], decoded: Sequence[Tokens]) -> list[AsrEvent]:
+        """Turn the steps into events.
+
+        Args:
+            steps: what :meth:`detected` returned.
+            decoded: the tokens of each of its :class:`DecodeJob`, in order.
+        """
+        events: list[AsrEvent] = []
+        results = iter(decoded)
+        for step in steps:
+            if not isinstance(step, DecodeJob):
+                events.append(step)
+                continue
+            words = self._settled + words_of(next(results), self._checkpoint, offset_ms=step.offset_ms)
+            if step.kind == "settle":
+                self._settled = words
+                continue
+            text = text_of(words)
+            stable_words = None
+            if step.kind == "final":
+                self._settled = []
+                self._last_text = ""
+                self._stable = StablePrefix()
+            else:
+                stable_words = self._stable.push(text.split())
+                if text == self._last_text:
+                    continue
+                self._last_text = text
+            events.append(
+                transcript(
+                    step.utterance,
+                    words,
+                    is_final=step.kind == "final",
+                    with_words=self._options.words,
+                    stable_words=stable_words,
+                )
+            )
+        return events
+
+    def _begin(self, began: UtteranceBegan) -> None:
+        self._utterance = began.event.utterance
+        self._decoded_at = began.onset
+        self._features = UtteranceFeatures(self._mel, began.start)
+
+    def _hear(self, steps: list[Step], heard: UtteranceAudio) -> None:
+        """Add audio to the utterance; settle a full window."""
+        assert self._features is not None
+        self._features.push(heard.samples.astype(np.float32) / FULL_SCALE, heard.probability)
+        if self._features.length_ms < self._limits.window_ms:
+            return
+        offset_ms = self._features.start_ms
+        frames = self._features.cut(self._limits.cut_search_ms)
+        steps.append(DecodeJob(self._utterance, "settle", offset_ms, frames))
+
+    def _finish(self, steps: list[Step], ended: UtteranceEnded) -> None:
+        assert self._features is not None
+        steps.append(ended.event)
+        frames = self._features.finish()
+        steps.append(DecodeJob(self._utterance, "final", self._features.start_ms, frames))
+        self._features = None
+
+    def _add_partial(self, steps: list[Step]) -> None:
+        interval = self._options.partial_interval_ms * PER_MS
+        position = self.track.position
+        if self._features is None or interval == 0 or position - self._decoded_at < interval:
+            return
+        self._decoded_at = position
+        steps.append(DecodeJob(self._utterance, "partial", self._features.start_ms, self._features.so_far()))

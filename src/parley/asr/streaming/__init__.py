@@ -1,0 +1,1 @@
+"""Recognition while it is being spoken, by a cache-aware encoder."""

@@ -1,0 +1,113 @@
+"""The cache-aware streaming encoder: a FastConformer that remembers instead of looking again.
+
+Every chunk of ``8 * (R + 1)`` new feature frames goes in together with the few frames before it and
+with the caches that the chunk before left, and ``R + 1`` encoder frames of 80 ms come out. ``R``,
+the look-ahead, is baked into an export: there is one file for each.
+
+See https://arxiv.org/abs/2312.17279.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.streaming.slots import Rows
+from parley.errors import InferenceError, ModelLoadingError
+
+SUBSAMPLING = 8
+"""Feature frames per encoder frame."""
+HISTORY = 9
+"""Feature frames of the past that go in again; their encoder frames are dropped by the export."""
+CHANNEL, TIME, LENGTH = "cache_last_channel", "cache_last_time", "cache_last_channel_len"
+CACHES = (CHANNEL, TIME, LENGTH)
+_OUTPUTS = [
+    "outputs",
+    "encoded_lengths",
+    "cache_last_channel_next",
+    "cache_last_time_next",
+    "cache_last_channel_next_len",
+]
+
+
+class StreamingEncoder(Protocol):
+    """One look-ahead of a streaming encoder."""
+
+    chunk: int
+    """New feature frames that go in at once."""
+    initial: Rows
+    """The caches before the first chunk: one row of each, without the axis of the streams."""
+
+    def encode(
+        self, features: NDArray[np.float32], caches: Rows
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
+        """Encode the next chunk of several streams.
+
+        Args:
+            features: f32 ``[B, bands, 9 + chunk]``, the past first.
+            caches: a row of each cache for every stream.
+
+        Returns:
+            f32 ``[B, D, T]``, i64 ``[B]`` how many of the ``T`` frames are real, and the next caches.
+
+        Raises:
+            InferenceError: the network failed.
+        """
+        ...
+
+
+class CacheAwareEncoder:
+    """:class:`StreamingEncoder` on ONNX Runtime."""
+
+    def __init__(
+        self, session: Any, *, lookahead: int, channel: tuple[int, ...], time: tuple[int, ...]
+    ) -> None:
+        """Use a session of an encoder that was exported for one look-ahead.
+
+        Args:
+            session: with the inputs ``audio_signal`` f32 ``[B, bands, T]``, ``length`` i64 ``[B]``,
+                ``cache_last_channel`` f32 ``[B, layers, left, D]``, ``cache_last_time`` f32
+                ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``.
+            lookahead: ``R``, in encoder frames.
+            channel: shape of ``cache_last_channel`` for one stream.
+            time: shape of ``cache_last_time`` for one stream.
+
+        Raises:
+            ModelLoadingError: the file is not such an encoder.
+        """
+        self._session = session
+        self.chunk = SUBSAMPLING * (lookahead + 1)
+        self.initial: Rows = {
+            CHANNEL: np.zeros(channel, np.float32),
+            TIME: np.zeros(time, np.float32),
+            LENGTH: np.zeros((), np.int64),
+        }
+        shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
+        if missing := [name for name in CACHES if name not in shapes]:
+            raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
+        self._bands = int(shapes["audio_signal"][1])
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real chunk does not pay for what only the first run does.
+
+        Raises:
+            InferenceError: the network cannot run at all.
+        """
+        features = np.zeros((1, self._bands, HISTORY + self.chunk), np.float32)
+        self.encode(features, {name: value[None] for name, value in self.initial.items()})
+
+    def encode(
+        self, features: NDArray[np.float32], caches: Rows
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
+        """See :meth:`StreamingEncoder.encode`."""
+        rows, _, frames = features.shape
+        feed = {"audio_signal": features, "length": np.full(rows, frames, np.int64)} | {
+            name: caches[name] for name in CACHES
+        }
+        try:
+            encoded, lengths, *after = self._session.run(_OUTPUTS, feed)
+        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+            raise InferenceError(f"the streaming encoder failed on {rows} rows: {error}") from error
+        return encoded, lengths, dict(zip(CACHES, after, strict=True))

@@ -1,0 +1,225 @@
+"""The final text of an utterance: the streaming model's own, or that of a model that hears all of it.
+
+A call to such a model is under way while the streams go on, so that a long one holds nobody up.
+Whatever it does, a text comes: another model's, or in the end the streaming model's own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.words import transcript
+from parley.asr.messages import (
+    AsrEvent,
+    AsrFallbackEvent,
+    AsrOptions,
+    TranscribeReply,
+    TranscribeRequest,
+    TranscriptEvent,
+)
+from parley.asr.streaming.utterance import StreamingUtterance
+from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
+from parley.protocol import Word
+
+_log = logging.getLogger(__name__)
+
+
+class Transcribers(Protocol):
+    """Models that take whole recordings."""
+
+    def submit(
+        self, model: str, audio: NDArray[np.int16], request: TranscribeRequest
+    ) -> Future[TranscribeReply]:
+        """Begin to transcribe: i16 ``[n]``. A failure comes with the future, as a ``ParleyError``."""
+        ...
+
+
+@dataclass(frozen=True)
+class FinalsPolicy:
+    """Which model's final text counts."""
+
+    own: str
+    """Name of the streaming model."""
+    finals: str = ""
+    """Model that transcribes every utterance anew; empty: the streaming model's text is final."""
+    fallback: str = ""
+    """Model for the utterances that the streaming model fails at; empty: such a chunk is refused."""
+    deadline_s: float = 2.0
+    """After so long another model's text is not waited for any more."""
+
+    @property
+    def keeps_audio(self) -> bool:
+        """Whether another model may want to hear an utterance."""
+        return bool(self.finals or self.fallback)
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds until a final text is there in any case."""
+        return self.deadline_s * len({self.finals, self.fallback} - {""})
+
+    @property
+    def rescue(self) -> str:
+        """The model that goes on for the streaming model; empty: there is none."""
+        return self.finals or self.fallback
+
+
+class FinalsDesk:
+    """Asks other models, as the policy says, and counts what was replaced."""
+
+    def __init__(
+        self,
+        policy: FinalsPolicy,
+        transcribers: Transcribers,
+        count: Callable[[AsrFallbackEvent], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Follow ``policy``.
+
+        Args:
+            policy: whose text counts.
+            transcribers: the models that it names.
+            count: is told of every model that was replaced.
+            clock: seconds that never go back.
+        """
+        self.policy = policy
+        self.transcribers = transcribers
+        self.clock = clock
+        self._count = count
+
+    def replace(self, utterance: int, from_model: str, to_model: str, error: ParleyError) -> AsrFallbackEvent:
+        """Note that a model was replaced."""
+        _log.warning("%s is replaced by %s: %s", from_model, to_model, error.to_wire())
+        event = AsrFallbackEvent(
+            utterance=utterance, from_model=from_model, to_model=to_model, reason=error.code
+        )
+        self._count(event)
+        return event
+
+
+class FinalText:
+    """The final text of one utterance on its way, with everything there is to tell before it."""
+
+    def __init__(self, desk: FinalsDesk, utterance: StreamingUtterance, options: AsrOptions) -> None:
+        """Begin for an utterance that has ended, but may not be recognised to its end yet."""
+        self._desk = desk
+        self._utterance = utterance
+        self._request = TranscribeRequest(
+            language=options.language,
+            words=options.words,
+            phrases=options.phrases,
+            phrase_weight=options.phrase_weight,
+        )
+        self._models: deque[str] = deque()
+        self._model = ""
+        self._call: Future[TranscribeReply] | None = None
+        self._overdue_at = 0.0
+        self._own: list[Word] = []
+        self._events: list[AsrEvent] = []
+        self._done = False
+        if desk.policy.finals:
+            # Asked before the streaming model comes to the end, so that both work at the same time.
+            self._ask(desk.policy.finals)
+
+    def settle(self, own: list[Word], failed: ParleyError | None) -> None:
+        """The streaming model has done what it can; if it failed, ``own`` are the words until then."""
+        self._own = own
+        policy = self._desk.policy
+        if failed is not None and policy.fallback and policy.fallback != policy.finals:
+            self._models.append(policy.fallback)
+        if self._call is None:
+            self._next()
+
+    @property
+    def call(self) -> Future[TranscribeReply] | None:
+        """What is waited for; None: nothing, the text is there."""
+        return None if self._done else self._call
+
+    @property
+    def overdue_at(self) -> float:
+        """Until when that is waited for (seconds of the desk's clock)."""
+        return self._overdue_at
+
+    def look(self) -> list[AsrEvent] | None:
+        """The text and what there is to tell before it, if it is there; None: not yet."""
+        while not self._done:
+            assert self._call is not None
+            if self._call.done():
+                error = self._take(self._call)
+            elif self._desk.clock() >= self._overdue_at:
+                self._call.cancel()
+                limit = self._desk.policy.deadline_s
+                error = DeadlineExceededError(f"no final text within {limit:g} s")
+            else:
+                return None
+            if error is not None:
+                to_model = self._models[0] if self._models else self._desk.policy.own
+                self._events.append(self._desk.replace(self._utterance.number, self._model, to_model, error))
+                self._next()
+        return self._events
+
+    def _next(self) -> None:
+        if self._models:
+            self._ask(self._models.popleft())
+            return
+        self._finish(
+            transcript(self._utterance.number, self._own, is_final=True, with_words=self._request.words)
+        )
+
+    def _ask(self, model: str) -> None:
+        self._model = model
+        self._overdue_at = self._desk.clock() + self._desk.policy.deadline_s
+        self._call = self._desk.transcribers.submit(model, self._utterance.audio(), self._request)
+
+    def _take(self, call: Future[TranscribeReply]) -> ParleyError | None:
+        """Read the answer of a call that is done; return its error."""
+        if call.cancelled():
+            return ShuttingDownError(f"the call to {self._model} was cut off")
+        error = call.exception()
+        if isinstance(error, ParleyError):
+            return error
+        if error is not None:
+            _log.error("%s failed unexpectedly", self._model, exc_info=error)
+            return ParleyError(str(error))
+        reply = call.result()
+        start_ms = self._utterance.start_ms
+        self._finish(
+            TranscriptEvent(
+                utterance=self._utterance.number,
+                text=reply.text,
+                is_final=True,
+                confidence=reply.confidence,
+                stable_words=len(reply.text.split()),
+                words=[
+                    msgspec.structs.replace(
+                        word, start_ms=word.start_ms + start_ms, end_ms=word.end_ms + start_ms
+                    )
+                    for word in reply.words
+                ],
+            )
+        )
+        return None
+
+    def _finish(self, event: TranscriptEvent) -> None:
+        self._events.append(event)
+        self._done = True
+
+
+def wait_for(texts: Iterable[FinalText], patience_s: float, clock: Callable[[], float]) -> None:
+    """Wait until the texts are there, or ``patience_s`` seconds have passed."""
+    until = clock() + patience_s
+    while True:
+        pending = [text for text in texts if text.look() is None]
+        now = clock()
+        if not pending or now >= until:
+            return
+        limit = min(until, *(text.overdue_at for text in pending)) - now
+        wait([text.call for text in pending if text.call is not None], max(limit, 0.0))

@@ -1,0 +1,270 @@
+"""The rail that recognises speech while it is being spoken, many streams in one step.
+
+A step is one voice activity call for all streams, then rounds of one encoder call for each
+look-ahead and one decoder call, until no stream has a full chunk. Silence does not reach the
+encoder: only an utterance in progress holds a slot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.words import text_of, transcript, words_of
+from parley.asr.messages import AsrOptions
+from parley.asr.parakeet.stream import check_options
+from parley.asr.rails.segmentation import Detector, SpeechTrack, UtteranceAudio, UtteranceBegan
+from parley.asr.rails.step import Chunk, Heard, Work, listen
+from parley.asr.streaming.finals import FinalsDesk, FinalText, wait_for
+from parley.asr.streaming.recognition import StreamingRecognizer
+from parley.asr.streaming.stream import StreamingStream
+from parley.asr.streaming.utterance import StreamingUtterance
+from parley.errors import InvalidMessageError, OverloadedError, ParleyError
+from parley.protocol import Word
+
+
+@dataclass(frozen=True)
+class StreamingLimits:
+    """What every stream gets."""
+
+    preroll_ms: int = 320
+    """Audio before the onset that is recognised too, so that no soft first sound is lost."""
+    max_utterance_ms: int = 60_000
+    """Speech without a pause is ended after this time."""
+    patience_s: float = 0.01
+    """How long a step waits for final texts of other models, which otherwise come with a later one."""
+
+
+@dataclass
+class _Item:
+    """A chunk on its way through the step."""
+
+    work: Work[StreamingStream]
+    utterances: list[StreamingUtterance] = field(default_factory=list)
+    """All that this chunk has audio for, in order."""
+    finals: dict[int, FinalText] = field(default_factory=dict)
+    """Of those that ended, by number."""
+    claimed: list[int] = field(default_factory=list)
+    """Slots of those that began."""
+
+
+class StreamingRail:
+    """:class:`parley.asr.rails.step.Rail` of a cache-aware streaming model."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        recognizer: StreamingRecognizer,
+        detector: Detector,
+        desk: FinalsDesk,
+        *,
+        chunks: Mapping[int, int],
+        default_ms: int,
+        limits: StreamingLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Serve ``checkpoint``.
+
+        Args:
+            checkpoint: whose vocabulary applies.
+            recognizer: holds the slots.
+            detector: the voice activity network.
+            desk: final texts.
+            chunks: feature frames of a chunk by look-ahead (milliseconds).
+            default_ms: look-ahead of streams that do not choose.
+            limits: of each stream.
+            clock: seconds, for timings.
+        """
+        self._checkpoint = checkpoint
+        self._recognizer = recognizer
+        self._detector = detector
+        self._desk = desk
+        self._chunks = dict(chunks)
+        self._default_ms = default_ms
+        self._limits = limits
+        self._clock = clock
+
+    def new_stream(self, options: AsrOptions) -> StreamingStream:
+        """Begin a stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        check_options(options)
+        chosen = self._default_ms if options.lookahead_ms is None else options.lookahead_ms
+        if chosen not in self._chunks:
+            known = ", ".join(map(str, self._chunks))
+            raise InvalidMessageError(f"lookahead_ms is {chosen}; this server has {known}")
+        track = SpeechTrack(
+            options.vad,
+            preroll_ms=self._limits.preroll_ms,
+            max_utterance_ms=self._limits.max_utterance_ms,
+        )
+        boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
+        return StreamingStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
+
+    def release(self, stream: StreamingStream) -> None:
+        """Give back the slot of the utterance that the stream was in."""
+        if stream.utterance is not None and stream.utterance.slot is not None:
+            self._recognizer.release(stream.utterance.slot)
+
+    def step(self, chunks: Sequence[Chunk[StreamingStream]]) -> list[Heard[StreamingStream] | ParleyError]:
+        """Serve all chunks together.
+
+        A chunk fails if voice activity could not be detected, or if its speech could not be
+        recognised and no other model is there to do it. Its stream is then as it was before.
+        """
+        work, vad_ms = listen(chunks, self._detector, self._clock)
+        items = [_Item(item) for item in work]
+        try:
+            for item in items:
+                if item.work.error is None:
+                    self._hear(item)
+            rounds = self._recognizer.recognize([own for item in items for own in item.utterances])
+            for item in items:
+                if item.work.error is None:
+                    self._write_down(item)
+        except BaseException:
+            for item in items:
+                self._undo(item)
+            raise
+        rounds.keep([slot for item in items for slot in self._keep(item)])
+        self._await_finals(items)
+        recognized = {id(utterance) for utterance in rounds.utterances}
+        replies: list[Heard[StreamingStream] | ParleyError] = []
+        for item in items:
+            busy = any(id(utterance) in recognized for utterance in item.utterances)
+            replies.append(
+                item.work.error
+                or Heard(
+                    item.work.stream,
+                    item.work.reply(
+                        item.work.stream.tell(),
+                        vad_ms=vad_ms,
+                        encoder_ms=rounds.encoder_ms if busy else 0.0,
+                        decoder_ms=rounds.decoder_ms if busy else 0.0,
+                        batch=len(chunks),
+                    ),
+                )
+            )
+        return replies
+
+    def _hear(self, item: _Item) -> None:
+        """Give what was spoken to its utterances."""
+        stream = item.work.stream
+        if stream.utterance is not None:
+            item.utterances.append(stream.utterance)
+        for happening in stream.track.detected(item.work.probabilities):
+            if isinstance(happening, UtteranceBegan):
+                stream.utterance = self._begin(item, happening)
+                stream.untold.append(happening.event)
+                continue
+            utterance = stream.utterance
+            assert utterance is not None
+            if isinstance(happening, UtteranceAudio):
+                self._recognizer.write(utterance, happening.samples)
+                utterance.hear(happening.samples)
+            else:
+                utterance.ended = True
+                final = FinalText(self._desk, utterance, stream.options)
+                item.finals[utterance.number] = final
+                stream.untold += [happening.event, final]
+                stream.utterance = None
+
+    def _begin(self, item: _Item, began: UtteranceBegan) -> StreamingUtterance:
+        stream = item.work.stream
+        utterance = StreamingUtterance(
+            began.event.utterance,
+            began.start,
+            chunk=stream.chunk,
+            boosting=stream.boosting,
+            keep_audio=self._desk.policy.keeps_audio,
+        )
+        try:
+            utterance.slot = self._recognizer.acquire()
+            item.claimed.append(utterance.slot)
+        except OverloadedError as error:
+            utterance.failure = error
+        item.utterances.append(utterance)
+        return utterance
+
+    def _write_down(self, item: _Item) -> None:
+        """Note what has become of the utterances: partial texts, final ones, failures."""
+        policy = self._desk.policy
+        failed = [utterance for utterance in item.utterances if utterance.failure is not None]
+        if failed and not policy.rescue:
+            item.work.error = failed[0].failure
+            return
+        for utterance in failed:
+            if not utterance.replaced:
+                utterance.replaced = True
+                self._tell_replaced(item, utterance)
+        for utterance in item.utterances:
+            final = item.finals.get(utterance.number)
+            if final is not None:
+                final.settle(self._words(utterance), utterance.failure)
+            elif utterance.failure is None and item.work.stream.options.partial_interval_ms:
+                self._add_partial(item, utterance)
+
+    def _tell_replaced(self, item: _Item, utterance: StreamingUtterance) -> None:
+        policy = self._desk.policy
+        assert utterance.failure is not None
+        event = self._desk.replace(utterance.number, policy.own, policy.rescue, utterance.failure)
+        untold = item.work.stream.untold
+        final = item.finals.get(utterance.number)
+        untold.insert(untold.index(final) if final else len(untold), event)
+
+    def _add_partial(self, item: _Item, utterance: StreamingUtterance) -> None:
+        if not utterance.take_news():
+            return
+        words = self._words(utterance)
+        text = text_of(words)
+        if text == utterance.reported:
+            return
+        utterance.reported = text
+        with_words = item.work.stream.options.words
+        item.work.stream.untold.append(
+            transcript(utterance.number, words, is_final=False, with_words=with_words)
+        )
+
+    def _words(self, utterance: StreamingUtterance) -> list[Word]:
+        return words_of(utterance.tokens(), self._checkpoint, offset_ms=utterance.start_ms)
+
+    def _keep(self, item: _Item) -> list[int]:
+        """Make the step last: return the slots of utterances that go on, and give the others back."""
+        if item.work.error is not None:
+            self._undo(item)
+            return []
+        kept: list[int] = []
+        for utterance in item.utterances:
+            if utterance.slot is None:
+                continue
+            if utterance.ended or utterance.failure is not None:
+                self._recognizer.release(utterance.slot)
+                utterance.slot = None
+            else:
+                kept.append(utterance.slot)
+        return kept
+
+    def _undo(self, item: _Item) -> None:
+        for slot in item.claimed:
+            self._recognizer.release(slot)
+
+    def _await_finals(self, items: Sequence[_Item]) -> None:
+        """Wait a little for new final texts; where nothing follows, wait for as long as it takes."""
+        alive = [item for item in items if item.work.error is None]
+        urgent = [item for item in alive if item.work.chunk.flush or item.work.chunk.last]
+        wait_for(
+            [text for item in urgent for text in item.work.stream.awaited],
+            self._desk.policy.longest_s,
+            self._desk.clock,
+        )
+        # Only in the step that asks: what takes longer must not hold up one step after the other.
+        wait_for(
+            [text for item in alive for text in item.finals.values()],
+            self._limits.patience_s,
+            self._desk.clock,
+        )

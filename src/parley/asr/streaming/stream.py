@@ -1,0 +1,65 @@
+"""One stream of a streaming recogniser: its speech, and what is still to be told of it."""
+
+from __future__ import annotations
+
+import copy
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.messages import AsrEvent, AsrOptions
+from parley.asr.rails.segmentation import SpeechTrack
+from parley.asr.streaming.finals import FinalText
+from parley.asr.streaming.utterance import StreamingUtterance
+
+
+class StreamingStream:
+    """What is remembered of a stream between two steps.
+
+    Beside its ``track`` and the utterance that is being spoken it holds what waits behind a final
+    text that another model has not yet written: at most what happens until that model's deadline.
+    """
+
+    def __init__(
+        self, track: SpeechTrack, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
+    ) -> None:
+        """Start silent.
+
+        Args:
+            track: cuts the audio into utterances.
+            options: the client's wishes.
+            chunk: feature frames that the encoder takes at once.
+            boosting: phrases that are expected.
+        """
+        self.track = track
+        self.options = options
+        self.chunk = chunk
+        self.boosting = boosting
+        self.utterance: StreamingUtterance | None = None
+        self.untold: list[AsrEvent | FinalText] = []
+
+    def fork(self) -> StreamingStream:
+        """Return an independent copy."""
+        twin = copy.copy(self)
+        twin.track = self.track.fork()
+        twin.utterance = self.utterance.fork() if self.utterance else None
+        twin.untold = list(self.untold)
+        return twin
+
+    @property
+    def awaited(self) -> list[FinalText]:
+        """Final texts that are on their way."""
+        return [item for item in self.untold if isinstance(item, FinalText)]
+
+    def tell(self) -> list[AsrEvent]:
+        """What can be told now: everything up to the first final text that is not there yet."""
+        events: list[AsrEvent] = []
+        while self.untold:
+            item = self.untold[0]
+            if isinstance(item, FinalText):
+                ready = item.look()
+                if ready is None:
+                    break
+                events += ready
+            else:
+                events.append(item)
+            del self.untold[0]
+        return events

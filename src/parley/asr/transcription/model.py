@@ -1,0 +1,114 @@
+"""Triton's requests to ``parakeet_transcribe``, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from parley.asr import checkpoint
+from parley.asr.messages import TranscribeReply
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.transcription.recording import RecordingLimits
+from parley.asr.transcription.rounds import TranscriptionRounds
+from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
+from parley.asr.transcription.windows import WindowPlan
+from parley.errors import ModelLoadingError, ParleyError
+from parley.inference import struct_tensor, tensor_bytes
+from parley.protocol import VadOptions
+from parley.serving.blocking import make_blocking_port
+from parley.serving.parameters import Parameters
+from parley.serving.responder import Responder
+from parley.serving.tensors import read_tensors
+from parley.serving.weights import resolve_weights
+from parley.vad.segmenter import check_options
+
+_CLOSE_S = 15.0
+
+
+class _TritonCaller:
+    """A Triton request as somebody who waits for a transcript."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self.fail = responder.fail
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone away."""
+        return self._responder.cancelled
+
+    def send(self, reply: TranscribeReply) -> None:
+        """Answer and end the request."""
+        self._responder.answer({"REPLY": struct_tensor(reply, batched=True)})
+
+
+class TranscriptionModel:
+    """What ``model.py`` of ``parakeet_transcribe`` runs.
+
+    Parameters of the model:
+        ``window_ms``, ``left_ms``, ``right_ms``: longest audio that is encoded at once, and how
+            much of it is context where longer speech is cut.
+        ``room_ms``: audio of one encoder call.
+        ``pause_ms``: silence that ends a stretch of speech; 0: the recording is not searched for
+            speech, but read from its beginning to its end.
+        ``vad_threshold``, ``preroll_ms``: as in ``parakeet_tdt``.
+        ``max_audio_ms``: longest recording.
+        ``max_pending_ms``: audio that may wait before more is refused.
+        ``languages``: what the checkpoint understands.
+        ``timeout_s``: limit of each call to a network.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        self._pb = pb_utils
+        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+        plan = WindowPlan.of(
+            export.config,
+            window_ms=parameters.integer("window_ms", 30_000),
+            left_ms=parameters.integer("left_ms", 10_000),
+            right_ms=parameters.integer("right_ms", 5_000),
+        )
+        limits = TranscriptionLimits(
+            RecordingLimits(plan, _vad(parameters), parameters.integer("preroll_ms", 320)),
+            parameters.text("languages", "en").split(","),
+            max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
+            max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
+        )
+        self._port = make_blocking_port(pb_utils, parameters)
+        rounds = TranscriptionRounds(
+            RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
+            room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
+        )
+        self._service = TranscriptionService(export, rounds, limits)
+
+    def accept(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; each is answered when it is done."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                tensors = read_tensors(request.inputs())
+                self._service.submit(
+                    tensors["AUDIO"], tensor_bytes(tensors["REQUEST"]), _TritonCaller(responder)
+                )
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                responder.fail(error)
+
+    def close(self) -> None:
+        """Refuse what is not done, and stop."""
+        self._service.close(_CLOSE_S)
+        self._port.close()
+
+
+def _vad(parameters: Parameters) -> VadOptions | None:
+    pause_ms = parameters.integer("pause_ms", VadOptions().silence_ms)
+    if pause_ms == 0:
+        return None
+    threshold = parameters.number("vad_threshold", VadOptions().threshold)
+    options = VadOptions(threshold=threshold, silence_ms=pause_ms)
+    try:
+        check_options(options)
+    except ParleyError as error:
+        raise ModelLoadingError(f"parameters of model {parameters.model}: {error}") from error
+    return options

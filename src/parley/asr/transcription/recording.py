@@ -1,0 +1,204 @@
+"""A recording on its way to a transcript, without any model call of its own.
+
+First the voice activity network hears it, piece by piece, and leaves the *stretches* in which
+somebody speaks. Then each stretch is encoded, in windows if it is long, and decoded, the decoder's
+state going on from window to window. Every stretch begins with a new state, as every utterance
+of a call does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.transducer import Tokens
+from parley.asr.decoding.words import confidence_of, text_of, words_of
+from parley.asr.features.frontend import LogMel, LogMelStream
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.parakeet.pieces import RowState
+from parley.asr.rails.segmentation import FULL_SCALE, PER_MS, SpeechTrack, UtteranceAudio, UtteranceBegan
+from parley.asr.transcription.windows import Window, WindowPlan
+from parley.errors import ParleyError
+from parley.protocol import VadOptions, Word
+
+LISTEN = 160_000
+"""Samples that the voice activity network hears at once: 10 s."""
+
+
+@dataclass(frozen=True)
+class RecordingLimits:
+    """How a recording is cut into what is recognised at once."""
+
+    plan: WindowPlan
+    vad: VadOptions | None
+    """Which pauses part stretches; None: the whole recording is one stretch."""
+    preroll_ms: int = 320
+    """Audio before the onset that belongs to a stretch too, so that no soft first sound is lost."""
+
+
+@dataclass
+class Stretch:
+    """A part of a recording in which somebody speaks."""
+
+    mel: LogMel
+    samples: NDArray[np.int16]
+    offset_ms: int
+    """Where it begins in the recording."""
+    windows: deque[Window]
+    state: RowState | None = None
+    """The decoder's state after the windows so far."""
+    _stream: LogMelStream = field(init=False)
+    _frames: NDArray[np.float32] = field(init=False)
+    _first: int = 0
+    _heard: int = 0
+    _tokens: list[Tokens] = field(default_factory=list)
+    _decoded: int = 0
+
+    def __post_init__(self) -> None:
+        """Start the front end."""
+        self._stream = LogMelStream(self.mel)
+        self._frames = np.zeros((self.mel.bands, 0), np.float32)
+
+    def features(self, window: Window) -> NDArray[np.float32]:
+        """The window's features, normalised: f32 ``[bands, T]``; windows must be asked for in order.
+
+        A stretch without a single frame gives one frame of silence.
+        """
+        # A frame needs audio up to the end of its FFT, which is centred on it.
+        needed = min(window.end * self.mel.hop + self.mel.n_fft, len(self.samples))
+        new = [self._stream.push(self.samples[self._heard : needed].astype(np.float32) / FULL_SCALE)]
+        if needed == len(self.samples) > self._heard:
+            new.append(self._stream.finish())
+        self._heard = needed
+        drop = window.start - self._first
+        self._frames = np.concatenate([self._frames[:, drop:], *new], axis=1)
+        self._first = window.start
+        frames = self.mel.normalized(self._frames[:, : window.end - window.start])
+        return frames if frames.shape[1] else np.zeros((self.mel.bands, 1), np.float32)
+
+    def decoded(self, tokens: Tokens, frames: int, state: RowState) -> None:
+        """Take what the next ``frames`` encoded frames said, and the decoder's state after them."""
+        self._tokens.append(
+            Tokens(tokens.ids, tokens.frames + self._decoded, tokens.durations, tokens.confidences)
+        )
+        self._decoded += frames
+        self.state = state
+
+    def words(self, checkpoint: Checkpoint) -> list[Word]:
+        """What was said in it so far."""
+        if not self._tokens:
+            return []
+        columns = zip(*((t.ids, t.frames, t.durations, t.confidences) for t in self._tokens), strict=True)
+        return words_of(Tokens(*map(np.concatenate, columns)), checkpoint, offset_ms=self.offset_ms)
+
+
+class Recording:
+    """The recording, and how far it has come."""
+
+    def __init__(
+        self,
+        audio: NDArray[np.int16],
+        request: TranscribeRequest,
+        checkpoint: Checkpoint,
+        mel: LogMel,
+        limits: RecordingLimits,
+    ) -> None:
+        """Begin.
+
+        Args:
+            audio: i16 ``[n]``, 16 kHz mono.
+            request: the caller's wishes.
+            checkpoint: vocabulary and frame length.
+            mel: the front end, shared by all recordings.
+            limits: the server's.
+
+        Raises:
+            InvalidMessageError: the phrases cannot be used.
+        """
+        self.request = request
+        self.boosting = compile_phrases(request.phrases, request.phrase_weight, checkpoint.vocabulary)
+        self.encoder_ms = self.decoder_ms = 0.0
+        self.error: ParleyError | None = None
+        """Why it cannot be finished."""
+        self.track: SpeechTrack | None = None
+        self._audio = audio
+        self._checkpoint = checkpoint
+        self._mel = mel
+        self._plan = limits.plan
+        self._stretches: list[Stretch] = []
+        self._current = 0
+        self._spoken: tuple[int, int] | None = None
+        if limits.vad is None:
+            self._add_stretch(0, len(audio))
+        else:
+            self.track = SpeechTrack(
+                limits.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=len(audio) // PER_MS + 1
+            )
+
+    @property
+    def samples(self) -> int:
+        """Length of the recording."""
+        return len(self._audio)
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is recognised."""
+        return self.track is None and self._current == len(self._stretches)
+
+    def listen(self) -> NDArray[np.float32]:
+        """Give the next piece to the voice activity network: its windows, f32 ``[W, 512]``."""
+        assert self.track is not None
+        begin = self.track.received
+        piece = self._audio[begin : begin + LISTEN]
+        return self.track.accept(piece, flush=begin + len(piece) == len(self._audio))
+
+    def heard(self, probabilities: NDArray[np.float32]) -> None:
+        """Take the probabilities of what :meth:`listen` gave."""
+        assert self.track is not None
+        for happening in self.track.detected(probabilities):
+            if isinstance(happening, UtteranceBegan):
+                self._spoken = (happening.start, happening.start)
+            elif isinstance(happening, UtteranceAudio):
+                assert self._spoken is not None
+                self._spoken = (self._spoken[0], self._spoken[1] + len(happening.samples))
+            else:
+                assert self._spoken is not None
+                self._add_stretch(*self._spoken)
+        if self.track.received == len(self._audio):
+            self.track = None
+
+    def next_window(self) -> tuple[Stretch, Window] | None:
+        """The next window to encode, in order; None when there is none (yet)."""
+        while self.track is None and self._current < len(self._stretches):
+            stretch = self._stretches[self._current]
+            if stretch.windows:
+                return stretch, stretch.windows[0]
+            self._current += 1
+        return None
+
+    def reply(self) -> TranscribeReply:
+        """The transcript of a recording that is :attr:`done`."""
+        words = [word for stretch in self._stretches for word in stretch.words(self._checkpoint)]
+        return TranscribeReply(
+            text=text_of(words),
+            confidence=confidence_of(words),
+            words=words if self.request.words else [],
+            duration_ms=self.samples // PER_MS,
+            encoder_ms=round(self.encoder_ms, 3),
+            decoder_ms=round(self.decoder_ms, 3),
+        )
+
+    def _add_stretch(self, start: int, end: int) -> None:
+        self._stretches.append(
+            Stretch(
+                self._mel,
+                self._audio[start:end],
+                start // PER_MS,
+                deque(self._plan.windows((end - start) // self._mel.hop)),
+            )
+        )
