@@ -9,7 +9,17 @@
     │   ├── UnsupportedSampleRateError   unsupported_sample_rate
     │   ├── UnsupportedLanguageError     unsupported_language
     │   ├── UnsupportedVoiceError        unsupported_voice
-    │   └── UnknownToolCallError         unknown_tool_call
+    │   ├── UnknownToolCallError         unknown_tool_call
+    │   ├── ReferenceAudioError          invalid_reference
+    │   │   ├── ReferenceTooShortError   reference_too_short
+    │   │   ├── ReferenceTooLongError    reference_too_long
+    │   │   ├── ReferenceClippedError    reference_clipped
+    │   │   ├── ReferenceTooQuietError   reference_too_quiet
+    │   │   └── ReferenceNotMonoError    reference_not_mono
+    │   ├── ConsentMissingError          consent_missing
+    │   ├── VoiceExistsError             voice_exists
+    │   ├── TooManyVoicesError           too_many_voices
+    │   └── NotPermittedError            not_permitted
     ├── SessionError
     │   ├── SessionExistsError           session_exists
     │   ├── SessionNotFoundError         session_not_found
@@ -24,6 +34,8 @@
     ├── ToolTimeoutError                 tool_timeout         retryable
     ├── AudioDroppedError                audio_dropped        retryable
     ├── AsrFallbackError                 asr_fallback
+    ├── VoiceDamagedError                voice_damaged
+    ├── VoiceStoreError                  voice_store_failed   retryable
     └── ModelLoadingError                model_loading_failed
         └── WeightsNotFoundError (FileNotFoundError)  weights_not_found
 
@@ -86,6 +98,66 @@ class UnknownToolCallError(InvalidInputError):
     """A tool response for a call that is not waiting for one."""
 
     code = "unknown_tool_call"
+
+
+class ReferenceAudioError(InvalidInputError):
+    """A recording from which no voice can be made."""
+
+    code = "invalid_reference"
+
+
+class ReferenceTooShortError(ReferenceAudioError):
+    """The recording holds too little speech for a voice."""
+
+    code = "reference_too_short"
+
+
+class ReferenceTooLongError(ReferenceAudioError):
+    """The recording lasts longer than a voice can be made of."""
+
+    code = "reference_too_long"
+
+
+class ReferenceClippedError(ReferenceAudioError):
+    """The recording was made too loud: its peaks are cut off."""
+
+    code = "reference_clipped"
+
+
+class ReferenceTooQuietError(ReferenceAudioError):
+    """The recording is silent, or too quiet for a voice."""
+
+    code = "reference_too_quiet"
+
+
+class ReferenceNotMonoError(ReferenceAudioError):
+    """The recording has more than one channel."""
+
+    code = "reference_not_mono"
+
+
+class ConsentMissingError(InvalidInputError):
+    """The server makes voices only of recordings that come with the speaker's consent."""
+
+    code = "consent_missing"
+
+
+class VoiceExistsError(InvalidInputError):
+    """Another voice has this id."""
+
+    code = "voice_exists"
+
+
+class TooManyVoicesError(InvalidInputError):
+    """The store holds as many voices as it may."""
+
+    code = "too_many_voices"
+
+
+class NotPermittedError(InvalidInputError):
+    """The server's operator does not permit this."""
+
+    code = "not_permitted"
 
 
 class SessionError(ParleyError):
@@ -180,6 +252,19 @@ class AsrFallbackError(ParleyError):
     """A speech model failed or was late; another one transcribes the utterance, and nothing is lost."""
 
     code = "asr_fallback"
+
+
+class VoiceDamagedError(ParleyError):
+    """A stored voice is not what was stored, or not a voice."""
+
+    code = "voice_damaged"
+
+
+class VoiceStoreError(ParleyError):
+    """The place where voices are kept failed or was late."""
+
+    code = "voice_store_failed"
+    retryable = True
 
 
 class ModelLoadingError(ParleyError):

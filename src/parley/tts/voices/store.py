@@ -1,0 +1,51 @@
+"""The store of voices that a model's settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parley.serving.parameters import Parameters
+from parley.serving.weights import models_dir
+from parley.tts.voices.base import VoiceStore, VoiceSummary
+from parley.tts.voices.cache import CachedStore
+from parley.tts.voices.kept import ObjectVoiceStore
+from parley.tts.voices.layers import LayeredStore
+from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.voice import MAX_VOICE_BYTES
+
+__all__ = ["VOICES_VARIABLE", "VoiceStore", "VoiceSummary", "open_store"]
+
+VOICES_VARIABLE = "PARLEY_VOICES"
+_BUILT_IN = "voices"
+
+
+def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStore:
+    """The store that a model's settings name, behind a cache.
+
+    The store is named by the environment variable ``PARLEY_VOICES`` (for all models of a server),
+    else by the parameter ``voices``, else it is the folder ``voices`` in
+    :func:`parley.serving.weights.models_dir`. A relative name is a folder in there.
+
+    Parameters of the model:
+        ``voices``: see above.
+        ``max_voices``: that the store takes.
+        ``cached_voices``: in memory.
+        ``voice_refresh_s``: seconds until a changed voice is noticed.
+
+    Args:
+        parameters: of the model.
+        weights: the folder of a checkpoint; voices in its folder ``voices`` are built in.
+    """
+    name = parameters.environment.get(VOICES_VARIABLE) or parameters.text("voices", "voices")
+    store: VoiceStore = ObjectVoiceStore(
+        FolderObjects(models_dir(parameters) / name, MAX_VOICE_BYTES),
+        max_voices=parameters.integer("max_voices", 1_000, minimum=1),
+    )
+    if weights is not None:
+        objects = FolderObjects(weights / _BUILT_IN, MAX_VOICE_BYTES)
+        store = LayeredStore(ObjectVoiceStore(objects, built_in=True), store)
+    return CachedStore(
+        store,
+        max_voices=parameters.integer("cached_voices", 64, minimum=1),
+        refresh_s=parameters.number("voice_refresh_s", 30.0),
+    )

@@ -1,0 +1,206 @@
+"""One voice: what T3 and S3Gen have to know of a speaker, and its file.
+
+The file is safetensors and nothing else, so that reading one can never run code. Its tensors have
+the names of :class:`Voice`'s fields; the details are JSON in the header's metadata. A file is read
+only if every tensor has the shape, the type and the range that the models take.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
+
+FORMAT_VERSION = 1
+MAX_VOICE_BYTES = 4 << 20
+TOKENS_PER_SECOND = 25
+MAX_PROMPT_TOKENS = 30 * TOKENS_PER_SECOND
+"""Of either prompt; what a model uses of them is a setting of that model."""
+SPEECH_CODES = 6561
+T3_SPEAKER_SIZE = 256
+S3GEN_SPEAKER_SIZE = 192
+MEL_BANDS = 80
+FRAMES_PER_TOKEN = 2
+
+_METADATA = "parley_voice"
+_NAMES = ("speaker_embedding", "t3_prompt_tokens", "speaker", "prompt_tokens", "prompt_mel")
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_CHECK_VALUES = 1e4  # larger numbers are no embedding and no logarithm of a spectrum
+
+Variant: TypeAlias = Literal["original", "multilingual", "turbo"]
+F32: TypeAlias = NDArray[np.float32]
+I32: TypeAlias = NDArray[np.int32]
+
+
+class VoiceDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people want to know of a voice."""
+
+    name: str = ""
+    languages: list[str] = []
+    """That the speaker was heard in; empty: not said. Voices speak every language of the model."""
+    description: str = ""
+    consent: str = ""
+    """The speaker's consent, in the words that came with the recording."""
+    version: int = FORMAT_VERSION
+    """Of the file's format."""
+    checkpoint: str = ""
+    """The first 16 hexadecimal digits of the SHA-256 of the networks that made it."""
+    variant: Variant = "original"
+    """The T3 for which ``t3_prompt_tokens`` were cut."""
+    reference_s: float = 0.0
+    """Seconds of the recording."""
+    warnings: list[str] = []
+    """What was not good about the recording, for example ``noisy``."""
+    created: str = ""
+    """When it was made, as ISO 8601 in UTC."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What the models have to know of a speaker."""
+
+    voice_id: str
+    speaker_embedding: F32
+    """``[256]``, of the voice encoder, for T3."""
+    t3_prompt_tokens: I32
+    """``[n]`` speech tokens of the recording's beginning, for T3; n may be 0."""
+    speaker: F32
+    """``[192]``, x-vector, for S3Gen."""
+    prompt_tokens: I32
+    """``[P]`` speech tokens of the reference, for S3Gen."""
+    prompt_mel: F32
+    """``[2P, 80]``, logarithmic mel spectrogram of the reference, for S3Gen."""
+    details: VoiceDetails = field(default_factory=VoiceDetails)
+
+
+def check_voice_id(voice_id: str) -> str:
+    """``voice_id`` itself, if a voice can have it.
+
+    Raises:
+        UnsupportedVoiceError: it is not made of 1 to 64 of ``a-z 0-9 _ -``, or begins with a mark.
+    """
+    if not _ID.fullmatch(voice_id):
+        raise UnsupportedVoiceError(
+            f"{voice_id[:80]!r} is no voice id: 1 to 64 of a-z, 0-9, _ and -, the first a letter or a digit"
+        )
+    return voice_id
+
+
+def write_voice(voice: Voice) -> bytes:
+    """The file of a voice.
+
+    Raises:
+        UnsupportedVoiceError: its id is not usable.
+        VoiceDamagedError: a tensor has a wrong shape, type or value.
+    """
+    check_voice_id(voice.voice_id)
+    _check(voice)
+    tensors = {name: np.ascontiguousarray(getattr(voice, name)) for name in _NAMES}
+    details = msgspec.json.encode(voice.details).decode()
+    # One entry: the library writes more in an order that changes, and with it the file's hash.
+    data = safetensors.save(tensors, metadata={_METADATA: details})
+    if len(data) > MAX_VOICE_BYTES:
+        raise VoiceDamagedError(f"voice {voice.voice_id} takes {len(data)} bytes; at most {MAX_VOICE_BYTES}")
+    return data
+
+
+def read_voice(data: bytes, voice_id: str) -> Voice:
+    """The voice in a file.
+
+    Args:
+        data: the file.
+        voice_id: the id under which it is kept. The file may have been made under another.
+
+    Raises:
+        UnsupportedVoiceError: the id is not usable.
+        VoiceDamagedError: the file is not one of a voice, or one that a newer version wrote.
+    """
+    check_voice_id(voice_id)
+    details = read_details(data, voice_id)
+    try:
+        tensors = safetensors.load(data)
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise VoiceDamagedError(f"voice {voice_id} cannot be read: {error}") from error
+    if set(tensors) != set(_NAMES):
+        raise VoiceDamagedError(f"voice {voice_id} holds {', '.join(sorted(tensors)) or 'no tensors'}")
+    voice = Voice(voice_id, **{name: tensors[name] for name in _NAMES}, details=details)
+    _check(voice)
+    for name in _NAMES:
+        getattr(voice, name).setflags(write=False)  # one voice serves many utterances
+    return voice
+
+
+def read_details(data: bytes, voice_id: str) -> VoiceDetails:
+    """The details in a voice's file; its tensors are not looked at.
+
+    Raises:
+        VoiceDamagedError: the file is not one of a voice, or one that a newer version wrote.
+    """
+    if len(data) > MAX_VOICE_BYTES:
+        raise VoiceDamagedError(f"voice {voice_id} has {len(data)} bytes; at most {MAX_VOICE_BYTES} are read")
+    try:
+        (size,) = struct.unpack_from("<Q", data)
+        header: dict[str, Any] = msgspec.json.decode(data[8 : 8 + size])
+        details = msgspec.json.decode(header["__metadata__"][_METADATA], type=VoiceDetails)
+    except (struct.error, msgspec.MsgspecError, LookupError, TypeError, RecursionError, ValueError) as error:
+        raise VoiceDamagedError(f"voice {voice_id} is not the file of a voice: {error!r}") from error
+    if details.version > FORMAT_VERSION:
+        raise VoiceDamagedError(
+            f"voice {voice_id} has format {details.version}; this version reads up to {FORMAT_VERSION}"
+        )
+    return details
+
+
+def check_details(details: VoiceDetails, *, max_characters: int = 2_000) -> None:
+    """Refuse details that are too long to be kept.
+
+    Raises:
+        InvalidMessageError: a text or a list is too long.
+    """
+    for name, text, most in (
+        ("name", details.name, 100),
+        ("description", details.description, max_characters),
+        ("consent", details.consent, max_characters),
+    ):
+        if len(text) > most:
+            raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are kept")
+    if len(details.languages) > 50 or any(len(language) > 20 for language in details.languages):
+        raise InvalidMessageError("languages must be at most 50 codes such as 'en'")
+
+
+def _check(voice: Voice) -> None:
+    prompt = len(voice.prompt_tokens)
+    try:
+        _tensor("speaker_embedding", voice.speaker_embedding, (T3_SPEAKER_SIZE,))
+        _tensor("speaker", voice.speaker, (S3GEN_SPEAKER_SIZE,))
+        _tensor("prompt_mel", voice.prompt_mel, (FRAMES_PER_TOKEN * prompt, MEL_BANDS))
+        _tokens("prompt_tokens", voice.prompt_tokens, least=1)
+        _tokens("t3_prompt_tokens", voice.t3_prompt_tokens, least=0)
+    except ValueError as error:
+        raise VoiceDamagedError(f"voice {voice.voice_id}: {error}") from error
+
+
+def _tensor(name: str, tensor: F32, shape: tuple[int, ...]) -> None:
+    if tensor.dtype != np.float32 or tensor.shape != shape:
+        raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be float32 {list(shape)}")
+    if not (np.abs(tensor) < _CHECK_VALUES).all():  # false for what is not a number, too
+        raise ValueError(f"{name} holds values that are not finite or far too large")
+
+
+def _tokens(name: str, tokens: I32, least: int) -> None:
+    if tokens.dtype != np.int32 or tokens.ndim != 1 or not least <= len(tokens) <= MAX_PROMPT_TOKENS:
+        raise ValueError(
+            f"{name} is {tokens.dtype} {list(tokens.shape)}; it must be int32 "
+            f"[{least} to {MAX_PROMPT_TOKENS}]"
+        )
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < SPEECH_CODES:
+        raise ValueError(f"{name} holds numbers outside 0 to {SPEECH_CODES - 1}")
