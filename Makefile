@@ -48,8 +48,10 @@ test-unit: setup ## Run the tests that need no server
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(ARGS)
 
-test-parity: setup-export ## Compare with NeMo itself, on models that it builds
-	@.venv-export/bin/python -m pytest -c tests/parity/asr/pytest.ini tests/parity/asr $(ARGS)
+test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts themselves, on small models
+	@status=0; for part in asr tts; do \
+	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
+	done; exit $$status
 
 check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .

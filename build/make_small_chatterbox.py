@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from chatterbox.small_s3gen import write_small_s3gen
-from chatterbox.small_t3 import CHECKPOINTS, write_small_t3
+from chatterbox_export.small_s3gen import write_small_s3gen
+from chatterbox_export.small_t3 import CHECKPOINTS, write_small_t3
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "build"))
 
-from chatterbox.small_s3gen import write_small_s3gen  # noqa: E402
+from chatterbox_export.small_s3gen import write_small_s3gen  # noqa: E402
 from parley.tts.s3gen import checkpoint  # noqa: E402
 from parley.tts.s3gen.flow import Voice  # noqa: E402
 from parley.tts.s3gen.synthesizer import Job, Synthesizer  # noqa: E402

@@ -29,6 +29,9 @@ class Environment(NamedTuple):
     libraries: tuple[Library, ...]
     check: str
     """Python code that fails if the environment is not usable."""
+    apart: tuple[str, ...] = ()
+    """Locks whose packages go into the environment's folder ``apart``: found by all, they would disturb
+    the others. Programs that want them put that folder on their path."""
     project: bool = True
     """Whether Parley itself is installed in it, with the torch that it needs."""
 
@@ -47,7 +50,11 @@ TALK = SERVE._replace(
     check=SERVE.check + "\nimport sounddevice",
 )
 EXPORT = Environment(
-    ".venv-export", ("export.txt",), (), "import nemo, numpy, onnx, parley, torch, transformers"
+    ".venv-export",
+    ("export.txt",),
+    (),
+    "import nemo, numpy, onnx, parley, sherpa_onnx, torch, transformers",
+    apart=("chatterbox.txt",),
 )
 
 PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False)
@@ -61,7 +68,7 @@ def locks_folder(root: Path) -> Path:
 def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     """What an environment is made from: each file's hash changes when it must be made anew."""
     paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt"]
-    paths += [locks_folder(root) / name for name in environment.locks]
+    paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     return {**found, "uv": UV_VERSION}
 
@@ -116,9 +123,11 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         _create(uv, folder, chosen)
 
     target = ("--python", str(python))
-    progress.step(f"installing the packages of {', '.join(environment.locks)}")
-    locks = [option for name in environment.locks for option in ("-r", str(locks_folder(root) / name))]
-    uv.install(*target, "--no-deps", *locks)
+    progress.step(f"installing the packages of {', '.join(environment.locks + environment.apart)}")
+    uv.install(*target, "--no-deps", *_from_locks(root, environment.locks))
+    if environment.apart:
+        place = ("--target", str(folder / "apart"))
+        uv.install(*target, *place, "--no-deps", *_from_locks(root, environment.apart))
 
     if environment.project:
         progress.step("installing torch for CPUs")
@@ -130,6 +139,10 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))
+
+
+def _from_locks(root: Path, names: tuple[str, ...]) -> list[str]:
+    return [option for name in names for option in ("-r", str(locks_folder(root) / name))]
 
 
 def _create(uv: Uv, folder: Path, chosen: str) -> None:
@@ -181,7 +194,8 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     """
     uv = Uv(root)
     uv.prepare()
-    wheels = ("--only-binary=:all:", "--override=overrides.txt")  # numpy 1, for Triton
+    without = "--excludes=excludes.txt"
+    wheels = (without, "--only-binary=:all:", "--override=overrides.txt")  # numpy 1, for Triton
     common = (
         "--python-version=3.11",
         "--python-platform=x86_64-manylinux_2_35",
@@ -189,7 +203,6 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         "--no-header",
         "--no-emit-index-url",
         "--no-emit-find-links",
-        "--excludes=excludes.txt",
         "--quiet",
     )
     # The main index only: a mirror with some of a version's files would make a lock with some of
@@ -198,8 +211,9 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("serve", wheels),
         ("dev", wheels),
         ("talk", wheels),
-        ("export", ()),
-        ("peers", wheels[:1]),
+        ("export", (without,)),
+        ("chatterbox", ("--no-deps",)),
+        ("peers", wheels[:2]),
     ):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))

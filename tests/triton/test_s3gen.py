@@ -25,7 +25,7 @@ SAMPLES_PER_TOKEN = 960
 
 
 def write_weights(folder):
-    path = Path(__file__).parents[2] / "build" / "chatterbox" / "small_s3gen.py"
+    path = Path(__file__).parents[2] / "build" / "chatterbox_export" / "small_s3gen.py"
     spec = importlib.util.spec_from_file_location("small_s3gen", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

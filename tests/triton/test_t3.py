@@ -33,7 +33,7 @@ LONG_SEED = 1
 
 
 def write_weights(folder):
-    path = Path(__file__).parents[2] / "build" / "chatterbox" / "small_t3.py"
+    path = Path(__file__).parents[2] / "build" / "chatterbox_export" / "small_t3.py"
     spec = importlib.util.spec_from_file_location("small_t3", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

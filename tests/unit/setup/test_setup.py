@@ -179,7 +179,7 @@ def checkout(tmp_path):
     """A folder with locks, and an environment as a finished set-up leaves it."""
     locks = tmp_path / "build" / "requirements"
     locks.mkdir(parents=True)
-    for name in ("serve.txt", "dev.txt", "talk.txt", "export.txt"):
+    for name in ("serve.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt"):
         (locks / name).write_text(name)
     (locks / "torch.txt").write_text("# why\ntorch==2.0\n")
     (tmp_path / "pyproject.toml").write_text("[project]")
@@ -277,6 +277,16 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout, uv):
     assert uv.last.commands[1] == f"venv --quiet --managed-python --python {MANAGED} {checkout / '.venv'}"
 
 
+def test_what_would_disturb_goes_into_a_folder_of_its_own(checkout, uv):
+    environment = EXPORT._replace(check="pass")
+    environments.make(checkout, environment, Progress(6))
+    (apart,) = [command for command in uv.last.commands if "chatterbox.txt" in command]
+    assert f"--target {checkout / '.venv-export' / 'apart'} " in apart
+    assert "/export.txt" not in apart
+    (checkout / "build/requirements/chatterbox.txt").write_text("changed")
+    assert not environments.is_ready(checkout, environment)
+
+
 @pytest.mark.parametrize("step", ["serve.txt", "--editable"])
 def test_a_failed_step_leaves_no_stamp(checkout, uv, monkeypatch, step):
     environments.make(checkout, HARMLESS, Progress(6))
@@ -353,7 +363,9 @@ def test_locks_name_no_host_and_no_folder():
         assert found == [], path.name
 
 
-@pytest.mark.parametrize("lock", ["serve.txt", "dev.txt", "talk.txt", "export.txt"])
+@pytest.mark.parametrize(
+    "lock", ["serve.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt", "peers.txt"]
+)
 def test_every_locked_package_has_one_version_and_a_hash(lock):
     text = (SCRIPTS.parent / "build" / "requirements" / lock).read_text()
     packages = re.findall(r"^([a-z0-9.-]+)==(\S+)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE)

@@ -24,14 +24,14 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def networks():
-    from chatterbox.small_s3gen import small_s3gen
+    from chatterbox_export.small_s3gen import small_s3gen
 
     return checkpoint.build(small_s3gen())
 
 
 @pytest.fixture(scope="session")
 def guided_networks():
-    from chatterbox.small_s3gen import small_s3gen
+    from chatterbox_export.small_s3gen import small_s3gen
 
     return checkpoint.build(small_s3gen(meanflow=False))
 

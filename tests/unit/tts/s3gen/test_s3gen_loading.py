@@ -16,7 +16,7 @@ from parley.tts.s3gen.utterance import Utterance
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    from chatterbox.small_s3gen import write_small_s3gen
+    from chatterbox_export.small_s3gen import write_small_s3gen
 
     return write_small_s3gen(tmp_path_factory.mktemp("weights"), width=32, layers=1, channels=16).parent
 

@@ -1,9 +1,9 @@
-"""The generator of small checkpoints, whose folder has the name of an installed package."""
+"""The generator of small checkpoints."""
 
 import importlib.util
 from pathlib import Path
 
-_PATH = Path(__file__).parents[4] / "build" / "chatterbox" / "small_t3.py"
+_PATH = Path(__file__).parents[4] / "build" / "chatterbox_export" / "small_t3.py"
 
 
 def load():

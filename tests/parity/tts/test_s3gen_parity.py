@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.machinery
-import importlib.util
 import io
-import sys
 import types
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "src"))
-
-from parley.tts.s3gen import checkpoint  # noqa: E402
-from parley.tts.s3gen.flow import FlowRow, Voice, pack  # noqa: E402
-from parley.tts.s3gen.noise import flow_noise  # noqa: E402
-from parley.tts.s3gen.schedule import ChunkSchedule  # noqa: E402
-from parley.tts.s3gen.source import HARMONICS, HarmonicSource  # noqa: E402
-
-# diffusers, which upstream builds on, warns about itself.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+from chatterbox_export.small_s3gen import small_s3gen
+from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.flow import FlowRow, Voice, pack
+from parley.tts.s3gen.noise import flow_noise
+from parley.tts.s3gen.schedule import ChunkSchedule
+from parley.tts.s3gen.source import HARMONICS, HarmonicSource
 
 WIDTH, LAYERS, CHANNELS = 64, 2, 64
 HIFT = {
@@ -47,39 +38,15 @@ ENCODER = {
 
 
 def small_tensors(**options):
-    # By its path: upstream's package has the name of the folder that the module lies in.
-    spec = importlib.util.spec_from_file_location("small_s3gen", ROOT / "build/chatterbox/small_s3gen.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.small_s3gen(width=WIDTH, layers=LAYERS, channels=CHANNELS, **options)
+    return small_s3gen(width=WIDTH, layers=LAYERS, channels=CHANNELS, **options)
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    """Upstream's modules, without what its packages import when they are imported as a whole."""
-    found = importlib.machinery.PathFinder.find_spec(
-        "chatterbox", [p for p in sys.path if p != str(ROOT / "build")]
+    names = ("flow", "flow_matching", "decoder", "hifigan", "f0_predictor", "transformer.upsample_encoder")
+    return types.SimpleNamespace(
+        **{n.rpartition(".")[2]: importlib.import_module(f"chatterbox.models.s3gen.{n}") for n in names}
     )
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("chatterbox-tts is not installed")
-    root = Path(found.submodule_search_locations[0])
-    with mock.patch.dict(sys.modules):
-        for name in ("chatterbox", "chatterbox.models", "chatterbox.models.s3gen"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-            package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-            sys.modules[name] = package
-        names = (
-            "flow",
-            "flow_matching",
-            "decoder",
-            "hifigan",
-            "f0_predictor",
-            "transformer.upsample_encoder",
-        )
-        yield types.SimpleNamespace(
-            **{n.rpartition(".")[2]: importlib.import_module(f"chatterbox.models.s3gen.{n}") for n in names}
-        )
 
 
 def make_upstream(modules, *, meanflow, small=True):

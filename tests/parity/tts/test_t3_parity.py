@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
-import sys
 import types
 from pathlib import Path
 from unittest import mock
@@ -19,20 +16,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from t3_reference import Draw, Reference
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "unit" / "tts" / "t3")]
-
-from small_checkpoints import write_small_t3  # noqa: E402
-from t3_reference import Draw, Reference  # noqa: E402
-
-from parley.tts.t3.checkpoint import find_checkpoint, read_shape  # noqa: E402
-from parley.tts.t3.prompt import PromptEncoder  # noqa: E402
-from parley.tts.t3.request import Voice  # noqa: E402
-from parley.tts.t3.text import load_reader  # noqa: E402
-
-# Of what upstream calls.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+from chatterbox_export.small_t3 import write_small_t3
+from parley.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley.tts.t3.prompt import PromptEncoder
+from parley.tts.t3.request import Voice
+from parley.tts.t3.text import load_reader
 
 COUNT = 60
 TEXTS = ["hello there - it's 5:30, isn't it", "The rain;  in Spain...", "Well — “yes”"]
@@ -40,25 +30,12 @@ TEXTS = ["hello there - it's 5:30, isn't it", "The rain;  in Spain...", "Well �
 
 @pytest.fixture(scope="module")
 def upstream():
-    """Upstream's T3, shrunken, without what its package imports when it is imported as a whole."""
-    path = [part for part in sys.path if part != str(ROOT / "build")]  # has a folder of that name
-    found = importlib.machinery.PathFinder.find_spec("chatterbox", path)
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("chatterbox-tts is not installed")
-    hidden = {name for name in sys.modules if name.split(".")[0] == "chatterbox"}
-    package = types.ModuleType("chatterbox")
-    package.__path__ = list(found.submodule_search_locations)
-    with mock.patch.dict(sys.modules):
-        for name in hidden:
-            del sys.modules[name]
-        sys.modules["chatterbox"] = package
-        part = types.SimpleNamespace(
-            t3=importlib.import_module("chatterbox.models.t3.t3"),
-            config=importlib.import_module("chatterbox.models.t3.modules.t3_config"),
-            cond=importlib.import_module("chatterbox.models.t3.modules.cond_enc"),
-            sizes=importlib.import_module("chatterbox.models.t3.llama_configs"),
-        )
-        yield part
+    return types.SimpleNamespace(
+        t3=importlib.import_module("chatterbox.models.t3.t3"),
+        config=importlib.import_module("chatterbox.models.t3.modules.t3_config"),
+        cond=importlib.import_module("chatterbox.models.t3.modules.cond_enc"),
+        sizes=importlib.import_module("chatterbox.models.t3.llama_configs"),
+    )
 
 
 def load(upstream, checkpoint, shape, monkeypatch):
