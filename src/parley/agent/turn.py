@@ -80,6 +80,7 @@ class Turn:
         self.playout = Playout()
         self._context = context
         self._rounds: list[Round] = []
+        self._requests = 0
         self._times = _Times(heard_at, detected_at)
         self._prompt_tokens = 0
         self._cached_tokens = 0
@@ -177,7 +178,9 @@ class Turn:
 
     async def _generate(self, number: int, answer: Round, tools: Sequence[Tool]) -> None:
         context = self._context
-        request_id = f"{self.response_id}-llm{number}"
+        # Of every attempt its own: the model takes one that was stopped before for stopped for good.
+        self._requests += 1
+        request_id = f"{self.response_id}-llm{self._requests}"
         messages = [*context.history.messages(), *remember(self._rounds, None)]
         request = GenerateRequest(
             request_id=request_id, messages=messages, tools=list(tools), sampling=context.config.sampling

@@ -173,6 +173,9 @@ class FakeChat:
             yield Completed(finish_reason="length", prompt_tokens=10, completion_tokens=1)
             return
         self.requests.append(request)
+        if request.request_id in self.aborted:  # as the model does: the abort may have overtaken its request
+            yield Completed(finish_reason="abort")
+            return
         answer = self.answers.popleft() if self.answers else says(self.otherwise)
         async with self._running(request):
             await asyncio.sleep(self.first_s)

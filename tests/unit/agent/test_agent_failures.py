@@ -138,6 +138,7 @@ async def test_a_prompt_that_is_too_long_is_shortened():
     await call.end()
     assert call.outlet.codes == []
     assert call.chat.prompt()[1:] == [("user", "question 1"), ("assistant", "Two."), ("user", "question 2")]
+    assert call.synthesizer.requests[-1].text == "Three."
 
 
 async def test_a_prompt_that_cannot_be_shortened():

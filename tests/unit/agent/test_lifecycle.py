@@ -39,6 +39,9 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         (Start(output_sample_rate=44_100), "unsupported_sample_rate"),
         (Start(language="xx"), "unsupported_language"),
         (Start(voice="nobody"), "unsupported_voice"),
+        (Start(exaggeration=2.1), "invalid_message"),
+        (Start(exaggeration=-0.1), "invalid_message"),
+        (Start(guidance_weight=1.5), "invalid_message"),
         (Start(vad=VadOptions(threshold=0.0)), "invalid_message"),
         (Start(vad=VadOptions(silence_ms=20)), "invalid_message"),
         (Start(vad=VadOptions(min_speech_ms=60_000)), "invalid_message"),
@@ -77,6 +80,7 @@ async def test_a_session_that_cannot_be_held_is_refused(message, code):
     [
         Start(language="en-GB"),
         Start(language="de", voice="high", output_sample_rate=8_000),
+        Start(exaggeration=2.0, guidance_weight=0.0),
         Start(tools=[Tool(name="get_number", parameters=NUMBER), Tool(name="plain")]),
         b'{"type":"start"}',
         b"",
@@ -95,6 +99,18 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     await call.start(Start(vad=vad, language="en-GB"))
     await call.end()
     assert (call.rail.streams[0].options.vad, call.rail.streams[0].options.language) == (vad, "en")
+
+
+async def test_voices_that_come_and_go_are_the_synthesizers_business():
+    call = FakeCall()
+    call.synthesizer.voices = None
+    await call.start(Start(voice="anna"))
+    assert isinstance(call.outlet.events[0], Connected)
+    await call.end()
+    call = FakeCall()
+    call.synthesizer.voices = None
+    await call.start(Start(voice="a" * 201), microphone=False)
+    assert call.outlet.codes == ["unsupported_voice"]
 
 
 async def test_a_recogniser_that_does_not_open_fails_the_session():
