@@ -179,8 +179,8 @@ class Turn:
     async def _generate(self, number: int, answer: Round, tools: Sequence[Tool]) -> None:
         context = self._context
         # Of every attempt its own: the model takes one that was stopped before for stopped for good.
-        self._requests += 1
         request_id = f"{self.response_id}-llm{self._requests}"
+        self._requests += 1
         messages = [*context.history.messages(), *remember(self._rounds, None)]
         request = GenerateRequest(
             request_id=request_id, messages=messages, tools=list(tools), sampling=context.config.sampling
