@@ -36,6 +36,9 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         tools: Functions (or a :class:`ToolTable`) that answer tool requests by themselves, or
             :class:`parley.protocol.Tool` definitions whose requests the application answers.
         voice: None: the synthesizer's default.
+        exaggeration: Of the voice's emotion, 0 to 2; None: the synthesizer's default.
+        guidance_weight: How closely the voice keeps to the text's pace, 0 to 1; None: the
+            synthesizer's default.
         language: What is spoken.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
@@ -59,6 +62,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         system_prompt: str | None = None,
         tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool] = (),
         voice: str | None = None,
+        exaggeration: float | None = None,
+        guidance_weight: float | None = None,
         language: str = "en",
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
@@ -75,6 +80,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             system_prompt=system_prompt,
             tools=definitions,
             voice=voice,
+            exaggeration=exaggeration,
+            guidance_weight=guidance_weight,
             language=language,
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),

@@ -67,6 +67,12 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     tools: list[Tool] = []
     voice: str | None = None
     """None: the synthesizer's default voice."""
+    exaggeration: float | None = None
+    """How much emotion the voice has, 0-2; 0.5 is neutral. None: the synthesizer's default.
+    Synthesizers that have no such thing ignore it."""
+    guidance_weight: float | None = None
+    """How closely the voice keeps to the text's pace, 0-1; lower is slower and freer. None: the
+    synthesizer's default. Synthesizers that have no such thing ignore it."""
     language: str = "en"
     input_sample_rate: int = INPUT_SAMPLE_RATE
     """Hertz. Only 16000 is accepted; resample on the client."""

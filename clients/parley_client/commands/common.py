@@ -46,6 +46,18 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("session")
     group.add_argument("--system-prompt", metavar="TEXT", help="who the agent is (default: the server's)")
     group.add_argument("--voice", help="a voice of the synthesizer (default: its first)")
+    group.add_argument(
+        "--exaggeration",
+        type=float,
+        metavar="X",
+        help="how much emotion the voice has, 0-2, if it has any (default: the server's)",
+    )
+    group.add_argument(
+        "--guidance",
+        type=float,
+        metavar="X",
+        help="how closely the voice keeps to the text's pace, 0-1, if it can (default: the server's)",
+    )
     group.add_argument("--language", default="en", help="what is spoken (default: %(default)s)")
     group.add_argument(
         "--output-rate",
@@ -92,6 +104,8 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "system_prompt": args.system_prompt,
         "tools": tools,
         "voice": args.voice,
+        "exaggeration": args.exaggeration,
+        "guidance_weight": args.guidance,
         "language": args.language,
         "output_sample_rate": args.output_rate,
         "retry": Backoff(attempts=3),

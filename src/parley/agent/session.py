@@ -70,7 +70,11 @@ class Session:
             tools=start.tools,
             desk=self._desk,
             speaker=Speaker(
-                start.voice, start.language if start.language in known else language, start.output_sample_rate
+                voice=start.voice,
+                language=start.language if start.language in known else language,
+                sample_rate=start.output_sample_rate,
+                exaggeration=start.exaggeration,
+                guidance_weight=start.guidance_weight,
             ),
             config=config,
             emit=self._emit_turn,

@@ -21,12 +21,17 @@ _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 
 
-def check_start(start: Start, voices: Sequence[str], languages: Sequence[str], config: AgentConfig) -> None:
+_MAX_VOICE_NAME = 200
+
+
+def check_start(
+    start: Start, voices: Sequence[str] | None, languages: Sequence[str], config: AgentConfig
+) -> None:
     """Refuse a session that could not be held as asked.
 
     Args:
         start: the client's first message.
-        voices: what the synthesizer has.
+        voices: what the synthesizer has; None: only it can tell, when it speaks.
         languages: what the synthesizer speaks; a session may name a dialect of one ("en-GB").
         config: the agent's limits.
 
@@ -42,8 +47,7 @@ def check_start(start: Start, voices: Sequence[str], languages: Sequence[str], c
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
     if start.language not in languages and primary_language(start.language) not in languages:
         raise UnsupportedLanguageError(f"language {start.language!r}; possible are {', '.join(languages)}")
-    if start.voice is not None and start.voice not in voices:
-        raise UnsupportedVoiceError(f"voice {start.voice!r}; possible are {', '.join(voices)}")
+    _check_voice(start, voices)
     check_vad_options(start.vad)
     if len(start.tools) > config.max_tools:
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
@@ -58,6 +62,20 @@ def check_start(start: Start, voices: Sequence[str], languages: Sequence[str], c
             f"the system prompt and the tools take about {fixed} tokens; "
             f"at most {config.prompt_tokens // 2} leave room for a conversation"
         )
+
+
+def _check_voice(start: Start, voices: Sequence[str] | None) -> None:
+    if start.voice is not None:
+        if voices is not None and start.voice not in voices:
+            raise UnsupportedVoiceError(f"voice {start.voice!r}; possible are {', '.join(voices)}")
+        if not 1 <= len(start.voice) <= _MAX_VOICE_NAME:
+            raise UnsupportedVoiceError(f"a voice's name of {len(start.voice)} characters")
+    for name, value, most in (
+        ("exaggeration", start.exaggeration, 2.0),
+        ("guidance_weight", start.guidance_weight, 1.0),
+    ):
+        if value is not None and not 0.0 <= value <= most:
+            raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
 
 
 def primary_language(language: str) -> str:

@@ -38,6 +38,9 @@ class Speaker:
     language: str
     sample_rate: int
     """Hertz of the audio that the client gets."""
+    exaggeration: float | None = None
+    guidance_weight: float | None = None
+    """As in :class:`parley.tts.messages.SpeakRequest`."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,12 @@ class Voice:
 
     async def _speak(self, round_number: int, text: str, request_id: str) -> None:
         request = SpeakRequest(
-            request_id=request_id, text=text, voice=self._speaker.voice, language=self._speaker.language
+            request_id=request_id,
+            text=text,
+            voice=self._speaker.voice,
+            language=self._speaker.language,
+            exaggeration=self._speaker.exaggeration,
+            guidance_weight=self._speaker.guidance_weight,
         )
         await self._pieces.put(_Piece(round_number, text, opens=True))
         limits = self._config.deadlines

@@ -48,9 +48,15 @@ class ChatModel(Protocol):
 class Synthesizer(Protocol):
     """Speaks segments of text."""
 
-    voices: Sequence[str]
-    """Names that ``SpeakRequest.voice`` may have; the first is the default."""
     languages: Sequence[str]
+
+    @property
+    def voices(self) -> Sequence[str] | None:
+        """Names that ``SpeakRequest.voice`` may have; the first is the default.
+
+        None: voices come and go, and ``speak`` refuses one that is not there.
+        """
+        ...
 
     def speak(self, request: SpeakRequest) -> AsyncGenerator[tuple[SpeechChunk, NDArray[np.int16]], None]:
         """Stream the segment's audio (mono); raises a ``ParleyError`` on failure."""

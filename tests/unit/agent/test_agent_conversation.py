@@ -22,6 +22,20 @@ from parley.protocol import (
 )
 
 
+async def test_how_the_agent_sounds_is_the_sessions_choice():
+    call = FakeCall()
+    call.hears((200, 1000, "hello"))
+    call.chat.answers.append(says("Hello! How can I help you?"))
+    await call.start(Start(voice="high", language="de", exaggeration=0.7, guidance_weight=0.3))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    asked = {
+        (spoken.voice, spoken.language, spoken.exaggeration, spoken.guidance_weight)
+        for spoken in call.synthesizer.requests
+    }
+    assert asked == {("high", "de", 0.7, 0.3)}
+
+
 async def test_a_question_is_answered():
     call = FakeCall()
     call.hears((200, 1000, "hello there"))
