@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from parley.errors import (
@@ -109,7 +110,8 @@ class InProcessEngine(Generic[RequestT]):
         # Of the engine's thread alone.
         self._mailboxes: dict[str, tuple[asyncio.AbstractEventLoop, _Mailbox]] = {}
         self._lock = threading.Lock()
-        self._ended: ParleyError | None = None  # guarded by the lock, with the queue's last entry
+        # Makes the error of every request from then on; guarded by the lock, with the queue's last entry.
+        self._ended: Callable[[], ParleyError] | None = None
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(create, started), name="llm-engine", daemon=True
@@ -176,7 +178,7 @@ class InProcessEngine(Generic[RequestT]):
     def _submit(self, command: _Command[RequestT]) -> None:
         with self._lock:
             if self._ended is not None:
-                raise self._ended
+                raise self._ended()
             self._commands.put(command)
 
     def _run(self, create: Callable[[], SteppedEngine[RequestT]], started: Future[None]) -> None:
@@ -186,13 +188,13 @@ class InProcessEngine(Generic[RequestT]):
             started.set_exception(error)
             return
         started.set_result(None)
-        end: ParleyError = ShuttingDownError("the model is being unloaded")
+        end: Callable[[], ParleyError] = partial(ShuttingDownError, "the model is being unloaded")
         try:
             while self._obey(engine):
                 self._report(engine.step())
         except Exception as error:  # noqa: BLE001 - becomes the answer to every request
             _log.exception("the engine has died; every request fails until the model is loaded again")
-            end = ModelUnavailableError(f"the engine has died: {error}")
+            end = partial(ModelUnavailableError, f"the engine has died: {error}")
         self._end(engine, end)
 
     def _obey(self, engine: SteppedEngine[RequestT]) -> bool:
@@ -223,7 +225,7 @@ class InProcessEngine(Generic[RequestT]):
             except RuntimeError:
                 _log.warning("%d reports came after their event loop was closed", len(delivery))
 
-    def _end(self, engine: SteppedEngine[RequestT], end: ParleyError) -> None:
+    def _end(self, engine: SteppedEngine[RequestT], end: Callable[[], ParleyError]) -> None:
         with self._lock:
             self._ended = end
         # Requests that were submitted but not added: give them a mailbox, so that they fail too.
@@ -231,7 +233,7 @@ class InProcessEngine(Generic[RequestT]):
             command = self._commands.get()
             if command is not None:
                 command(_Ended())
-        self._report([(request_id, end) for request_id in tuple(self._mailboxes)])
+        self._report([(request_id, end()) for request_id in tuple(self._mailboxes)])
         try:
             engine.close()
         except Exception:  # noqa: BLE001 - the process is about to end

@@ -175,6 +175,21 @@ async def test_death_fails_running_and_later_requests(fake, caplog):
     assert fake.closed.is_set()
 
 
+async def test_after_death_every_request_gets_an_error_of_its_own(fake):
+    # An error that is raised again and again keeps the frames of everybody whom it was raised for.
+    engine = InProcessEngine(lambda: fake, stall_timeout_s=5)
+    running = [engine.generate(request(name)) for name in "ab"]
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in running]
+    await step_until(fake, lambda: len(fake.added) == 2)
+    fake.steps.put(RuntimeError("out of memory"))
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    for stream in [engine.generate(request("later")) for _ in range(3)]:
+        with pytest.raises(ModelUnavailableError, match="out of memory") as caught:
+            await anext(stream)
+        errors.append(caught.value)
+    assert len({id(error) for error in errors}) == len(errors)
+
+
 async def test_death_fails_requests_that_were_not_added_yet(fake):
     engine = InProcessEngine(lambda: fake, stall_timeout_s=5)
     await start(engine, fake)
