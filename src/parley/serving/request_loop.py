@@ -62,11 +62,12 @@ class RequestLoop:
         """End every request with ``shutting_down``, free what they used, and stop the loop.
 
         Args:
-            release: frees what the handler uses; awaited when no request runs any more.
+            release: frees what the handler uses; awaited when no request runs any more, or when half of
+                the time is over.
             timeout_s: seconds for all of it.
         """
         try:
-            self.run(self._end_all(release), timeout_s)
+            self.run(self._end_all(release, timeout_s / 2), timeout_s)
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
         self._loop.stop(timeout_s)
@@ -97,13 +98,15 @@ class RequestLoop:
                     responder.finish()  # nobody is there to read an error
                     task.cancel()
 
-    async def _end_all(self, release: Callable[[], Awaitable[None]] | None) -> None:
+    async def _end_all(self, release: Callable[[], Awaitable[None]] | None, patience_s: float) -> None:
         if self._watch is not None:
             self._watch.cancel()
         for task, responder in tuple(self._tasks.items()):
             responder.fail(ShuttingDownError("the model is being unloaded"))
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, late = await asyncio.wait(self._tasks, timeout=patience_s)
+            if late:
+                _log.error("%d requests did not end within %g s", len(late), patience_s)
         if release is not None:
             await release()

@@ -109,6 +109,30 @@ def test_close_ends_what_is_running_then_releases(pb_utils):
     assert order == ["handler", "release"]
 
 
+def test_close_releases_although_a_request_does_not_end(pb_utils, caplog):
+    freed, asked = threading.Event(), threading.Event()
+
+    async def handler(responder, inputs):
+        while not freed.is_set():
+            try:
+                asked.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:  # as a library does that swallows it
+                await asyncio.sleep(0)
+
+    async def release():
+        freed.set()
+
+    loop = RequestLoop(pb_utils, handler)
+    request = Request()
+    loop.submit([request])
+    assert asked.wait(5)
+    loop.close(release, timeout_s=0.5)
+    assert freed.is_set()
+    assert ended(request)[-1] == ("final",)
+    assert "1 requests did not end" in caplog.text
+
+
 def test_a_sender_that_fails_is_logged(start, caplog):
     async def handler(responder, inputs):
         responder.send(DATA)
