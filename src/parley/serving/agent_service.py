@@ -78,13 +78,15 @@ class AgentService:
             self._loop.run(self._close(), _CLOSE_S)
         except TimeoutError:
             _log.exception("conversations did not end within %g s", _CLOSE_S)
-        self._loop.stop(_CLOSE_S)
+        finally:
+            self._loop.stop(_CLOSE_S)
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
         self._port = make_port(self._pb, parameters)
         self._host = Host(make_engines(config, self._port), config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
+        self._watch.add_done_callback(_tell_failure)
 
     async def _close(self) -> None:
         self._watch.cancel()
@@ -115,6 +117,12 @@ class AgentService:
             sequence=SequenceFlags(session_id, end=True),
         )
         await _last_response(self._port, request)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    # Nobody awaits it: without this, calls would be cut off at the server's stop, unexplained.
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 def make_engines(config: AgentConfig, port: InferencePort) -> Engines:

@@ -1,4 +1,7 @@
+import logging
+import threading
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import pytest
 
@@ -6,7 +9,8 @@ from parley.agent.config import AgentConfig, Deadlines
 from parley.asr.messages import AsrOptions
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.messages import ChatMessage, GenerateRequest
-from parley.serving.agent_service import make_engines
+from parley.serving.agent_service import AgentService, make_engines
+from parley.serving.parameters import Parameters
 from parley.tts.messages import SpeakRequest
 
 
@@ -52,3 +56,33 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
         make_engines(AgentConfig(**{kind: "nope"}), SilentPort())
+
+
+class Records(logging.Handler):
+    """Keeps what is logged, and tells when a record says ``awaited``."""
+
+    def __init__(self, awaited):
+        super().__init__()
+        self.awaited, self.came = awaited, threading.Event()
+
+    def emit(self, record):
+        if self.awaited in record.getMessage():
+            self.came.set()
+
+
+def test_a_watch_that_fails_is_not_silent():
+    def refuse(**_):
+        raise RuntimeError("unexpected")
+
+    records = Records("watch for the server's stop")
+    logger = logging.getLogger("parley.serving.agent_service")
+    logger.addHandler(records)
+    service = AgentService(
+        SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError),
+        Parameters("voice_agent", {"bls": "inprocess"}, environment={}),
+    )
+    try:
+        assert records.came.wait(5)
+    finally:
+        service.close()
+        logger.removeHandler(records)
