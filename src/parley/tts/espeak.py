@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import unicodedata
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from parley.serving.early_aborts import EarlyAborts
 from parley.tts.espeak_library import OnAudio, WordEvent
 from parley.tts.espeak_voices import voice_file
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
+from parley.tts.plain_text import is_speakable, plain_text
 from parley.tts.word_marks import WordMarker
 
 _log = logging.getLogger(__name__)
@@ -132,6 +132,8 @@ class EspeakSynthesizer:
         request_id = request.request_id
         if not request_id:
             raise InvalidMessageError("request_id is empty")
+        if not request.final:
+            raise InvalidMessageError("espeak takes all of the text at once")
         if len(request.text) > MAX_TEXT:
             raise InvalidMessageError(
                 f"text of {len(request.text)} characters; at most {MAX_TEXT} are allowed"
@@ -228,19 +230,6 @@ class _Utterance:
         self._audio, self._marks = [], []
         if not self._job.sink.send(chunk, audio):
             self._job.stop.set()
-
-
-def plain_text(text: str) -> str:
-    """``text`` with a space for every control character, of the same length.
-
-    espeak-ng reads embedded commands after U+0001 and ends at U+0000.
-    """
-    return "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
-
-
-def is_speakable(text: str) -> bool:
-    """Whether there is anything but space and punctuation."""
-    return any(unicodedata.category(char)[0] in "LNSM" for char in text)
 
 
 def pause_after(text: str) -> int:

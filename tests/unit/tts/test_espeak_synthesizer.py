@@ -12,9 +12,10 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.tts.espeak import MAX_TEXT, EspeakSynthesizer, is_speakable, pause_after, plain_text
+from parley.tts.espeak import MAX_TEXT, EspeakSynthesizer, pause_after
 from parley.tts.espeak_library import WordEvent
 from parley.tts.messages import SpeakRequest
+from parley.tts.plain_text import is_speakable, plain_text
 
 RATE = 1000
 BUFFER = np.ones(50, np.int16)  # 50 ms

@@ -1,0 +1,87 @@
+"""The grammars of ``nemo_text_processing``."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from parley.errors import ModelLoadingError
+from parley.tts.normalization.normalizer import Grammar
+from parley.tts.normalization.rewriting import rewrite_english
+
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "hu", "hy", "it", "ja", "ko", "pt", "sv", "vi", "zh")
+_PACKAGE = "nemo_text_processing"
+_log = logging.getLogger(__name__)
+
+
+def load_grammars(languages: Sequence[str], cache: Path) -> dict[str, Grammar]:
+    """The grammars of these languages; the first time in a cache, each takes half a minute or more.
+
+    Args:
+        languages: some of :data:`LANGUAGES`.
+        cache: folder for compiled grammars; made if need be.
+
+    Raises:
+        ModelLoadingError: there is no grammar for a language, or the library cannot be used.
+    """
+    if unknown := [language for language in languages if language not in LANGUAGES]:
+        raise ModelLoadingError(
+            f"text cannot be normalised in {', '.join(unknown)}; possible are {', '.join(LANGUAGES)}"
+        )
+    return {language: _load(language, cache) for language in languages}
+
+
+def _load(language: str, cache: Path) -> Grammar:
+    try:
+        folder = _compiled(language, cache)
+        normalizer = _open(language, folder)
+    except Exception as error:  # the libraries raise errors of many kinds
+        raise ModelLoadingError(f"the grammar for {language!r} cannot be used: {error}") from error
+
+    def normalize(text: str) -> str:
+        written = rewrite_english(text) if language == "en" else text
+        return str(normalizer.normalize(written))
+
+    return normalize
+
+
+def _open(language: str, folder: Path) -> Any:
+    # The package imports its tools for recordings, which are not used here, and these difflib's
+    # matcher in C, which has no wheels.
+    stand_in = ModuleType("cdifflib")
+    stand_in.CSequenceMatcher = SequenceMatcher  # type: ignore[attr-defined]
+    sys.modules.setdefault("cdifflib", stand_in)
+    from nemo_text_processing.text_normalization.normalize import (  # noqa: PLC0415 - half a second
+        Normalizer,
+    )
+
+    # What it tells at INFO is of use to its authors.
+    logging.getLogger("NeMo-text-processing").setLevel(logging.WARNING)
+    return Normalizer(input_case="cased", lang=language, cache_dir=str(folder))
+
+
+def _compiled(language: str, cache: Path) -> Path:
+    """A folder with the compiled grammar, which appears there as a whole or not at all."""
+    folder = cache / f"{_PACKAGE}-{version(_PACKAGE)}" / language
+    if folder.is_dir():
+        return folder
+    _log.info("compiling the grammar for %r into %s", language, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{language}-", dir=folder.parent))
+    try:
+        _open(language, work)
+        work.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster
+            raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder

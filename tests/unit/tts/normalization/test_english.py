@@ -1,0 +1,113 @@
+"""What the grammars make of English text, and of text in another language."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.errors import ModelLoadingError
+from parley.llm.starting import cache_dir
+from parley.tts.normalization.nemo import load_grammars
+from parley.tts.normalization.normalizer import TextNormalizer
+
+
+@pytest.fixture(scope="module")
+def normalizer():
+    # Compiled once per machine: that takes half a minute.
+    return TextNormalizer(load_grammars(["en"], cache_dir() / "normalization"), tags=True)
+
+
+CASES = """
+currency
+    It costs $5. → It costs five dollars.
+    It costs $5.99 today. → It costs five dollars ninety nine cents today.
+    That's $1.2 million. → That's one point two million dollars.
+    £3.50 and €20 → three pounds fifty pence and twenty euros
+    $1,250,000 → one million two hundred fifty thousand dollars
+    $5-10 a month → five dollars to ten dollars a month
+numbers
+    I have 3 cats. → I have three cats.
+    1,234 people → one thousand two hundred and thirty four people
+    3.14 is pi → three point one four is pi
+    -5 degrees → minus five degrees
+    20% off → twenty percent off
+    the 1st, 2nd and 21st → the first, second and twenty first
+    1/2 cup → one half cup
+    3 1/2 cups → three and a half cups
+    10-20 people → ten to twenty people
+    2 + 2 = 4 → two plus two equals four
+    #1 → hash one
+    room 101 → room one hundred and one
+times
+    It's 7:30 now. → It's seven thirty now.
+    at 7:30, ok? → at seven thirty, ok?
+    at 10:05 a.m. sharp → at ten o five AM sharp
+    at 5pm → at five PM
+    17:45 → seventeen forty five
+    3:00 → three o'clock
+    open 9am-5pm → open nine AM to five PM
+    10:30-11:45 → ten thirty to eleven forty five
+    open 24/7 → open twenty-four seven
+dates
+    2023 was good. → twenty twenty three was good.
+    in 1999 → in nineteen ninety nine
+    the 1990s → the nineteen nineties
+    January 5, 2024 → january fifth, twenty twenty four
+    Jan. 5th → january fifth
+    5 March 2021 → the fifth of march twenty twenty one
+    2024-03-05 → march fifth twenty twenty four
+    3/5/2024 → march fifth twenty twenty four
+    from 2020{dash}2024 → from twenty twenty to twenty twenty four
+abbreviations
+    Dr. Smith → doctor Smith
+    Mr. and Mrs. Jones → mister and misses Jones
+    St. Mary → Saint Mary
+    e.g. apples, i.e. fruit → for example apples, that is fruit
+    AT&T and R&D → AT and T and R and D
+    U.S. GDP → US GDP
+    NASA and FBI → NASA and FBI
+telephone numbers
+    call 555-123-4567 → call five five five, one two three, four five six seven
+    call (555) 123-4567 now → call five five five, one two three, four five six seven now
+    +1 555 123 4567 → plus one, five five five, one two three, four five six seven
+    555 123 4567 → five five five, one two three, four five six seven
+    555-1234 → five five five, one two three four
+    +44 20 7946 0958 → plus four four two zero seven nine four six zero nine five eight
+units
+    5 km → five kilometers
+    10 kg of rice → ten kilograms of rice
+    60 mph → sixty miles per hour
+    72°F → seventy two degrees Fahrenheit
+    20°C → twenty degrees Celsius
+    6 ft → six feet
+the web
+    john.doe@example.com → john dot doe at example dot com
+    https://www.example.com/a → example dot com slash a
+    visit www.example.com → visit WWW dot example dot com
+everything else
+    [laugh] That's 5. → [laugh] That's five.
+    **Really** 5 😀 of them → Really five of them
+    Don't you think it's fine? → Don't you think it's fine?
+    Wait... what? "Yes," she said. → Wait... what? "Yes," she said.
+    It's 8 degrees and foggy in Paris. → It's eight degrees and foggy in Paris.
+    Hello → Hello
+"""
+
+
+@pytest.mark.parametrize("case", [line.strip() for line in CASES.splitlines() if "→" in line])
+def test_english(normalizer, case):
+    written, _, expected = case.replace("{dash}", "\u2013").partition(" → ")
+    assert normalizer.normalize(written, "en").text == expected
+
+
+def test_long_text_full_of_figures_takes_a_moment(normalizer):
+    text = (
+        "$5 $6 $7 $8 $9 1/2/2023 3/4/2024 5/6/2024 7:30 8:30 9:30 $1.5 $2.5 $3.5 10 km 20% 3 1/2 cups. " * 3
+    )
+    spoken = normalizer.normalize(text, "en")
+    assert not any(character.isdigit() for character in spoken.text)
+    assert len(spoken.words) == len(text.split())
+
+
+def test_a_language_without_a_grammar(tmp_path):
+    with pytest.raises(ModelLoadingError, match="xx"):
+        load_grammars(["en", "xx"], tmp_path)

@@ -1,0 +1,66 @@
+"""Tags, languages and failures, with grammars of the test's own."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from parley.tts.normalization.normalizer import TextNormalizer
+
+
+def shout(text):
+    return text.upper()
+
+
+def normalizer(*, tags=False, grammar=shout):
+    return TextNormalizer({"en": grammar}, tags=tags)
+
+
+def test_plain_text_is_not_looked_at():
+    def grammar(text):
+        raise AssertionError(text)
+
+    for text in ("Hello there, you!", "Isn't it? “Yes” — she said...", "Grüße aus Köln.", "", " "):
+        spoken = normalizer(grammar=grammar).normalize(text, "en")
+        assert spoken.text == " ".join(text.split())
+
+
+def test_other_text_is():
+    assert normalizer().normalize("room 5", "en").text == "ROOM 5"
+    assert normalizer().normalize("e.g. this", "en").text == "E.G. THIS"
+
+
+def test_other_languages_pass_unchanged():
+    assert normalizer().normalize("Zimmer 5", "de").text == "Zimmer 5"
+
+
+@pytest.mark.parametrize(
+    ("text", "with_tags", "without"),
+    [
+        ("[laugh] pay 5", "[laugh] PAY 5", "PAY 5"),
+        ("So[clear throat]well 5.", "So [clear throat] WELL 5.", "So WELL 5."),
+        ("[sigh]", "[sigh]", ""),
+        ("see [1]", "SEE [1]", "SEE [1]"),
+        ("a [] 1", "A [] 1", "A [] 1"),
+    ],
+)
+def test_tags(text, with_tags, without):
+    assert normalizer(tags=True).normalize(text, "en").text == with_tags
+    assert normalizer(tags=False).normalize(text, "en").text == without
+
+
+def test_spans_are_those_of_the_written_text():
+    text = "So [laugh] pay\x00 it\t😀 5!"
+    words = normalizer().normalize(text, "en").words
+    assert [text[word.start : word.end].strip("\x00") for word in words] == text.replace("\x00", " ").split()
+    assert [word.spoken for word in words] == ["So", "", "PAY", "IT", "", "5!"]
+
+
+def test_a_grammar_that_fails_leaves_the_text_as_it_is(caplog):
+    def grammar(text):
+        raise RuntimeError("no path")
+
+    with caplog.at_level(logging.ERROR):
+        assert normalizer(grammar=grammar).normalize("#1 is it", "en").text == "#1 is it"
+    assert "no path" in caplog.text
