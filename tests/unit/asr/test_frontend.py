@@ -6,7 +6,8 @@ import pytest
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.features.frontend import LogMel, LogMelStream, mel_filters, normalize
+from parley.asr.features.frontend import LogMel, LogMelStream, normalize
+from parley.audio.mel import mel_filters
 
 REFERENCE = files("onnx_asr.preprocessors").joinpath("data")
 

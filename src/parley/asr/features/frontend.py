@@ -14,49 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import ParakeetConfig
+from parley.audio.mel import mel_filters
 
 LOG_GUARD = np.float32(2**-24)
 """Added to every band's energy before the logarithm."""
 SILENCE = np.log(LOG_GUARD)
 """What digital silence is in every band."""
 _STD_GUARD = np.float32(1e-5)
-
-
-def mel_filters(bands: int, n_fft: int, sample_rate: int) -> NDArray[np.float32]:
-    """Triangular filters, equally wide on Slaney's mel scale and of equal area.
-
-    The scale is linear up to 1 kHz and logarithmic above (M. Slaney, Auditory Toolbox, 1998);
-    the range is 0 Hz to half the sample rate.
-
-    Returns:
-        f32 ``[bands, n_fft // 2 + 1]``.
-    """
-    top = _hertz_to_mel(np.array(sample_rate / 2))
-    edges = _mel_to_hertz(np.linspace(0.0, top, bands + 2))
-    bins = np.linspace(0.0, sample_rate / 2, n_fft // 2 + 1)
-    distance = edges[:, None] - bins[None, :]
-    widths = np.diff(edges)
-    rising = -distance[:-2] / widths[:-1, None]
-    falling = distance[2:] / widths[1:, None]
-    triangles = np.maximum(0.0, np.minimum(rising, falling))
-    area = 2.0 / (edges[2:] - edges[:-2])
-    return np.asarray(triangles * area[:, None], np.float32)
-
-
-_LINEAR_HERTZ_PER_MEL = 200.0 / 3.0
-_KNEE_HERTZ = 1000.0
-_KNEE_MEL = _KNEE_HERTZ / _LINEAR_HERTZ_PER_MEL
-_LOG_STEP = np.log(6.4) / 27.0
-
-
-def _hertz_to_mel(hertz: NDArray[np.float64]) -> NDArray[np.float64]:
-    logarithmic = _KNEE_MEL + np.log(np.maximum(hertz, _KNEE_HERTZ) / _KNEE_HERTZ) / _LOG_STEP
-    return np.where(hertz < _KNEE_HERTZ, hertz / _LINEAR_HERTZ_PER_MEL, logarithmic)
-
-
-def _mel_to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    exponential = _KNEE_HERTZ * np.exp(_LOG_STEP * (np.maximum(mel, _KNEE_MEL) - _KNEE_MEL))
-    return np.where(mel < _KNEE_MEL, mel * _LINEAR_HERTZ_PER_MEL, exponential)
 
 
 def normalize(frames: NDArray[np.float32]) -> NDArray[np.float32]:
