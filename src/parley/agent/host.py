@@ -63,6 +63,7 @@ class Host:
         self._config = config
         self._release = release
         self._sessions: dict[SessionId, Session] = {}
+        self._living = 0  # sessions that are open or being ended
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
         self._releases: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,6 +130,7 @@ class Host:
                 self._await_end(request.session_id)
             return
         session = Session(str(request.session_id), start, self._engines, outlet, self._config)
+        self._living += 1
         self._sessions[request.session_id] = session
         self._spawn(self._live(request.session_id, session), f"session {request.session_id}")
         _hand_in(Incoming(request.session_id, audio=request.audio, end=request.end), session)
@@ -138,8 +140,10 @@ class Host:
     def _admit(self, message: bytes) -> Start:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
-        if len(self._sessions) >= self._config.max_sessions:
-            raise TooManySessionsError(f"all {self._config.max_sessions} sessions are in use")
+        limit = self._config.max_sessions
+        # A place is free with the client's END; but those who come and go must not pile up what they leave.
+        if len(self._sessions) >= limit or self._living >= 2 * limit:
+            raise TooManySessionsError(f"all {limit} sessions are in use")
         start = decode_message(message) if message else Start()
         if not isinstance(start, Start):
             raise InvalidMessageError("the first message of a session must be of type start")
@@ -153,6 +157,7 @@ class Host:
         try:
             await session.run()
         finally:
+            self._living -= 1
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
                 self._await_end(session_id)

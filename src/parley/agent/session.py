@@ -178,13 +178,17 @@ class Session:
     async def _watch(self) -> None:
         """Notice a client that has gone away or fallen silent."""
         limit = self._config.deadlines.idle_s
-        while not self._end.done():
-            await asyncio.sleep(_WATCH_S)
-            if self._outlet.cancelled:
-                self.end("disconnected")
-            elif _now() - self._last_input > limit:
-                self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
-                self.end("idle")
+        try:
+            while not self._end.done():
+                await asyncio.sleep(_WATCH_S)
+                if self._outlet.cancelled:
+                    self.end("disconnected")
+                elif _now() - self._last_input > limit:
+                    self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
+                    self.end("idle")
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            self._broken("watch")
+            self.end("failed")  # nobody else would ever end it
 
     async def _warm_up(self) -> None:
         context = self._context

@@ -276,7 +276,7 @@ class FakeOutlet:
 
     sent: list[Sent] = field(default_factory=list)
     finished: bool = False
-    gone: bool = False
+    gone: bool | Exception = False
     more: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: set[str] = field(default_factory=set)
 
@@ -301,6 +301,8 @@ class FakeOutlet:
     @property
     def cancelled(self) -> bool:
         assert not self.finished, "a finished request must not be asked about"
+        if isinstance(self.gone, Exception):
+            raise self.gone
         return self.gone
 
     @property

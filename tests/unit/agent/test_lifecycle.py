@@ -482,3 +482,26 @@ async def test_a_warm_up_ends_with_the_session():
     await call.wait_for(Connected)
     await call.end()
     assert call.chat.aborted == [call.chat.warmed[0].request_id]
+
+
+async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
+    call = FakeCall()
+    await call.start(microphone=False)
+    call.outlet.gone = LookupError("no such request")
+    await call.wait_for(Closed)
+    assert (call.outlet.codes, call.outlet.reason) == (["internal_error"], "failed")
+    await call.check_nothing_left()
+
+
+async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
+    call = FakeCall(AgentConfig(max_sessions=1))
+    call.rail.start_s = 1.0
+    outlets = [FakeOutlet() for _ in range(3)]
+    for number, outlet in enumerate(outlets):
+        call.host.handle(Incoming(number, message=encode(Start()), start=True, end=True), outlet)
+    assert [outlet.codes for outlet in outlets] == [[], [], ["too_many_sessions"]]
+    await asyncio.sleep(5)
+    assert [outlet.reason for outlet in outlets] == ["ended", "ended", "failed"]
+    assert len(call.rail.streams) == 2
+    await call.start(microphone=False)
+    await call.end()
