@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from nemo.collections.asr.models import ASRModel
 
-from nemo_export import graphs, precision
+from nemo_export import chunks, graphs, precision
 from nemo_export.entries import Entry, ExportError, Precision
 
 ENCODER = "encoder-model.onnx"
@@ -55,6 +55,12 @@ def export(model: ASRModel, entry: Entry, folder: Path) -> None:
             model.export(str(part / "model.onnx"))
             encoder = graphs.read(part / ENCODER)
             if entry.streaming:
+                sizes = _streaming_sizes(model, entry)
+                encoder = chunks.specialise(
+                    encoder,
+                    frames=sizes["history_frames"] + sizes["chunk_frames"][str(look_ahead)],
+                    caches={cache: sizes[cache] for cache in ("cache_last_channel", "cache_last_time")},
+                )
                 weights.save(encoder, folder / name)
             else:
                 graphs.save(encoder, folder / name)

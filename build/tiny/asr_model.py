@@ -19,6 +19,8 @@ import sentencepiece
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_export import graphs
+
 SAMPLE_RATE = 16_000
 N_FFT = 512
 WINDOW = 400
@@ -174,17 +176,9 @@ def export(model: EncDecRNNTBPEModel, folder: Path) -> None:
     model.eval()
     model.export(str(folder / "model.onnx"))
     for name in ("encoder-model.onnx", "decoder_joint-model.onnx"):
-        onnx.save(without_notes(onnx.load(folder / name)), folder / name)
+        onnx.save(graphs.read(folder / name), folder / name)
     write_vocabulary(model, folder)
     (folder / "config.json").write_text(json.dumps(sizes(), indent=2) + "\n")
-
-
-def without_notes(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """``graph`` without the tracer's notes, which are several times larger than the graph itself."""
-    for node in graph.graph.node:
-        node.doc_string = ""
-        del node.metadata_props[:]
-    return graph
 
 
 def write_vocabulary(model: EncDecRNNTBPEModel, folder: Path) -> None:

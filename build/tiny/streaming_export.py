@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -14,13 +13,13 @@ import torch
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 from onnx import helper, numpy_helper
 
+from nemo_export import chunks, graphs
 from tiny.asr_model import (
     ENCODER_LAYERS,
     ENCODER_WIDTH,
     SILENCE,
     SUBSAMPLING,
     sizes,
-    without_notes,
     write_vocabulary,
 )
 from tiny.streaming_model import HISTORY, LEFT_CONTEXT, LOOK_AHEADS, look_ahead
@@ -31,7 +30,6 @@ DROPPED = 2
 CONVOLUTION_CACHE = 8
 """Encoder frames that a causal convolution keeps."""
 _LARGE = 256
-_ALIGNMENT = 64
 
 
 def encoder_file(frames: int) -> str:
@@ -56,24 +54,28 @@ def export_streaming(model: EncDecRNNTBPEModel, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     model.eval()
-    weights = _Weights()
-    with tempfile.TemporaryDirectory() as temporary:
+    config = streaming_sizes()
+    streaming = config["streaming"]
+    with (
+        graphs.SharedWeights(folder / WEIGHTS_FILE) as weights,
+        tempfile.TemporaryDirectory() as temporary,
+    ):
         for frames in LOOK_AHEADS:
             look_ahead(model, frames)
             model.set_export_config({"cache_support": "True"})
             model.export(str(Path(temporary) / "model.onnx"))
-            encoder = without_notes(onnx.load(Path(temporary) / "encoder-model.onnx"))
-            del encoder.graph.value_info[:]
-            _move_constants(encoder)
-            _halve(encoder)
-            weights.share(encoder)
-            (folder / encoder_file(frames)).write_bytes(encoder.SerializeToString())
-        decoder = without_notes(onnx.load(Path(temporary) / "decoder_joint-model.onnx"))
-        _halve(decoder)
+            encoder = chunks.specialise(
+                graphs.read(Path(temporary) / "encoder-model.onnx"),
+                frames=HISTORY + streaming["chunk_frames"][str(frames)],
+                caches={name: streaming[name] for name in ("cache_last_channel", "cache_last_time")},
+            )
+            halve(encoder)
+            weights.save(encoder, folder / encoder_file(frames))
+        decoder = graphs.read(Path(temporary) / "decoder_joint-model.onnx")
+        halve(decoder)
         onnx.save(decoder, folder / "decoder_joint-model.onnx")
-    (folder / WEIGHTS_FILE).write_bytes(weights.data)
     write_vocabulary(model, folder)
-    (folder / "config.json").write_text(json.dumps(streaming_sizes(), indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def streaming_sizes() -> dict[str, Any]:
@@ -97,18 +99,7 @@ def streaming_sizes() -> dict[str, Any]:
     }
 
 
-def _move_constants(model: onnx.ModelProto) -> None:
-    """Make initializers of large constants, so that they can be shared."""
-    for node in list(model.graph.node):
-        if node.op_type != "Constant" or node.attribute[0].t.ByteSize() < _LARGE:
-            continue
-        tensor = node.attribute[0].t
-        tensor.name = node.output[0]
-        model.graph.initializer.append(tensor)
-        model.graph.node.remove(node)
-
-
-def _halve(model: onnx.ModelProto) -> None:
+def halve(model: onnx.ModelProto) -> None:
     """Store each large tensor that half precision holds exactly that way, and cast it where it is used."""
     casts = []
     for tensor in model.graph.initializer:
@@ -124,29 +115,3 @@ def _halve(model: onnx.ModelProto) -> None:
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-
-
-class _Weights:
-    """Large tensors of several graphs in one file, each once."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self._offsets: dict[bytes, int] = {}
-
-    def share(self, model: onnx.ModelProto) -> None:
-        """Move the large initializers of ``model`` into the file."""
-        for tensor in model.graph.initializer:
-            content = tensor.raw_data
-            if len(content) < _LARGE:
-                continue
-            digest = hashlib.sha256(content).digest()
-            if digest not in self._offsets:
-                self.data += bytes(-len(self.data) % _ALIGNMENT)
-                self._offsets[digest] = len(self.data)
-                self.data += content
-            place = {"location": WEIGHTS_FILE, "offset": self._offsets[digest], "length": len(content)}
-            tensor.ClearField("raw_data")
-            del tensor.external_data[:]
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=str(value))
-            tensor.data_location = onnx.TensorProto.EXTERNAL

@@ -10,6 +10,8 @@ from conftest import EXACT, entry_of
 from nemo_export import accuracy
 from parley.asr.features.frontend import LogMel
 from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
+from parley.serving.onnx import open_session
 from tiny.streaming_model import LOOK_AHEADS
 
 
@@ -23,6 +25,31 @@ def test_encoder_and_tokens_are_nemos(streaming, clips, look_ahead):
     measured.check(EXACT, f"look-ahead {look_ahead}")
     assert measured.reference_tokens > 20
     assert len({token for heard in expected for token in heard.tokens}) > 5
+
+
+@pytest.mark.parametrize("look_ahead", sorted(LOOK_AHEADS))
+def test_every_stream_gets_what_it_gets_alone(streaming, look_ahead):
+    _, folder = streaming
+    export = streaming_checkpoint.load(folder)
+    channel, time = export.streaming.cache_last_channel, export.streaming.cache_last_time
+    encoder = CacheAwareEncoder(
+        open_session(export.encoder(look_ahead)), lookahead=look_ahead, channel=channel, time=time
+    )
+    rng = np.random.default_rng(look_ahead)
+    features = rng.normal(-9.0, 4.0, (5, 80, HISTORY + encoder.chunk)).astype(np.float32)
+    caches = {
+        CHANNEL: rng.standard_normal((5, *channel)).astype(np.float32),
+        TIME: rng.standard_normal((5, *time)).astype(np.float32),
+        LENGTH: np.array([0, 1, 35, 69, 70]),
+    }
+    together = encoder.encode(features, caches)
+    for row in range(5):
+        own = slice(row, row + 1)
+        alone = encoder.encode(features[own], {name: values[own] for name, values in caches.items()})
+        np.testing.assert_allclose(together[0][own], alone[0], atol=1e-5)
+        assert together[1][row] == alone[1][0] == look_ahead + 1
+        for name, values in alone[2].items():
+            np.testing.assert_allclose(together[2][name][own], values, atol=1e-5)
 
 
 def test_features_are_not_normalised(streaming, clips):
