@@ -119,7 +119,10 @@ def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
             console.say("stopping at once")
             server.kill()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         signal.signal(number, on_signal)
 
 
