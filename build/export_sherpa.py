@@ -4,19 +4,31 @@
 
 sherpa-onnx wants the prediction and the joint network in two files, and the sizes of everything as
 metadata of the encoder (``online-transducer-nemo-model.cc``). The networks themselves stay as they
-are. Needs only the package ``onnx``.
+are, but the encoder gets features as NeMo computes them: NeMo adds 2**-24 to every band's energy before the
+logarithm, while sherpa-onnx replaces energies below float's epsilon by it (``feature-fbank.cc``).
+Needs only the packages ``onnx`` and ``numpy``.
+
+For the same text from the same audio the chunks must begin at the same sample, too: see ``LEAD``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.utils import Extractor
+
+LEAD = 9 * 160 + 80
+"""Samples of silence to begin a stream with: the 9 frames of the past that go into the first chunk, and
+half a frame, because sherpa-onnx' frame ``f`` is centred at sample ``160 f + 80`` and NeMo's at ``160 f``."""
+_GUARD = 2.0**-24
+_FLOOR = math.log(np.finfo(np.float32).eps)
 
 
 def convert(export: Path, out: Path, look_ahead: int) -> None:
@@ -48,6 +60,7 @@ def convert(export: Path, out: Path, look_ahead: int) -> None:
     onnx.save(extractor.extract_model(["encoder_outputs", between], ["outputs"]), out / "joiner.onnx")
     vocabulary = (export / "vocab.txt").read_text().splitlines()
     encoder = onnx.load(export / f"encoder-r{look_ahead}.onnx")
+    _guard_energies(encoder.graph, "audio_signal")
     shapes = _shapes(joint)
     onnx.helper.set_model_props(
         encoder,
@@ -66,6 +79,27 @@ def convert(export: Path, out: Path, look_ahead: int) -> None:
     )
     onnx.save(encoder, out / "encoder.onnx")
     shutil.copyfile(export / "vocab.txt", out / "tokens.txt")
+
+
+def _guard_energies(graph: onnx.GraphProto, features: str) -> None:
+    """Turn log-energies with a floor into log-energies with an addend; what lies at the floor is silence."""
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name == features:
+                node.input[place] = "guarded"
+    for name, value in (("floor", _FLOOR + 1e-4), ("guard", _GUARD), ("silence", math.log(_GUARD))):
+        graph.initializer.append(
+            onnx.helper.make_tensor(f"guard_{name}", onnx.TensorProto.FLOAT, [], [value])
+        )
+    steps = [
+        ("Exp", [features], "guard_energy"),
+        ("Add", ["guard_energy", "guard_guard"], "guard_sum"),
+        ("Log", ["guard_sum"], "guard_log"),
+        ("LessOrEqual", [features, "guard_floor"], "guard_below"),
+        ("Where", ["guard_below", "guard_silence", "guard_log"], "guarded"),
+    ]
+    for place, (kind, inputs, output) in enumerate(steps):
+        graph.node.insert(place, onnx.helper.make_node(kind, inputs, [output]))
 
 
 def _sizes(name: str, shape: list[int]) -> dict[str, str]:

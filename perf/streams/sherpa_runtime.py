@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from streams.contract import RATE, serve
 
-# It takes the first chunk together with the 9 frames before it, and waits for one frame more than it
-# needs; Parley fills these 9 frames itself, with what silence looks like.
-LEAD_MS = 120
+# It takes the first chunk together with the 9 frames before it, and its frames are centred 5 ms later than
+# NeMo's; Parley fills these 9 frames itself, with what silence looks like. With this lead both see
+# the same chunks. It waits for the samples of a frame and a half more than it takes, so it reads a chunk when
+# the next one comes; each step has one chunk all the same.
+LEAD_MS = 95
 
 
 class SherpaRuntime:

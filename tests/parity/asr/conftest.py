@@ -21,7 +21,7 @@ from nemo.utils import logging as nemo_logging
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "build"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("build", "src", "perf")]
 
 from nemo.collections.asr.models import EncDecRNNTBPEModel  # noqa: E402
 from omegaconf import OmegaConf, open_dict  # noqa: E402

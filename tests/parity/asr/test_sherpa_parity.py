@@ -1,0 +1,66 @@
+"""The shipped streaming model, read by sherpa-onnx (Kaldi's front end, its own decoding loop)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import sherpa_onnx
+import soundfile
+from conftest import CLIPS, ROOT
+from streams import parley_runtime
+
+import export_sherpa
+
+MODEL = ROOT / "models/tiny-nemotron-streaming"
+RATE = 16_000
+# Both must hear the same after the last word: at the very end of its audio each has rules of its own.
+SILENCE = np.zeros(RATE // 10, np.int16)
+PAST_THE_LAST_FRAME = 160 + 200
+"""Samples: it waits for one frame more than it takes, and for the second half of that frame's window."""
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    entries = json.loads((CLIPS / "manifest.json").read_text())
+    clips = [soundfile.read(CLIPS / entry["file"], dtype="int16")[0] for entry in entries]
+    return [np.concatenate([clip, SILENCE]) for clip in clips]
+
+
+def parleys_text(runtime, clip):
+    stream = runtime.open()
+    for start in range(0, len(clip), runtime.chunk):
+        runtime.feed([stream], [clip[start : start + runtime.chunk]])
+    return runtime.close(stream)
+
+
+def sherpas_text(recognizer: Any, clip, chunk: int):
+    """As many chunks as Parley reads: all of the clip, and one of silence."""
+    chunks = -(-len(clip) // chunk) + 1
+    audio = np.zeros(export_sherpa.LEAD + chunks * chunk + PAST_THE_LAST_FRAME, np.float32)
+    audio[export_sherpa.LEAD :][: len(clip)] = clip / np.float32(32768)
+    stream = recognizer.create_stream()
+    stream.accept_waveform(RATE, audio)
+    read = 0
+    while recognizer.is_ready(stream):
+        recognizer.decode_stream(stream)
+        read += 1
+    assert read == chunks
+    return recognizer.get_result(stream).strip()
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1, 6, 13])
+def test_sherpa_onnx_writes_the_same_texts(recordings, tmp_path, look_ahead):
+    export_sherpa.convert(MODEL, tmp_path, look_ahead)
+    recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
+        **{name: str(tmp_path / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")},
+        tokens=str(tmp_path / "tokens.txt"),
+        num_threads=1,
+    )
+    runtime = parley_runtime.load(MODEL, look_ahead)
+    ours = [parleys_text(runtime, clip) for clip in recordings]
+    theirs = [sherpas_text(recognizer, clip, runtime.chunk) for clip in recordings]
+    assert ours == theirs
+    assert len(set(ours)) > 40
