@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from parley.agent.config import Deadlines
-from parley.agent.waiting import each_within, try_within
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
 from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Sampling
 from parley.protocol import Tool
+from parley.waiting import each_within, try_within
 
 _log = logging.getLogger(__name__)
 

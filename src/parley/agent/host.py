@@ -14,7 +14,6 @@ from parley.agent.engines import Engines
 from parley.agent.outlet import Outlet
 from parley.agent.session import Session
 from parley.agent.validation import check_start
-from parley.agent.waiting import try_within
 from parley.errors import (
     InvalidMessageError,
     ParleyError,
@@ -24,6 +23,7 @@ from parley.errors import (
     TooManySessionsError,
 )
 from parley.protocol import Closed, ErrorEvent, Start, decode_message
+from parley.waiting import try_within
 
 SessionId: TypeAlias = str | int
 Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]

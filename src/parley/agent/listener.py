@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.waiting import try_within, within
 from parley.asr.messages import (
     AsrEvent,
     AsrFallbackEvent,
@@ -32,6 +31,7 @@ from parley.errors import (
     ParleyError,
 )
 from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
+from parley.waiting import try_within, within
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 # Voice activity is judged in windows of this many samples: nothing is gained by sending less.

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
 from parley.agent.playout import Playout, SpokenWord
-from parley.agent.waiting import each_within, try_within
 from parley.audio.pcm import samples_to_ms
 from parley.audio.resample import Resampler
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError
 from parley.protocol import Audio
 from parley.tts.messages import SpeakRequest, WordMark
+from parley.waiting import each_within, try_within
 
 _NOTHING = np.zeros(0, np.int16)
 # One segment is being sent while the next is being made.
