@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from parley_client.commands.common import (
     add_pacing,
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     script = load_script(args.script)
     if script.title:
-        console.rule(script.title)
+        console.rule(escape(script.title))
     with running_server(args.server, console) as address:
         args.server = address
         return run_to_end(play(args, console, script, args.out))

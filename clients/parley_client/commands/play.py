@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from parley_client.commands.common import open_call, tool_table
 from parley_client.conversation import Conversation
@@ -53,4 +54,4 @@ def write_recording(conversation: Conversation, out: Path, console: Console) -> 
     """Write the call as heard."""
     if conversation.recording is not None:
         conversation.recording.write(out)
-        console.print(f"The call as heard, you left and the agent right: [bold]{out}[/]")
+        console.print(f"The call as heard, you left and the agent right: [bold]{escape(str(out))}[/]")

@@ -7,6 +7,7 @@ import json
 import time
 
 from rich.console import Console
+from rich.markup import escape
 
 from parley.errors import ParleyError
 from parley_client.commands.common import add_server
@@ -50,7 +51,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
             f"and closed it in {result['close_ms']} ms"
         )
     else:
-        console.print(f"[red]not ok[/]: {result['error']} ({result['code']})")
+        console.print(f"[red]not ok[/]: {escape(str(result['error']))} ({result['code']})")
     return 0 if result["ok"] else 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from parley_client.turns import TurnReport, percentile
@@ -35,7 +36,7 @@ def latency_table(reports: Sequence[TurnReport]) -> Table:
     for heading, _ in STAGES.values():
         table.add_column(heading, justify="right")
     for report in reports:
-        table.add_row(report.name, *(_ms(value) for value in report.stages.values()))
+        table.add_row(escape(report.name), *(_ms(value) for value in report.stages.values()))
     table.add_section()
     for share in (0.5, 0.95):
         table.add_row(
@@ -62,7 +63,7 @@ def print_reports(console: Console, reports: Sequence[TurnReport]) -> None:
         console.print(f"[dim]{_one_line(heading):>14}  {meaning}[/]")
     for report in reports:
         if report.problem:
-            console.print(f"[red]{report.name}: {report.problem}[/]")
+            console.print(f"[red]{escape(f'{report.name}: {report.problem}')}[/]")
 
 
 def _one_line(heading: str) -> str:

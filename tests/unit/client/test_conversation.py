@@ -18,7 +18,7 @@ from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, c
 from parley_client.audio.files import speech_span
 from parley_client.conversation import Conversation
 from parley_client.script import ScriptTurn
-from parley_client.terminal.report import by_stage, latency_table
+from parley_client.terminal.report import by_stage, latency_table, print_reports
 from parley_client.terminal.view import CallView, make_console
 from parley_client.tracker import TurnTracker
 from parley_client.turns import TurnReport, percentile
@@ -329,6 +329,15 @@ def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
     assert columns["to\nvoice"] == ["100", "200", "100", "200"]
     assert columns["barge-\nin"] == ["", "", "", ""]
     assert by_stage(reports)["detection"] == pytest.approx([300, 300])
+
+
+def test_names_of_files_are_not_markup():
+    out = io.StringIO()
+    console = Console(file=out, width=200, _environ={})
+    print_reports(console, [TurnReport("take [/2]", problem="no [complete] answer")])
+    shown = out.getvalue()
+    assert shown.count("take [/2]") == 2
+    assert "no [complete] answer" in shown
 
 
 def test_on_a_terminal_partial_texts_are_updated_in_place():

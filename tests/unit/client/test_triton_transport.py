@@ -161,6 +161,30 @@ async def test_probe_fails_without_a_server(capsys):
     assert "connect_failed" in out
 
 
+class Refusing(Triton):
+    """Answers START with an error."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.words = words
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
+        async for request in requests:
+            message = service_pb2.ModelStreamInferResponse(error_message=self.words)
+            message.infer_response.id = request.id
+            yield message
+
+
+async def test_what_a_server_says_is_shown_as_it_is():
+    # Triton likes brackets, which rich would read as its own markup.
+    words = "[request id: start] no [/model] is ready"
+    async with serving(Refusing(words)) as (address, _):
+        status, out, err = await parley("probe", "--server", address)
+    assert status == 1
+    assert words in out
+    assert err == ""
+
+
 async def test_say_tells_how_to_start_a_server():
     status, _, err = await parley("say", CLIP, "--server", NOBODY, "--timeout", "1")
     assert status == 1
