@@ -175,7 +175,7 @@ class ToolTable:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
 
-        def settle(value: Any, error: BaseException | None) -> None:
+        def settle(value: Any, error: Exception | None) -> None:
             self._places.release()
             if result.done():
                 return
@@ -185,9 +185,13 @@ class ToolTable:
                 result.set_exception(error)
 
         def work() -> None:
-            value, problem = None, None
+            value: Any = None
+            problem: Exception | None = None
             try:
                 value = function(**arguments)
+            except (StopIteration, SystemExit) as error:
+                # A future takes the one not at all, and the other would end the waiting task's event loop.
+                problem = RuntimeError(f"{type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - handed to the waiting task
                 problem = error
             with contextlib.suppress(RuntimeError):  # the call and its event loop are gone

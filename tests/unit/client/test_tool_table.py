@@ -222,3 +222,15 @@ def test_an_unusable_file_says_why(tmp_path, text, why):
         file.write_text(text)
     with pytest.raises(ToolDefinitionError, match=why):
         load_tools(file)
+
+
+@pytest.mark.parametrize("error", [SystemExit, StopIteration])
+async def test_a_tool_that_ends_its_thread_gives_its_place_back(error):
+    def leave():
+        """Leave."""
+        raise error("no more")
+
+    table = ToolTable([leave, get_weather], parallel=1)
+    answer = await table.answer(ask("leave"))
+    assert (answer.is_error, answer.output) == (True, {"error": f"{error.__name__}: no more"})
+    assert not (await table.answer(ask("get_weather", city="Paris"))).is_error
