@@ -39,7 +39,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 # --- client to server -------------------------------------------------------------------
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A function that the agent may ask the client to run."""
 
     name: str
@@ -48,7 +48,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """JSON schema of the arguments object."""
 
 
-class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
+class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When sound counts as the user speaking."""
 
     threshold: float = 0.5

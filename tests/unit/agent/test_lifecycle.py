@@ -61,6 +61,8 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         (b"\xff\xfe", "invalid_message"),
         (b'{"type":"start","colour":"red"}', "invalid_message"),
         (b'{"type":"start","tools":[{"name":5}]}', "invalid_message"),
+        (b'{"type":"start","tools":[{"name":"t","parameter":{}}]}', "invalid_message"),
+        (b'{"type":"start","vad":{"silence":900}}', "invalid_message"),
         (encode(Control(action="mute")), "invalid_message"),
     ],
 )
