@@ -38,7 +38,7 @@ class Environment(NamedTuple):
 
 SERVE = Environment(
     ".venv",
-    ("serve.txt", "dev.txt"),
+    ("serve.txt", "networks.txt", "dev.txt"),
     tuple(SERVING),
     "import numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
     "from parley.launcher.installation import find_installation\n"
@@ -213,6 +213,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("talk", wheels),
         ("export", (without,)),
         ("chatterbox", ("--no-deps",)),
+        ("networks", ("--no-deps", "--only-binary=:all:")),
         ("peers", wheels[:2]),
     ):
         print(f"resolving {name}.in", file=sys.stderr)

@@ -179,7 +179,7 @@ def checkout(tmp_path):
     """A folder with locks, and an environment as a finished set-up leaves it."""
     locks = tmp_path / "build" / "requirements"
     locks.mkdir(parents=True)
-    for name in ("serve.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt"):
+    for name in ("serve.txt", "networks.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt"):
         (locks / name).write_text(name)
     (locks / "torch.txt").write_text("# why\ntorch==2.0\n")
     (tmp_path / "pyproject.toml").write_text("[project]")
@@ -364,7 +364,8 @@ def test_locks_name_no_host_and_no_folder():
 
 
 @pytest.mark.parametrize(
-    "lock", ["serve.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt", "peers.txt"]
+    "lock",
+    ["serve.txt", "networks.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt", "peers.txt"],
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):
     text = (SCRIPTS.parent / "build" / "requirements" / lock).read_text()
