@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from chatterbox_export.small_listeners import small_listeners
 from parley.tts.s3gen.checkpoint import FILES
 from parley.tts.s3gen.conformer import Encoder
 from parley.tts.s3gen.estimator import HEAD_SIZE, Estimator
@@ -80,14 +81,15 @@ def write_small_s3gen(
     channels: int = 64,
     seed: int = 0,
 ) -> Path:
-    """Write a small checkpoint; see :func:`small_s3gen`.
+    """Write a small checkpoint: see :func:`small_s3gen`, and what makes voices, as in the published file.
 
     Returns:
         The file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILES[0 if meanflow else 1]
-    save_file(small_s3gen(meanflow=meanflow, width=width, layers=layers, channels=channels, seed=seed), path)
+    tensors = small_s3gen(meanflow=meanflow, width=width, layers=layers, channels=channels, seed=seed)
+    save_file(tensors | small_listeners(seed=seed), path)
     return path
 
 

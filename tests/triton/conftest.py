@@ -11,7 +11,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 
-sys.path.insert(0, str(ROOT / "perf"))
+sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import uuid
 from contextlib import aclosing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,11 +23,9 @@ SAMPLES_PER_TOKEN = 960
 
 
 def write_weights(folder):
-    path = Path(__file__).parents[2] / "build" / "chatterbox_export" / "small_s3gen.py"
-    spec = importlib.util.spec_from_file_location("small_s3gen", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.write_small_s3gen(folder).parent
+    from chatterbox_export.small_s3gen import write_small_s3gen
+
+    return write_small_s3gen(folder).parent
 
 
 @pytest.fixture(scope="module")

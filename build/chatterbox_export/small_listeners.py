@@ -1,0 +1,69 @@
+"""Shrunken random versions of the networks that make voices, with the published key names.
+
+They hear nothing that a person would, but different recordings give different voices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from parley.tts.voices.enrollment.speaker_encoder import SpeakerEncoder
+from parley.tts.voices.enrollment.speech_tokenizer import SpeechTokenizer
+
+_DIGITS_SPREAD = 2.0  # all three values of each digit of a token come up
+
+
+def small_listeners(
+    *,
+    width: int = 64,
+    layers: int = 2,
+    growth: int = 8,
+    dense_layers: Sequence[int] = (2, 2, 2),
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """The tokenizer's and the speaker encoder's tensors, by their names in S3Gen's checkpoint.
+
+    Args:
+        width: of the tokenizer; a multiple of 64.
+        layers: of the tokenizer.
+        growth: channels that each dense layer of the speaker encoder adds.
+        dense_layers: of its three blocks.
+        seed: of the weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokenizer = SpeechTokenizer(width=width, layers=layers)
+    speaker = SpeakerEncoder(first=4 * growth, growth=growth, inner=4 * growth, layers=dense_layers)
+    _fill(tokenizer, generator)
+    _fill(speaker, generator)
+    with torch.no_grad():
+        tokenizer.quantizer._codebook.project_down.weight.mul_(_DIGITS_SPREAD)  # noqa: SLF001 - its published name
+    return {
+        f"{prefix}.{name}": tensor.clone().contiguous()
+        for prefix, network in (("tokenizer", tokenizer), ("speaker_encoder", speaker))
+        for name, tensor in network.state_dict().items()
+    }
+
+
+def _fill(network: nn.Module, generator: torch.Generator) -> None:
+    """Random weights that keep the size of what passes through them."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 1.4 / math.sqrt(parameter[0].numel()), generator=generator)
+            else:
+                parameter.normal_(0.0, 0.1, generator=generator)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.running_mean.normal_(0.0, 0.1, generator=generator)
+                module.running_var.uniform_(0.7, 1.3, generator=generator)
+            if (
+                isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm)
+                and module.weight is not None
+            ):
+                module.weight.uniform_(0.7, 1.3, generator=generator)

@@ -1,0 +1,138 @@
+"""Spectrograms as Chatterbox's networks were trained on them, and what they are computed from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+
+from parley.audio.mel import mel_filters
+
+RATE = 16_000
+"""Hertz that the encoders and the tokenizer hear."""
+PROMPT_RATE = 24_000
+"""Hertz of the audio that S3Gen makes, and of the prompt's spectrogram."""
+_FFT = 400
+_HOP = 160
+_PROMPT_FFT, _PROMPT_HOP, _PROMPT_TOP = 1_920, 480, 8_000.0
+_FBANK_WINDOW, _FBANK_HOP, _FBANK_FFT = 400, 160, 512
+_FBANK_LOWEST = 20.0
+_PREEMPHASIS = 0.97
+_EPSILON = torch.finfo(torch.float32).eps
+_TRIM_FRAME, _TRIM_HOP = 2_048, 512
+
+
+def encoder_mel(audio: Tensor, bands: int) -> Tensor:
+    """What the voice encoder hears: power in mel bands, not logarithmic.
+
+    Args:
+        audio: f32 ``[n]``, 16 kHz, n above 200.
+        bands: mel bands.
+
+    Returns:
+        f32 ``[1 + n // 160, bands]``.
+    """
+    return (_filters(bands, _FFT, RATE) @ _power(audio)).T
+
+
+def tokenizer_mel(audio: Tensor, bands: int) -> Tensor:
+    """What the tokenizer hears: the logarithm, at most 80 dB below the loudest.
+
+    Args:
+        audio: f32 ``[n]``, 16 kHz, n above 200.
+        bands: mel bands.
+
+    Returns:
+        f32 ``[bands, n // 160]``.
+    """
+    mel = _filters(bands, _FFT, RATE) @ _power(audio)[:, :-1]
+    logarithm = mel.clamp(min=1e-10).log10()
+    return (torch.maximum(logarithm, logarithm.max() - 8.0) + 4.0) / 4.0
+
+
+def prompt_mel(audio: Tensor, bands: int) -> Tensor:
+    """What S3Gen goes on from: the spectrogram of the kind that it makes.
+
+    Args:
+        audio: f32 ``[n]``, 24 kHz, n above 720.
+        bands: mel bands.
+
+    Returns:
+        f32 ``[n // 480, bands]``.
+    """
+    edge = (_PROMPT_FFT - _PROMPT_HOP) // 2
+    padded = F.pad(audio[None], (edge, edge), mode="reflect")[0]
+    spectrum = torch.stft(
+        padded,
+        _PROMPT_FFT,
+        _PROMPT_HOP,
+        window=torch.hann_window(_PROMPT_FFT),
+        center=False,
+        return_complex=True,
+    )
+    magnitude = (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
+    mel = _filters(bands, _PROMPT_FFT, PROMPT_RATE, _PROMPT_TOP) @ magnitude
+    rows: Tensor = mel.clamp(min=1e-5).log().T
+    return rows
+
+
+def filter_bank(audio: Tensor, bands: int) -> Tensor:
+    """Kaldi's filter bank with its default settings and no dither, less each band's mean over time.
+
+    Args:
+        audio: f32 ``[n]``, 16 kHz within ±1, n at least 400.
+        bands: mel bands.
+
+    Returns:
+        f32 ``[1 + (n - 400) // 160, bands]``.
+    """
+    frames = audio.unfold(0, _FBANK_WINDOW, _FBANK_HOP)
+    frames = frames - frames.mean(dim=1, keepdim=True)
+    frames = frames - _PREEMPHASIS * torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
+    window = torch.hann_window(_FBANK_WINDOW, periodic=False).pow(0.85)
+    power = torch.fft.rfft(frames * window, _FBANK_FFT).abs().square()
+    energies = power @ _kaldi_filters(bands).T
+    features: Tensor = energies.clamp(min=_EPSILON).log()
+    return features - features.mean(dim=0, keepdim=True)
+
+
+def trim(audio: NDArray[np.float32], top_db: float = 20.0) -> NDArray[np.float32]:
+    """Cut off what is ``top_db`` quieter than the loudest at both ends, as librosa does.
+
+    Args:
+        audio: f32 ``[n]``, not silent.
+        top_db: decibels.
+    """
+    padded = np.pad(audio, _TRIM_FRAME // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _TRIM_FRAME)[::_TRIM_HOP]
+    power = np.maximum(1e-10, np.square(frames).mean(axis=1))
+    loud = np.flatnonzero(10.0 * np.log10(power / power.max()) > -top_db)
+    return audio[loud[0] * _TRIM_HOP : min(len(audio), (loud[-1] + 1) * _TRIM_HOP)]
+
+
+def _power(audio: Tensor) -> Tensor:
+    """Power of a centred Fourier transform with mirrored edges, ``[201, 1 + n // 160]``."""
+    spectrum = torch.stft(audio, _FFT, _HOP, window=torch.hann_window(_FFT), return_complex=True)
+    return spectrum.abs().square()
+
+
+def _filters(bands: int, n_fft: int, rate: int, highest: float | None = None) -> Tensor:
+    return torch.from_numpy(mel_filters(bands, n_fft, rate, highest))
+
+
+def _kaldi_filters(bands: int) -> Tensor:
+    """Triangles on HTK's mel scale, ``[bands, 257]``; the last bin belongs to none."""
+    edges = torch.linspace(_htk_mel(_FBANK_LOWEST), _htk_mel(RATE / 2), bands + 2)
+    bins = torch.tensor([_htk_mel(RATE / _FBANK_FFT * number) for number in range(_FBANK_FFT // 2)])
+    left, center, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising = (bins - left) / (center - left)
+    falling = (right - bins) / (right - center)
+    return F.pad(torch.minimum(rising, falling).clamp(min=0.0), (0, 1))
+
+
+def _htk_mel(hertz: float) -> float:
+    return 1127.0 * math.log(1.0 + hertz / 700.0)
