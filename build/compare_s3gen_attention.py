@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.flow import Voice
+from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.past import Past
 from parley.tts.s3gen.synthesizer import Job, Synthesizer
 from parley.tts.s3gen.utterance import Plan, Utterance
 
@@ -71,9 +72,9 @@ class _Heard(Utterance):
         super().__init__(voice, plan, seed=seed, rate=RATE)
         self.mels: list[torch.Tensor] = []
 
-    def frames(self, mel: torch.Tensor, end: int) -> torch.Tensor:
+    def frames(self, mel: torch.Tensor, end: int, kept: Past | None = None) -> torch.Tensor:
         """As of any utterance."""
-        self.mels.append(super().frames(mel, end))
+        self.mels.append(super().frames(mel, end, kept))
         return self.mels[-1]
 
 

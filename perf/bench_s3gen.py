@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "build"))
 
 from chatterbox_export.small_s3gen import write_small_s3gen  # noqa: E402
 from parley.tts.s3gen import checkpoint  # noqa: E402
-from parley.tts.s3gen.flow import Voice  # noqa: E402
+from parley.tts.s3gen.batch import Voice  # noqa: E402
 from parley.tts.s3gen.synthesizer import Job, Synthesizer  # noqa: E402
 from parley.tts.s3gen.utterance import Plan, Utterance  # noqa: E402
 
@@ -111,10 +111,10 @@ class Bench:
         self._flow_s = 0.0
         run = synthesizer.flow
 
-        def timed(rows: list[object]) -> object:
+        def timed(rows: list[object], **options: bool) -> object:
             began = self._clock()
             try:
-                return run(rows)
+                return run(rows, **options)
             finally:
                 self._flow_s += self._clock() - began
 

@@ -5,7 +5,7 @@ by two, four conformer layers at the frames' rate. "Conformer" is what upstream 
 have no convolution inside: attention with relative positions (https://arxiv.org/abs/1901.02860)
 and a feed-forward network.
 
-Everything but the look-ahead and the attention looks only backwards, so the attention's masks
+Everything but the look-ahead and the attention looks only backwards, so the masks of those two
 alone decide what a frame can depend on.
 """
 
@@ -16,6 +16,8 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+
+from parley.tts.s3gen.carry import CONTEXT, Carry
 
 LOOKAHEAD = 3
 """Tokens after a token that its vector depends on."""
@@ -36,22 +38,25 @@ class RelativeAttention(nn.Module):
         self.pos_bias_u = nn.Parameter(torch.zeros(heads, width // heads))
         self.pos_bias_v = nn.Parameter(torch.zeros(heads, width // heads))
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        self._distances = torch.zeros(heads, 0, width // heads)
+
+    def forward(self, x: Tensor, mask: Tensor, carry: Carry) -> Tensor:
         """Attend.
 
         Args:
             x: ``[B, T, width]``.
-            positions: ``[2T-1, width]``, encodings of the distances T-1 ... -(T-1).
-            mask: bool ``[B, 1, T, T]``, true where a query may see a key.
+            mask: bool ``[B, 1, T, P+T]``, true where a query may see a key.
+            carry: holds the keys and values of the P positions just before ``x``.
         """
         batch, length, width = x.shape
         shape = (batch, length, self.heads, width // self.heads)
         query = self.linear_q(x).view(shape)
-        key = self.linear_k(x).view(shape).transpose(1, 2)
-        value = self.linear_v(x).view(shape).transpose(1, 2)
-        distance = self.linear_pos(positions).view(-1, *shape[2:]).transpose(0, 1)  # [heads, 2T-1, d]
-        by_distance = (query + self.pos_bias_v).transpose(1, 2) @ distance.transpose(1, 2)
-        bias = _by_key(by_distance) / math.sqrt(shape[3])
+        key, value = carry.attend(
+            self.linear_k(x).view(shape).transpose(1, 2), self.linear_v(x).view(shape).transpose(1, 2)
+        )
+        distances = self._encoded_distances(key.shape[2], length)
+        by_distance = (query + self.pos_bias_v).transpose(1, 2) @ distances.transpose(1, 2)
+        bias = _by_key(by_distance, key.shape[2]) / math.sqrt(shape[3])
         attended = F.scaled_dot_product_attention(
             (query + self.pos_bias_u).transpose(1, 2),
             key,
@@ -61,12 +66,25 @@ class RelativeAttention(nn.Module):
         mixed: Tensor = self.linear_out(attended.transpose(1, 2).reshape(batch, length, width))
         return mixed
 
+    def _encoded_distances(self, keys: int, queries: int) -> Tensor:
+        """Of the distances ``keys-1`` ... ``-(queries-1)``: ``[heads, keys+queries-1, d]``.
 
-def _by_key(by_distance: Tensor) -> Tensor:
-    """``[B, heads, T, 2T-1]`` by distance (T-1 first) to ``[B, heads, T, T]`` by key."""
+        They are the same for all inputs, so they are kept; the longest row ever seen bounds them.
+        """
+        zero = self._distances.shape[1] // 2  # where distance 0 is
+        if zero < keys:
+            zero = 2 ** math.ceil(math.log2(keys + 1)) - 1
+            encodings = distance_encodings(zero + 1, self.linear_pos.in_features, self.linear_pos.weight)
+            encoded = self.linear_pos(encodings).view(2 * zero + 1, self.heads, -1)
+            self._distances = encoded.transpose(0, 1).contiguous()
+        return self._distances[:, zero - keys + 1 : zero + queries]
+
+
+def _by_key(by_distance: Tensor, keys: int) -> Tensor:
+    """``[B, heads, T, keys+T-1]`` by distance (the longest first) to ``[B, heads, T, keys]`` by key."""
     batch, heads, length, distances = by_distance.shape
     padded = F.pad(by_distance, (1, 0)).view(batch, heads, distances + 1, length)
-    return padded[:, :, 1:].reshape(batch, heads, length, distances)[..., :length]
+    return padded[:, :, 1:].reshape(batch, heads, length, distances)[..., :keys]
 
 
 class FeedForward(nn.Module):
@@ -93,9 +111,9 @@ class ConformerLayer(nn.Module):
         self.norm_ff = nn.LayerNorm(width, eps=1e-12)
         self.norm_mha = nn.LayerNorm(width, eps=1e-12)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, carry: Carry) -> Tensor:
         """``[B, T, width]`` to the same; see :class:`RelativeAttention`."""
-        x = x + self.self_attn(self.norm_mha(x), positions, mask)
+        x = x + self.self_attn(self.norm_mha(x), mask, carry)
         changed: Tensor = x + self.feed_forward(self.norm_ff(x))
         return changed
 
@@ -120,13 +138,20 @@ class Lookahead(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv1d(width, width, LOOKAHEAD + 1)
-        self.conv2 = nn.Conv1d(width, width, 3)
+        self.conv2 = nn.Conv1d(width, width, CONTEXT + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, width]`` to the same; what lies after a row's end must be zero."""
-        ahead = F.leaky_relu(self.conv1(F.pad(x.transpose(1, 2), (0, LOOKAHEAD))))
-        changed: Tensor = x + self.conv2(F.pad(ahead, (2, 0))).transpose(1, 2)
-        return changed
+    def forward(self, x: Tensor, ahead: Tensor, carry: Carry) -> Tensor:
+        """``[B, T+3, width]`` to ``[B, T, width]``.
+
+        Args:
+            x: the tokens and three more.
+            ahead: bool ``[B, T, 4]``, whether a token may see itself and each of the next three.
+            carry: holds the context of what is mixed with the tokens before.
+        """
+        windows = x.unfold(1, LOOKAHEAD + 1, 1) * ahead[:, :, None]
+        mixed = F.leaky_relu(F.linear(windows.flatten(2), self.conv1.weight.flatten(1), self.conv1.bias))
+        changed: Tensor = self.conv2(carry.before(mixed.transpose(1, 2))).transpose(1, 2)
+        return x[:, :-LOOKAHEAD] + changed
 
 
 class Upsample(nn.Module):
@@ -134,12 +159,12 @@ class Upsample(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(width, width, 2 * FRAMES_PER_TOKEN + 1)
+        self.conv = nn.Conv1d(width, width, CONTEXT * FRAMES_PER_TOKEN + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """``[B, T, width]`` to ``[B, 2T, width]``."""
-        repeated = x.repeat_interleave(FRAMES_PER_TOKEN, dim=1).transpose(1, 2)
-        smooth: Tensor = self.conv(F.pad(repeated, (2 * FRAMES_PER_TOKEN, 0))).transpose(1, 2)
+        repeated = carry.before(x.transpose(1, 2)).repeat_interleave(FRAMES_PER_TOKEN, dim=2)
+        smooth: Tensor = self.conv(repeated).transpose(1, 2)
         return smooth
 
 
@@ -156,29 +181,37 @@ class Encoder(nn.Module):
         self.up_encoders = nn.ModuleList(ConformerLayer(width, heads, hidden) for _ in range(up_layers))
         self.after_norm = nn.LayerNorm(width, eps=1e-5)
         self.width = width
+        self.heads = heads
 
-    def forward(self, tokens: Tensor, valid: Tensor, token_mask: Tensor, frame_mask: Tensor) -> Tensor:
+    @property
+    def context_channels(self) -> int:
+        """Of all convolutions that look back."""
+        return 2 * self.width
+
+    def forward(
+        self,
+        tokens: Tensor,
+        ahead: Tensor,
+        masks: tuple[Tensor, Tensor],
+        carries: tuple[Carry, Carry],
+    ) -> Tensor:
         """Encode.
 
         Args:
-            tokens: embedded tokens ``[B, T, width]``.
-            valid: bool ``[B, T]``, false in the padding.
-            token_mask: bool ``[B, 1, T, T]``.
-            frame_mask: bool ``[B, 1, 2T, 2T]``.
+            tokens: embedded tokens ``[B, T+3, width]``, of which the last three are only looked at.
+            ahead: bool ``[B, T, 4]``; see :class:`Lookahead`.
+            masks: bool ``[B, 1, T, P+T]`` of the tokens, and ``[B, 1, 2T, 2(P+T)]`` of the frames.
+            carries: of the layers at the tokens' rate, and of those at the frames'.
 
         Returns:
             ``[B, 2T, width]``; without meaning in the padding.
         """
-        # The padding is not zero after the linear layer's bias, and the look-ahead would see it.
-        x = self.embed(tokens) * valid[..., None]
-        x = self.pre_lookahead_layer(x)
-        positions = distance_encodings(x.shape[1], self.width, x)
+        x = self.pre_lookahead_layer(self.embed(tokens), ahead, carries[0])
         for layer in self.encoders:
-            x = layer(x, positions, token_mask)
-        x = self.up_embed(self.up_layer(x))
-        positions = distance_encodings(x.shape[1], self.width, x)
+            x = layer(x, masks[0], carries[0])
+        x = self.up_embed(self.up_layer(x, carries[0]))
         for layer in self.up_encoders:
-            x = layer(x, positions, frame_mask)
+            x = layer(x, masks[1], carries[1])
         encoded: Tensor = self.after_norm(x)
         return encoded
 

@@ -1,7 +1,8 @@
 """The flow's estimator: which way a noisy spectrogram should move.
 
 One U-shaped level at the frames' rate (upstream uses no other): convolutions that look only
-backwards, and transformer blocks without positions, for which the convolutions stand in.
+backwards, and transformer blocks without positions, for which the convolutions stand in. Padding
+on the right needs no masks but the attention's: nothing else looks ahead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+
+from parley.tts.s3gen.carry import CONTEXT, Carry
 
 MEL_BANDS = 80
 HEAD_SIZE = 64
@@ -24,11 +27,12 @@ class CausalConv(nn.Conv1d):
     """A convolution of three frames that ends at the current one."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__(channels_in, channels_out, 3)
+        super().__init__(channels_in, channels_out, CONTEXT + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def follow(self, x: Tensor, carry: Carry) -> Tensor:
         """``[B, C, T]`` to ``[B, C', T]``."""
-        return super().forward(F.pad(x, (2, 0)))
+        followed: Tensor = self(carry.before(x))
+        return followed
 
 
 class CausalBlock(nn.Module):
@@ -41,10 +45,12 @@ class CausalBlock(nn.Module):
             {"0": CausalConv(channels_in, channels_out), "2": nn.LayerNorm(channels_out)}
         )
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``[B, C, T]`` to ``[B, C', T]``, zero in the padding."""
-        x = self.block["0"](x * mask)
-        return F.mish(self.block["2"](x.transpose(1, 2)).transpose(1, 2)) * mask
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        """``[B, C, T]`` to ``[B, C', T]``."""
+        conv = self.block["0"]
+        assert isinstance(conv, CausalConv)
+        x = conv.follow(x, carry)
+        return F.mish(self.block["2"](x.transpose(1, 2)).transpose(1, 2))
 
 
 class ResidualBlock(nn.Module):
@@ -57,11 +63,15 @@ class ResidualBlock(nn.Module):
         self.block2 = CausalBlock(channels_out, channels_out)
         self.res_conv = nn.Conv1d(channels_in, channels_out, 1)
 
-    def forward(self, x: Tensor, mask: Tensor, time: Tensor) -> Tensor:
-        """``[B, C, T]`` to ``[B, C', T]``; ``time`` is ``[1, time_width]``."""
-        changed = self.block1(x, mask) + self.mlp["1"](F.mish(time))[:, :, None]
-        result: Tensor = self.block2(changed, mask) + self.res_conv(x * mask)
-        return result
+    def shift(self, time: Tensor) -> Tensor:
+        """What the time ``[1, time_width]`` adds to every frame: ``[1, C', 1]``."""
+        shift: Tensor = self.mlp["1"](F.mish(time))[:, :, None]
+        return shift
+
+    def forward(self, x: Tensor, carry: Carry, shift: Tensor) -> Tensor:
+        """``[B, C, T]`` to ``[B, C', T]``."""
+        changed: Tensor = self.block2(self.block1(x, carry) + shift, carry) + self.res_conv(x)
+        return changed
 
 
 class Attention(nn.Module):
@@ -74,14 +84,15 @@ class Attention(nn.Module):
         self.to_v = nn.Linear(width, inner, bias=False)
         self.to_out = nn.ModuleList([nn.Linear(inner, width)])
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """``[B, T, width]`` to the same; ``mask`` is bool ``[B, 1, T, T]``."""
+    def forward(self, x: Tensor, mask: Tensor, carry: Carry) -> Tensor:
+        """``[B, T, width]`` to the same; ``mask`` is bool ``[B, 1, T, P+T]``."""
         batch, length, _ = x.shape
         query, key, value = (
             layer(x).view(batch, length, -1, HEAD_SIZE).transpose(1, 2)
             for layer in (self.to_q, self.to_k, self.to_v)
         )
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        keys, values = carry.attend(key, value)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
         mixed: Tensor = self.to_out[0](attended.transpose(1, 2).reshape(batch, length, -1))
         return mixed
 
@@ -109,9 +120,9 @@ class TransformerBlock(nn.Module):
             {"net": nn.ModuleDict({"0": _Project(width, 4 * width), "2": nn.Linear(4 * width, width)})}
         )
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, carry: Carry) -> Tensor:
         """``[B, T, width]`` to the same."""
-        x = x + self.attn1(self.norm1(x), mask)
+        x = x + self.attn1(self.norm1(x), mask, carry)
         layers = self.ff["net"]
         assert isinstance(layers, nn.ModuleDict)
         changed: Tensor = x + layers["2"](layers["0"](self.norm3(x)))
@@ -130,19 +141,26 @@ class Level(nn.ModuleList):
         ]
         super().__init__([*parts, CausalConv(width, width)] if conv else parts)
 
-    def forward(self, x: Tensor, mask: Tensor, attention: Tensor, time: Tensor) -> Tensor:
+    def shift(self, time: Tensor) -> Tensor:
+        """What the time ``[1, time_width]`` adds to every frame: ``[1, width, 1]``."""
+        block = self[0]
+        assert isinstance(block, ResidualBlock)
+        return block.shift(time)
+
+    def forward(self, x: Tensor, mask: Tensor, carry: Carry, shift: Tensor) -> Tensor:
         """``[B, C, T]`` to ``[B, width, T]``, before the convolution."""
-        x = self[0](x, mask, time).transpose(1, 2)
+        x = self[0](x, carry, shift).transpose(1, 2)
         blocks = self[1]
         assert isinstance(blocks, Iterable)
         for block in blocks:
-            x = block(x, attention)
+            x = block(x, mask, carry)
         return x.transpose(1, 2)
 
-    def smooth(self, x: Tensor, mask: Tensor) -> Tensor:
+    def smooth(self, x: Tensor, carry: Carry) -> Tensor:
         """The convolution at the end."""
-        smooth: Tensor = self[2](x * mask)
-        return smooth
+        conv = self[2]
+        assert isinstance(conv, CausalConv)
+        return conv.follow(x, carry)
 
 
 class TimeEmbedding(nn.Module):
@@ -194,30 +212,65 @@ class Estimator(nn.Module):
         """Whether it was distilled to large steps."""
         return self.time_embed_mixer is not None
 
-    def forward(self, x: Tensor, inputs: Tensor, valid: Tensor, attention: Tensor, step: Tensor) -> Tensor:
+    @property
+    def context_channels(self) -> int:
+        """Of all causal convolutions."""
+        return sum(module.in_channels for module in self.modules() if isinstance(module, CausalConv))
+
+    @property
+    def attentions(self) -> int:
+        """Number of attention layers."""
+        return sum(isinstance(module, Attention) for module in self.modules())
+
+    @property
+    def heads(self) -> int:
+        """Of each attention."""
+        return next(m for m in self.modules() if isinstance(m, Attention)).to_q.out_features // HEAD_SIZE
+
+    def shifts(self, step: Tensor) -> Tensor:
+        """What a step's times add to every frame of each level, ``[levels, 1, width, 1]``.
+
+        Args:
+            step: when it begins and ends, ``[2]``; only a distilled estimator looks at the end.
+        """
+        times = self.time_mlp(step)
+        time = times[:1] if self.time_embed_mixer is None else self.time_embed_mixer(times.reshape(1, -1))
+        levels = (*self.down_blocks, *self.mid_blocks, *self.up_blocks)
+        return torch.stack([level.shift(time) for level in levels if isinstance(level, Level)])
+
+    def forward(
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        mask: Tensor,
+        shifts: Tensor,
+        past: tuple[Tensor, Tensor],
+        *,
+        lengths: Tensor,
+        keep: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The direction of the flow.
 
         Args:
             x: noisy spectrogram ``[B, 80, T]``.
             inputs: encoded tokens, speaker and prompt ``[B, 240, T]``.
-            valid: ``[B, 1, T]``, 1 or 0 (padding), in the network's type.
-            attention: bool ``[B, 1, T, T]``.
-            step: times at which the step begins and ends, ``[2]``; only a distilled estimator looks
-                at the end.
+            mask: bool ``[B, 1, T, P+T]``, true where a frame may see another.
+            shifts: of the step; see :meth:`shifts`.
+            past: keys and contexts; see :class:`parley.tts.s3gen.carry.Carry`.
+            lengths: frames of each row without padding, i64 ``[B]``.
+            keep: see there, too.
 
         Returns:
-            ``[B, 80, T]``, zero in the padding.
+            ``[B, 80, T]``, without meaning in the padding; and the new keys and contexts.
         """
-        times = self.time_mlp(step)
-        time = times[:1] if self.time_embed_mixer is None else self.time_embed_mixer(times.reshape(1, -1))
+        carry = Carry(*past, lengths, keep=keep)
         down, up = self.down_blocks[0], self.up_blocks[0]
         assert isinstance(down, Level)
         assert isinstance(up, Level)
-        skip = down(torch.cat([x, inputs], dim=1), valid, attention, time)
-        x = down.smooth(skip, valid)
-        for level in self.mid_blocks:
-            x = level(x, valid, attention, time)
-        x = up(torch.cat([x, skip], dim=1), valid, attention, time)
-        x = self.final_block(up.smooth(x, valid), valid)
-        direction: Tensor = self.final_proj(x * valid) * valid
-        return direction
+        skip = down(torch.cat([x, inputs], dim=1), mask, carry, shifts[0])
+        x = down.smooth(skip, carry)
+        for number, level in enumerate(self.mid_blocks, 1):
+            x = level(x, mask, carry, shifts[number])
+        x = up(torch.cat([x, skip], dim=1), mask, carry, shifts[-1])
+        x = self.final_block(up.smooth(x, carry), carry)
+        return self.final_proj(x), carry.new_keys(), carry.new_contexts()

@@ -11,6 +11,7 @@ from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.buckets import Buckets, compile_estimator, warm_up
+from parley.tts.s3gen.prompts import DEFAULT_VOICES
 from parley.tts.s3gen.schedule import DEFAULT_CHUNKS, ChunkSchedule, parse_sizes
 from parley.tts.s3gen.scheduler import Limits
 from parley.tts.s3gen.service import ServiceLimits
@@ -43,16 +44,23 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``steps``: of the flow; 0 for what the checkpoint was made for.
         ``chunks``: tokens of the chunks; the last size repeats.
         ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
+        ``past``: with chunked attention, ``kept`` lets a step cost only its new frames; ``recomputed``
+            saves memory; ``auto`` keeps it except for guided checkpoints. See
+            :mod:`parley.tts.s3gen.past`.
+        ``past_tokens``: how far before its chunk a frame sees the utterance; 0: to its beginning.
+        ``voices``: whose prompts' pasts are kept.
         ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoding`.
         ``max_tokens``: of an utterance.
         ``max_step``: new tokens of one step.
-        ``max_prompt_tokens``: of a voice; its cost is paid with every chunk.
+        ``max_prompt_tokens``: of a voice.
         ``max_utterances``: open at once.
         ``max_batch``: utterances of one step.
         ``max_batch_frames``: rows times frames of one step.
         ``idle_s``: seconds without tokens after which an utterance is given up.
         ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
-        ``frame_buckets``: rising sizes to which batches are padded.
+        ``frame_buckets``: rising sizes to which pieces are padded: with the past kept, of the new
+            frames; else of all.
+        ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
         ``row_buckets``: rising numbers of rows to which batches are padded.
 
     Raises:
@@ -62,6 +70,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     buckets = Buckets(
         frames=parse_sizes(parameters.text("frame_buckets", ""), "frame_buckets"),
         rows=parse_sizes(parameters.text("row_buckets", ""), "row_buckets"),
+        past=parse_sizes(parameters.text("past_buckets", ""), "past_buckets"),
     )
     networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
     networks.flow.to(device)
@@ -70,11 +79,18 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
     if parameters.choice("compile", "false", ("true", "false")) == "true":
         compile_estimator(estimator, buckets)
-    synthesizer = Synthesizer(networks, device, steps=parameters.integer("steps", 0), buckets=buckets)
-    warm_up(synthesizer.flow, buckets)
+    plan = _plan(parameters, guided=not networks.flow.meanflow)
+    synthesizer = Synthesizer(
+        networks,
+        device,
+        steps=parameters.integer("steps", 0),
+        buckets=buckets,
+        voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
+    )
+    warm_up(synthesizer, buckets, keep=plan.keeps_past)
     return Loaded(
         synthesizer,
-        _plan(parameters),
+        plan,
         _limits(parameters),
         buckets,
         parameters.integer("max_prompt_tokens", 100),
@@ -90,11 +106,14 @@ def _device(parameters: Parameters) -> torch.device:
     return torch.device(kind)
 
 
-def _plan(parameters: Parameters) -> Plan:
+def _plan(parameters: Parameters, *, guided: bool) -> Plan:
     default = Plan()
+    past = parameters.choice("past", "auto", ("auto", "kept", "recomputed"))
     return Plan(
         schedule=ChunkSchedule.parse(parameters.text("chunks", ",".join(map(str, DEFAULT_CHUNKS)))),
         full_attention=parameters.choice("attention", "chunked", ("chunked", "full")) == "full",
+        recompute=past == "recomputed" or (past == "auto" and guided),
+        past_tokens=parameters.integer("past_tokens", default.past_tokens),
         hold_back=parameters.integer("hold_back", default.hold_back),
         max_tokens=parameters.integer("max_tokens", default.max_tokens, minimum=1),
         max_step=parameters.integer("max_step", default.max_step, minimum=1),

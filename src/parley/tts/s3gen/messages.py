@@ -31,6 +31,9 @@ class OpenUtterance(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
     """Hertz of the audio, 8,000 to 48,000."""
     final: bool = False
     """Whether TOKENS are all there will be."""
+    after_s: float = 0.0
+    """Seconds of other audio that the listener has yet to hear before this: it is as urgent as if it
+    were opened so much later. 0 to 60."""
 
 
 class PushTokens(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="push"):

@@ -14,9 +14,10 @@ from parley.inference import Tensor, struct_tensor, tensor_bytes
 from parley.serving.parameters import Parameters
 from parley.serving.responder import Responder
 from parley.serving.tensors import read_tensors
+from parley.tts.s3gen.batch import Voice
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.estimator import MEL_BANDS
-from parley.tts.s3gen.flow import SPEAKER_SIZE, Voice
+from parley.tts.s3gen.flow import SPEAKER_SIZE
 from parley.tts.s3gen.loading import load_s3gen
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
 from parley.tts.s3gen.service import S3GenService

@@ -61,6 +61,11 @@ class ChunkSchedule:
         ends = self.ends(tokens)
         return [1 + bisect_right(ends, token) for token in range(tokens)]
 
+    def starts(self, tokens: int) -> list[int]:
+        """Where each token's chunk starts."""
+        ends = [0, *self.ends(tokens)]
+        return [ends[number - 1] for number in self.numbers(tokens)]
+
 
 def parse_sizes(text: str, name: str) -> tuple[int, ...]:
     """Read a rising list of positive numbers such as ``"192,256,320"``; empty text is an empty list.

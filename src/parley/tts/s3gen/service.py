@@ -27,7 +27,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.serving.early_aborts import EarlyAborts
-from parley.tts.s3gen.flow import Voice
+from parley.tts.s3gen.batch import Voice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
 from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
 from parley.tts.s3gen.synthesizer import Job
@@ -35,6 +35,7 @@ from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
 
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)
+_LONGEST_AFTER_S = 60.0
 
 
 class AudioSink(Protocol):
@@ -136,6 +137,8 @@ class S3GenService:
             )
         if message.seed < 0:
             raise InvalidMessageError("seed is negative")
+        if not 0.0 <= message.after_s <= _LONGEST_AFTER_S:
+            raise InvalidMessageError(f"after_s is {message.after_s}; it must be 0 to {_LONGEST_AFTER_S:g}")
         self._check_tokens(voice.tokens)
         self._check_tokens(tokens)
         utterance = Utterance(voice, self._plan, seed=message.seed, rate=message.sample_rate)
@@ -151,7 +154,9 @@ class S3GenService:
             if len(self._entries) >= self._limits.max_utterances:
                 raise TooManySessionsError(f"{self._limits.max_utterances} utterances are open already")
             now = self._clock()
-            self._entries[message.utterance_id] = _Entry(utterance, sink, Playout(now), now)
+            self._entries[message.utterance_id] = _Entry(
+                utterance, sink, Playout(now + message.after_s), now
+            )
             if message.final:
                 self._end(message.utterance_id)
             self._changed.notify()

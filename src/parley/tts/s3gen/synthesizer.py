@@ -9,15 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
+from parley.tts.s3gen.batch import FlowRow, Padding, Voice, pack
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.flow import FlowRow, pack
-from parley.tts.s3gen.utterance import Utterance
+from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
+from parley.tts.s3gen.past import KeptBatch, Past
+from parley.tts.s3gen.prompts import DEFAULT_VOICES, PromptPasts
+from parley.tts.s3gen.utterance import Utterance, prompt_row
 from parley.tts.s3gen.vocoding import VocoderJob, vocode
 
 _log = logging.getLogger(__name__)
+_PROMPTS = 8  # that are made in one run of the flow
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,14 @@ class Job:
     end: int
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What the flow made of a job."""
+
+    mel: Tensor
+    kept: Past | None
+
+
 class Synthesizer:
     """Runs the networks. Not to be used from two threads at once.
 
@@ -36,6 +49,7 @@ class Synthesizer:
         device: where they are.
         steps: of the flow; 0 for what the checkpoint is made for (2 if distilled, else 10).
         buckets: sizes to which the flow's batches are padded.
+        voices: whose prompts' pasts are kept.
     """
 
     def __init__(
@@ -45,17 +59,34 @@ class Synthesizer:
         *,
         steps: int = 0,
         buckets: Buckets = Buckets(),  # noqa: B008 - cannot be changed
+        voices: int = DEFAULT_VOICES,
     ) -> None:
         self._networks = networks
         self._device = device
-        self._steps = steps or (2 if networks.flow.meanflow else 10)
+        self.empty = networks.flow.empty_past(steps or (2 if networks.flow.meanflow else 10))
+        """A past of no tokens."""
         self._buckets = buckets
+        self._prompts = PromptPasts(self._prompt_pasts, voices)
 
     @property
     def vocabulary(self) -> int:
         """Tokens are smaller than this."""
         return self._networks.flow.vocabulary
 
+    def prepared(self, utterance: Utterance) -> bool:
+        """Whether :meth:`prepare` has nothing to do for an utterance."""
+        return not utterance.keeps_past or utterance.voice in self._prompts
+
+    @torch.inference_mode()
+    def prepare(self, utterances: Sequence[Utterance]) -> None:
+        """Make what can be made of utterances before their first tokens have come.
+
+        Raises:
+            Exception: the networks failed; the utterances can still be tried.
+        """
+        self._prompts.get([utterance.voice for utterance in utterances])
+
+    @torch.inference_mode()
     def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
         """Serve all jobs, at most one of each utterance.
 
@@ -63,36 +94,81 @@ class Synthesizer:
             For each its new PCM, which may be empty, or why there is none; the utterance is then
             of no more use.
         """
+        pieces = self._pieces(jobs)
+        made = [(job, piece) for job, piece in zip(jobs, pieces, strict=True) if isinstance(piece, _Piece)]
         try:
-            return list(self._step(jobs))
+            audio: Sequence[NDArray[np.int16] | ParleyError] = self._audio(made)
+        except Exception as error:  # noqa: BLE001 - logged and returned
+            _log.exception("the vocoder failed for %d utterances", len(made))
+            audio = [_failed(error)] * len(made)
+        results = iter(audio)
+        return [next(results) if isinstance(piece, _Piece) else piece for piece in pieces]
+
+    def flow(self, rows: Sequence[FlowRow], *, keep: bool = False) -> tuple[list[Tensor], KeptBatch]:
+        """Run the flow.
+
+        Args:
+            rows: one for each utterance.
+            keep: whether the new pasts are wanted.
+
+        Returns:
+            The spectrograms of the rows without their prompts, each ``[80, n]``; and what is kept.
+        """
+        unused = self._buckets.round_rows(len(rows)) - len(rows)
+        padding = Padding(self._buckets.round_frames, self._buckets.round_past if keep else lambda past: past)
+        with torch.inference_mode():
+            batch = pack([*rows, *[rows[0]] * unused], self.empty, padding)
+            mels, kept = self._networks.flow(batch, keep=keep)
+        return [
+            mel[:, FRAMES_PER_TOKEN * row.prompt : row.frames] for row, mel in zip(rows, mels, strict=False)
+        ], kept
+
+    def _pieces(self, jobs: Sequence[Job]) -> list[_Piece | ParleyError]:
+        """Run the flow; the utterances stay as they were."""
+        try:
+            return list(self._run_flow(jobs))
         except Exception as error:  # noqa: BLE001 - logged and returned
             if len(jobs) == 1:
                 _log.exception("a step of the synthesis failed")
-                return [InferenceError(f"synthesis failed: {type(error).__name__}: {error}")]
+                return [_failed(error)]
         # Not all need to suffer from what one of them, or the size of the batch, caused.
         _log.exception("a step of %d utterances failed; trying each alone", len(jobs))
-        return [self.step([job])[0] for job in jobs]
+        return [self._pieces([job])[0] for job in jobs]
 
-    @torch.inference_mode()
-    def _step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16]]:
-        mels = self.flow([job.utterance.row(job.end) for job in jobs])
-        lasts = [job.utterance.is_last(job.end) for job in jobs]
+    def _run_flow(self, jobs: Sequence[Job]) -> list[_Piece]:
+        keeping = [job.utterance for job in jobs if job.utterance.keeps_past]
+        prompts = iter(self._prompts.get([utterance.voice for utterance in keeping]))
+        rows = [
+            job.utterance.row(job.end, next(prompts) if job.utterance.keeps_past else None) for job in jobs
+        ]
+        mels, kept = self.flow(rows, keep=bool(keeping))
+        return [
+            _Piece(mel, kept.row(index, row.length) if job.utterance.keeps_past else None)
+            for index, (job, row, mel) in enumerate(zip(jobs, rows, mels, strict=True))
+        ]
+
+    def _audio(self, made: Sequence[tuple[Job, _Piece]]) -> list[NDArray[np.int16]]:
+        lasts = [job.utterance.is_last(job.end) for job, _ in made]
         audio = vocode(
             self._networks.vocoder,
             [
-                VocoderJob(job.utterance.vocoder, job.utterance.frames(mel, job.end), last)
-                for job, mel, last in zip(jobs, mels, lasts, strict=True)
+                VocoderJob(job.utterance.vocoder, job.utterance.frames(piece.mel, job.end, piece.kept), last)
+                for (job, piece), last in zip(made, lasts, strict=True)
             ],
         )
         return [
             job.utterance.output.push(samples.cpu().numpy(), last=last)
-            for job, samples, last in zip(jobs, audio, lasts, strict=True)
+            for (job, _), samples, last in zip(made, audio, lasts, strict=True)
         ]
 
-    @torch.inference_mode()
-    def flow(self, rows: list[FlowRow]) -> list[torch.Tensor]:
-        """The spectrograms of the rows without their prompts, each ``[80, n]``."""
-        unused = self._buckets.round_rows(len(rows)) - len(rows)
-        batch = pack([*rows, *rows[:1] * unused], self._device, self._buckets.round_frames)
-        mels = self._networks.flow(batch, self._steps)
-        return [mel[:, row.prompt_frames : row.frames] for row, mel in zip(rows, mels, strict=False)]
+    def _prompt_pasts(self, voices: Sequence[Voice]) -> list[Past]:
+        pasts: list[Past] = []
+        for first in range(0, len(voices), _PROMPTS):
+            rows = [prompt_row(voice) for voice in voices[first : first + _PROMPTS]]
+            kept = self.flow(rows, keep=True)[1]
+            pasts += [kept.row(index, row.length) for index, row in enumerate(rows)]
+        return pasts
+
+
+def _failed(error: Exception) -> InferenceError:
+    return InferenceError(f"synthesis failed: {type(error).__name__}: {error}")

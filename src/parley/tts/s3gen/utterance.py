@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InvalidInputError
+from parley.tts.s3gen.batch import FlowRow, Voice
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, LOOKAHEAD
-from parley.tts.s3gen.flow import FlowRow, Voice
 from parley.tts.s3gen.hift import HOP
-from parley.tts.s3gen.noise import flow_noise
+from parley.tts.s3gen.noise import flow_noise, prompt_noise
 from parley.tts.s3gen.output import PcmOutput
+from parley.tts.s3gen.past import Past
 from parley.tts.s3gen.schedule import ChunkSchedule
 from parley.tts.s3gen.vocoding import VocoderState
 
@@ -35,16 +36,28 @@ class Plan:
     For weights whose audio suffers from chunked attention. Streamed audio then differs from
     audio made in one piece.
     """
+    recompute: bool = False
+    """Run the flow over the prompt and everything again for each chunk, instead of keeping the past.
+
+    The audio is the same. For guided checkpoints, whose past needs ten times the memory.
+    """
+    past_tokens: int = 0
+    """How far before its chunk a frame sees the utterance; 0: to its beginning. Bounds what is kept."""
     hold_back: int = 12
     """See :mod:`parley.tts.s3gen.vocoding`."""
     max_tokens: int = 1_500
-    """Of one utterance: 60 s. The flow runs over all of them for the last chunk."""
+    """Of one utterance: 60 s."""
     max_step: int = 200
     """New tokens of one step, unless a chunk or the end asks for more."""
 
+    @property
+    def keeps_past(self) -> bool:
+        """Whether what was made for a chunk serves the next ones."""
+        return not (self.full_attention or self.recompute)
+
 
 class Utterance:
-    """What is known of an utterance; bounded by ``plan.max_tokens``.
+    """What is known of an utterance; bounded by ``plan.max_tokens`` and ``plan.past_tokens``.
 
     Args:
         voice: who speaks.
@@ -65,6 +78,7 @@ class Utterance:
         self._seed = seed
         self._tokens = np.zeros(0, np.int64)
         self._done = 0  # tokens whose frames are made
+        self._past: Past | None = None  # of the tokens before `_done`
         self._tail = torch.zeros(0)  # frames before `_done` that wait for the crossfade
 
     @property
@@ -104,42 +118,89 @@ class Utterance:
             return ahead[0]  # the first audio must not wait for more than it needs
         return max([end for end in ahead if end - self._done <= self._plan.max_step], default=ahead[0])
 
-    def row(self, end: int) -> FlowRow:
-        """The flow's work up to token ``end``."""
-        final = self.is_last(end)
-        known = self._tokens if final else self._tokens[: end + LOOKAHEAD]
-        frames = FRAMES_PER_TOKEN * (len(self.voice.tokens) + len(known))
-        chunks = [0] * len(known) if self._plan.full_attention else self._plan.schedule.numbers(len(known))
-        return FlowRow(self.voice, known, chunks, final=final, noise=flow_noise(self._seed, frames))
+    @property
+    def keeps_past(self) -> bool:
+        """See :class:`Plan`."""
+        return self._plan.keeps_past
+
+    def row(self, end: int, prompt: Past | None = None) -> FlowRow:
+        """The flow's work up to token ``end``.
+
+        Args:
+            end: as :meth:`next_end` says.
+            prompt: the voice's past, if it has a prompt and pasts are kept.
+        """
+        known = self._tokens if self.is_last(end) else self._tokens[: end + LOOKAHEAD]
+        ahead = len(known) - end
+        chunks, firsts = self._sight(len(known))
+        begin = self._done if self.keeps_past else 0
+        noise = flow_noise(self._seed, FRAMES_PER_TOKEN * (end - begin), FRAMES_PER_TOKEN * begin)
+        if self.keeps_past:
+            past = tuple(past for past in (prompt, self._past) if past is not None)
+            return FlowRow(self.voice, known[begin:], ahead, chunks[begin:], firsts[begin:], noise, past=past)
+        first = len(self.voice.tokens)
+        zeros = np.zeros(first, np.int64)
+        return FlowRow(
+            self.voice,
+            np.concatenate([self.voice.tokens, known]),
+            ahead,
+            np.concatenate([zeros, chunks]),
+            np.concatenate([zeros, firsts]),
+            np.concatenate([prompt_noise(FRAMES_PER_TOKEN * first), noise]),
+            prompt=first,
+        )
 
     def frames_until(self, end: int) -> int:
-        """Length of :meth:`row`, prompt included."""
-        return FRAMES_PER_TOKEN * (len(self.voice.tokens) + end)
+        """Frames of :meth:`row`."""
+        begin = self._done if self.keeps_past else -len(self.voice.tokens)
+        return FRAMES_PER_TOKEN * (end - begin)
 
     def is_last(self, end: int) -> bool:
         """Whether the utterance ends at token ``end``."""
         return self.ended and end == self.tokens
 
-    def frames(self, mel: Tensor, end: int) -> Tensor:
+    def frames(self, mel: Tensor, end: int, kept: Past | None = None) -> Tensor:
         """Of the spectrogram up to token ``end``, the frames that are new, ``[80, n]``.
 
         Args:
-            mel: ``[80, 2 end]`` without the prompt.
+            mel: of :meth:`row` without the prompt, ``[80, m]``.
             end: as given to :meth:`row`.
+            kept: of :meth:`row`, if pasts are kept.
         """
-        new = mel[:, FRAMES_PER_TOKEN * self._done :]
+        begin = mel.shape[1] - FRAMES_PER_TOKEN * (end - self._done)
+        new = mel[:, begin:]
         self._done = end
         last = self.is_last(end)
         self.finished = last
+        if kept is not None:
+            past = kept if self._past is None else self._past.followed_by(kept)
+            self._past = past.cut(self._plan.past_tokens) if self._plan.past_tokens else past
         if not self._plan.full_attention:
             return new
         overlap = self._tail.shape[-1] if self._tail.numel() else 0
         if overlap:
-            begin = mel.shape[1] - new.shape[1] - overlap
             rising = torch.hamming_window(2 * overlap, periodic=False, device=mel.device)[:overlap]
             rising = rising / (rising + rising.flip(0))
-            fresh = mel[:, begin : begin + overlap]
+            fresh = mel[:, begin - overlap : begin]
             new = torch.cat([self._tail + (fresh - self._tail) * rising, new], dim=1)
         keep = 0 if last else min(_OVERLAP, new.shape[1])
         self._tail = new[:, new.shape[1] - keep :].clone()
         return new[:, : new.shape[1] - keep]
+
+    def _sight(self, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Chunk of each token, and the first token that it may see."""
+        if self._plan.full_attention:
+            return np.zeros(tokens, np.int64), np.zeros(tokens, np.int64)
+        schedule, far = self._plan.schedule, self._plan.past_tokens
+        chunks = np.array(schedule.numbers(tokens), np.int64)
+        if not far:
+            return chunks, np.zeros(tokens, np.int64)
+        return chunks, np.maximum(np.array(schedule.starts(tokens), np.int64) - far, 0)
+
+
+def prompt_row(voice: Voice) -> FlowRow:
+    """The flow's work to make the past that all utterances of a voice share."""
+    size = len(voice.tokens)
+    zeros = np.zeros(size, np.int64)
+    noise = prompt_noise(FRAMES_PER_TOKEN * size)
+    return FlowRow(voice, voice.tokens, 0, zeros, zeros, noise, prompt=size)

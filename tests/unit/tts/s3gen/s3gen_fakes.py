@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from parley.tts.s3gen.flow import Voice
+from parley.tts.s3gen.batch import Voice
 from parley.tts.s3gen.synthesizer import Job
 from parley.tts.s3gen.utterance import Utterance
 
@@ -40,8 +40,8 @@ class Recorded(Utterance):
 
         self.output.push = remember
 
-    def frames(self, mel, end):
-        new = super().frames(mel, end)
+    def frames(self, mel, end, kept=None):
+        new = super().frames(mel, end, kept)
         self.mel = torch.cat([self.mel, new], dim=1)
         return new
 

@@ -65,7 +65,7 @@ def test_lower_precision_sounds_alike(weights, voice):
         loaded = load_s3gen(settings(weights, precision=precision), "none")
         utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
         utterance.push(make_tokens(30))
-        mels.append(loaded.synthesizer.flow([utterance.row(12)])[0])
+        mels.append(loaded.synthesizer.flow([utterance.row(12)])[0][0])
     difference = (mels[0] - mels[1]).abs()
     assert 0 < difference.mean() < 0.05 * mels[0].std()
 
@@ -92,11 +92,15 @@ def test_the_estimator_is_one_graph(networks):
     inputs = (
         torch.randn(2, 80, 24, generator=generator),
         torch.randn(2, 240, 24, generator=generator),
-        torch.ones(2, 1, 24),
-        torch.ones(2, 1, 24, 24, dtype=torch.bool),
-        torch.tensor([0.0, 0.5]),
+        torch.ones(2, 1, 24, 40, dtype=torch.bool),
+        estimator.shifts(torch.tensor([0.0, 0.5])),
+        (
+            torch.randn(estimator.attentions, 2, 2, estimator.heads, 16, 64, generator=generator),
+            torch.randn(2, estimator.context_channels, 2, generator=generator),
+        ),
     )
-    torch.testing.assert_close(compiled(*inputs), estimator(*inputs))
+    known = {"lengths": torch.tensor([24, 17]), "keep": True}
+    torch.testing.assert_close(compiled(*inputs, **known), estimator(*inputs, **known))
 
 
 def tensors(prompt=10, **changes):

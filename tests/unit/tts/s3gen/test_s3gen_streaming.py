@@ -1,5 +1,7 @@
 """Streamed audio is the audio of the whole utterance."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,11 +18,11 @@ TOKENS = make_tokens(130)
 
 
 def whole(synthesizer, networks, voice, plan, *, rate=24_000, tokens=TOKENS):
-    """Everything in one piece: spectrogram, 24 kHz samples, PCM."""
-    utterance = Utterance(voice, plan, seed=5, rate=rate)
+    """Everything in one piece, the prompt too: spectrogram, 24 kHz samples, PCM."""
+    utterance = Utterance(voice, replace(plan, recompute=True), seed=5, rate=rate)
     utterance.push(tokens)
     utterance.end()
-    mel = synthesizer.flow([utterance.row(len(tokens))])[0]
+    mel = synthesizer.flow([utterance.row(len(tokens))])[0][0]
     with torch.inference_mode():
         wave = vocode(networks.vocoder, [VocoderJob(utterance.vocoder, mel, last=True)])[0].numpy()
     return mel, wave, utterance.output.push(wave, last=True)
