@@ -40,6 +40,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         guidance_weight: How closely the voice keeps to the text's pace, 0 to 1; None: the
             synthesizer's default.
         language: What is spoken.
+        phrases: Names and words that the user is likely to say.
+        phrase_weight: How much they are favoured, 0 to 10.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
         retry: How opening is repeated after a failure that may pass.
@@ -65,6 +67,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         exaggeration: float | None = None,
         guidance_weight: float | None = None,
         language: str = "en",
+        phrases: Iterable[str] = (),
+        phrase_weight: float = 1.0,
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
         retry: Backoff | None = None,
@@ -83,6 +87,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             exaggeration=exaggeration,
             guidance_weight=guidance_weight,
             language=language,
+            phrases=list(phrases),
+            phrase_weight=phrase_weight,
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),
         )

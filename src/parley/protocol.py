@@ -74,6 +74,10 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     """How closely the voice keeps to the text's pace, 0-1; lower is slower and freer. None: the
     synthesizer's default. Synthesizers that have no such thing ignore it."""
     language: str = "en"
+    phrases: list[str] = []
+    """Names and words that the user is likely to say: the recogniser favours them."""
+    phrase_weight: float = 1.0
+    """How much, from 0 (not at all) to 10."""
     input_sample_rate: int = INPUT_SAMPLE_RATE
     """Hertz. Only 16000 is accepted; resample on the client."""
     output_sample_rate: int = 22_050

@@ -60,6 +60,9 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--language", default="en", help="what is spoken (default: %(default)s)")
     group.add_argument(
+        "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
+    )
+    group.add_argument(
         "--output-rate",
         type=int,
         choices=OUTPUT_SAMPLE_RATES,
@@ -107,6 +110,7 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "exaggeration": args.exaggeration,
         "guidance_weight": args.guidance,
         "language": args.language,
+        "phrases": args.phrase,
         "output_sample_rate": args.output_rate,
         "retry": Backoff(attempts=3),
         "deadlines": Deadlines(connect_s=args.timeout),

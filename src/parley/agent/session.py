@@ -59,9 +59,10 @@ class Session:
         prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
         self._history = History(prompt, config.prompt_tokens, start.tools)
         self._desk = ToolDesk({tool.name for tool in start.tools}, self._emit, config)
-        self._listener = Listener(
-            engines.recognizer, name, AsrOptions(vad=start.vad, language=language), self, config
+        options = AsrOptions(
+            vad=start.vad, language=language, phrases=start.phrases, phrase_weight=start.phrase_weight
         )
+        self._listener = Listener(engines.recognizer, name, options, self, config)
         known = engines.synthesizer.languages
         self._context = TurnContext(
             session=name,

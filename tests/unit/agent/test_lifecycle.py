@@ -9,8 +9,8 @@ from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.host import Incoming
-from parley.asr.messages import SpeechStoppedEvent, TranscriptEvent
-from parley.errors import ModelUnavailableError
+from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
+from parley.errors import InvalidMessageError, ModelUnavailableError
 from parley.protocol import (
     Audio,
     Closed,
@@ -98,9 +98,28 @@ async def test_a_session_that_can_be_held(message):
 async def test_the_recogniser_gets_the_options_of_the_session():
     call = FakeCall()
     vad = VadOptions(threshold=0.6, silence_ms=500)
-    await call.start(Start(vad=vad, language="en-GB"))
+    await call.start(Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0))
     await call.end()
-    assert (call.rail.streams[0].options.vad, call.rail.streams[0].options.language) == (vad, "en")
+    assert call.rail.streams[0].options == AsrOptions(
+        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0
+    )
+
+
+async def test_phrases_are_no_part_of_the_prompt():
+    call = FakeCall(AgentConfig(context_tokens=1_024))
+    await call.start(Start(phrases=["a phrase that is long enough"] * 130))
+    assert isinstance(call.outlet.events[0], Connected)
+    await call.end()
+
+
+async def test_phrases_that_the_recogniser_refuses_fail_the_session():
+    call = FakeCall()
+    call.rail.start_failures.append(InvalidMessageError("phrase '€' has characters that are never written"))
+    await call.start(Start(phrases=["€"]))
+    await call.wait_for(Closed)
+    assert (call.outlet.codes, call.outlet.reason) == (["invalid_message"], "failed")
+    await call.hang_up()
+    await call.check_nothing_left()
 
 
 async def test_voices_that_come_and_go_are_the_synthesizers_business():

@@ -41,12 +41,12 @@ def dial(agent, deadlines=PATIENT, **options):
 
 async def test_a_call_opens_sends_and_closes():
     agent = FakeAgent()
-    async with dial(agent, system_prompt="be kind", output_sample_rate=24_000) as call:
+    async with dial(agent, system_prompt="be kind", phrases=("Oslo",), output_sample_rate=24_000) as call:
         await call.send_audio(b"\1\0" * 320)
         closed = await call.hang_up()
     start, audio, end = agent.streams[0].seen
     assert protocol.decode_message(start.message) == protocol.Start(
-        system_prompt="be kind", output_sample_rate=24_000
+        system_prompt="be kind", phrases=["Oslo"], output_sample_rate=24_000
     )
     assert (start.start, start.end) == (True, False)
     assert (audio.audio, audio.message, audio.start, audio.end) == (b"\1\0" * 320, b"", False, False)

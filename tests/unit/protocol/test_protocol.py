@@ -22,6 +22,8 @@ FULL = [
         ],
         voice="en-us",
         language="de",
+        phrases=["Ljubljana"],
+        phrase_weight=2.0,
         output_sample_rate=8_000,
         vad=protocol.VadOptions(threshold=0.25, min_speech_ms=64, silence_ms=500),
     ),
