@@ -9,7 +9,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / folder) for folder in ("build", "src", "tests/unit/tts/t3")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("build", "src")]
 
 from chatterbox_export import upstream  # noqa: E402
 

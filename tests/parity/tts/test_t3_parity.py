@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from t3_reference import Draw, Reference
 
 from chatterbox_export.small_t3 import write_small_t3
+from chatterbox_export.t3_reference import Draw, Reference
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
 from parley.tts.t3.request import Voice

@@ -16,12 +16,14 @@ from parley.llm.stub_environment import prepare_environment
 folder, variant = Path(sys.argv[1]), sys.argv[2]
 prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[3]))
 
+sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
+
 import numpy as np
 import torch
 from small_checkpoints import write_small_t3
-from t3_reference import Draw, Reference, greedy
 from vllm.engine.arg_utils import EngineArgs
 
+from chatterbox_export.t3_reference import Draw, Reference, greedy
 from parley.llm.vllm_engine import VllmEngine
 from parley.tts.t3 import plugin
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape

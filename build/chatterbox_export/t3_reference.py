@@ -1,13 +1,18 @@
 """T3 written down plainly: one utterance at a time, Hugging Face's transformers, a loop.
 
 It says the same as ``T3.inference`` and ``T3.inference_turbo`` of chatterbox-tts, which the
-parity tests check; the tests beside it hold the vLLM models against it.
+parity tests check; tests hold the vLLM models against it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import (
     GPT2Config,
     GPT2Model,
@@ -21,11 +26,15 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from parley.tts.t3.checkpoint import T3Shape
+
 START, STOP = 6561, 6562
 
 
 @dataclass
 class Draw:
+    """How scores are made of logits; as :class:`parley.tts.t3.request.Drawing`."""
+
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -33,14 +42,15 @@ class Draw:
     repetition_penalty: float = 1.0
 
 
-def greedy(scores):
+def greedy(scores: Tensor) -> int:
+    """The best token."""
     return int(scores.argmax())
 
 
 class Reference:
     """Generates from the rows that :class:`parley.tts.t3.prompt.PromptEncoder` computes."""
 
-    def __init__(self, checkpoint, shape):
+    def __init__(self, checkpoint: Path, shape: T3Shape) -> None:
         self.shape = shape
         state = load_file(checkpoint)
         self.embedding = state["speech_emb.weight"]
@@ -50,12 +60,38 @@ class Reference:
         own = {name.removeprefix("tfmr."): value for name, value in state.items() if name.startswith("tfmr.")}
         own.pop("embed_tokens.weight" if shape.guided else "wte.weight")
         missing, unexpected = self.model.load_state_dict(own, strict=False)
-        assert len(missing) == 1, "only the unused embeddings of words are missing"
-        assert not unexpected
+        if len(missing) > 1 or unexpected:  # the unused embeddings of words are missing
+            raise ValueError(f"{checkpoint}: missing are {missing}, unexpected are {unexpected}")
         self.model.eval()
 
     @torch.inference_mode()
-    def generate(self, prompt, weight, draw, count, choose=greedy):
+    def logits(self, prompt: Tensor, tokens: Sequence[int]) -> Tensor:
+        """What follows the prompt and each of some tokens, ``[n + 1, vocabulary]`` for each half of guidance.
+
+        Args:
+            prompt: embeddings, as the engine gets them.
+            tokens: n of them, whatever the logits say.
+
+        Returns:
+            ``[2, n + 1, vocabulary]``; ``[1, ...]`` for Turbo.
+        """
+        rows = self._rows(prompt)
+        fed = torch.stack([self._fed(token, step) for step, token in enumerate(tokens, 1)])
+        everything = torch.cat([rows, fed.expand(len(rows), -1, -1)], dim=1)
+        hidden = self.model(inputs_embeds=everything).last_hidden_state[:, -len(tokens) - 1 :]
+        return torch.nn.functional.linear(hidden, self.head, self.bias)
+
+    def _rows(self, prompt: Tensor) -> Tensor:
+        return torch.stack(prompt.split(self.shape.width, -1)) if self.shape.guided else prompt[None]
+
+    def _fed(self, token: int, step: int) -> Tensor:
+        row = self.embedding[token]
+        return row if self.places is None else row + self.places[step]
+
+    @torch.inference_mode()
+    def generate(
+        self, prompt: Tensor, weight: float, draw: Draw, count: int, choose: Callable[[Tensor], int] = greedy
+    ) -> tuple[list[int], float]:
         """Tokens up to and with the stop token, and the smallest margin of a greedy decision.
 
         Args:
@@ -65,10 +101,10 @@ class Reference:
             count: tokens at most.
             choose: draws a token from scores [vocabulary].
         """
-        width = self.shape.width
-        rows = torch.stack(prompt.split(width, -1)) if self.shape.guided else prompt[None]
+        rows = self._rows(prompt)
         output = self.model(inputs_embeds=rows, use_cache=True)
-        tokens, margin = [], float("inf")
+        tokens: list[int] = []
+        margin = float("inf")
         for step in range(1, count + 1):
             logits = torch.nn.functional.linear(output.last_hidden_state[:, -1], self.head, self.bias)
             if self.shape.guided:
@@ -79,14 +115,12 @@ class Reference:
             tokens.append(choose(scores))
             if tokens[-1] == STOP:
                 break
-            row = self.embedding[tokens[-1]]
-            if self.shape.guided:
-                row = row + self.places[step]
-            fed = row.expand(len(rows), 1, width)
+            fed = self._fed(tokens[-1], step).expand(len(rows), 1, -1)
             output = self.model(inputs_embeds=fed, past_key_values=output.past_key_values, use_cache=True)
         return tokens, margin
 
-    def scores(self, tokens, logits, draw):
+    def scores(self, tokens: Sequence[int], logits: Tensor, draw: Draw) -> Tensor:
+        """Logits ``[1, vocabulary]`` as upstream changes them before it draws."""
         penalty = RepetitionPenaltyLogitsProcessor(draw.repetition_penalty)
         warm = [TemperatureLogitsWarper(draw.temperature)] if draw.temperature not in (0, 1) else []
         if self.shape.guided:
@@ -105,7 +139,8 @@ class Reference:
         return LogitsProcessorList(chain)(torch.tensor([seen]), logits)
 
 
-def llama(shape):
+def llama(shape: T3Shape) -> LlamaModel:
+    """The transformer of Original and Multilingual."""
     config = LlamaConfig(
         vocab_size=8,
         hidden_size=shape.width,
@@ -128,7 +163,8 @@ def llama(shape):
     return LlamaModel(config)
 
 
-def gpt2(shape):
+def gpt2(shape: T3Shape) -> GPT2Model:
+    """The transformer of Turbo."""
     config = GPT2Config(
         vocab_size=8, n_positions=8196, n_embd=shape.width, n_layer=shape.layers, n_head=shape.heads
     )
