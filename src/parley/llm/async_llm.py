@@ -10,8 +10,15 @@ from typing import Any, Generic, TypeVar
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from parley.errors import DeadlineExceededError, InferenceError, ModelUnavailableError, ParleyError
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    InvalidInputError,
+    ModelUnavailableError,
+    ParleyError,
+)
 from parley.llm.engine import Identified, Progress, Translation
+from parley.llm.vllm_types import REFUSALS
 
 RequestT = TypeVar("RequestT", bound=Identified)
 
@@ -79,6 +86,8 @@ class AsyncEngine(Generic[RequestT]):
                     raise ModelUnavailableError(f"the engine has died: {error}") from error
                 except ParleyError:
                     raise
+                except REFUSALS as error:
+                    raise InvalidInputError(f"the engine refused: {error}") from error
                 except Exception as error:
                     raise InferenceError(f"the engine failed: {error}") from error
                 yield progress

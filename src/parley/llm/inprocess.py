@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
+    InvalidInputError,
     ModelUnavailableError,
     ParleyError,
     ShuttingDownError,
@@ -133,7 +134,12 @@ class InProcessEngine(Generic[RequestT]):
             try:
                 engine.add(request)
             except ValueError as error:
-                self._report([(request.request_id, InferenceError(f"the engine refused: {error}"))])
+                self._report([(request.request_id, InvalidInputError(f"the engine refused: {error}"))])
+            except Exception as error:  # noqa: BLE001 - logged, and the answer to this request alone
+                _log.exception("request %s could not be added", request.request_id)
+                engine.abort(request.request_id)
+                failure = InferenceError(f"the engine could not take the request: {error}")
+                self._report([(request.request_id, failure)])
 
         self._submit(add)
         finished = False

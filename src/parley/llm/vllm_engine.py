@@ -23,14 +23,20 @@ class VllmEngine(Generic[RequestT]):
         # Importing vLLM takes seconds and needs a prepared environment.
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
+        from parley.llm.vllm_types import REFUSALS  # noqa: PLC0415
+
+        self._refusals = REFUSALS
         self._translation = translation
         self._engine = LLMEngine.from_engine_args(engine_args)
         self.max_model_len: int = self._engine.model_config.max_model_len
 
     def add(self, request: RequestT) -> None:
-        """Queue a request."""
+        """Queue a request; raises ``ValueError`` if vLLM will never run it."""
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
-        self._engine.add_request(request.request_id, prompt, sampling)
+        try:
+            self._engine.add_request(request.request_id, prompt, sampling)
+        except self._refusals as error:
+            raise ValueError(str(error)) from error
 
     def abort(self, request_id: str) -> None:
         """Forget a request."""

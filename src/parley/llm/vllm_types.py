@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
+import vllm.exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -16,6 +17,9 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.engine import EngineRequest, Progress
 
+# Before 0.32 vLLM refused what it cannot run with a plain ValueError.
+REFUSALS: tuple[type[Exception], ...] = (ValueError, getattr(vllm.exceptions, "VLLMClientError", ValueError))
+"""What vLLM raises for a request that it will never run."""
 _REASONS = ("stop", "length", "abort")
 
 

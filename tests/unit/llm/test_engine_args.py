@@ -26,6 +26,19 @@ def message(path):
         return str(error)
 gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True)
 cpu = read_engine_args(Path(sys.argv[3]) / "model.cpu.json", weights, asynchronous=False)
+class Refusing:
+    model_config = type("Config", (), {"max_model_len": 8})
+    def add_request(self, *_):
+        from vllm.exceptions import VLLMValidationError
+        raise VLLMValidationError("the prompt cannot be empty")
+def refusal():
+    from vllm.v1.engine.llm_engine import LLMEngine
+    from parley.llm.vllm_engine import VllmEngine
+    LLMEngine.from_engine_args = lambda args: Refusing()
+    try:
+        VllmEngine(cpu, TextTranslation()).add(EngineRequest("r", [], 5))
+    except ValueError as error:
+        return str(error)
 drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
 print(json.dumps({
     "gpu": [type(gpu).__name__, gpu.model, gpu.max_model_len, gpu.enable_prefix_caching],
@@ -33,6 +46,7 @@ print(json.dumps({
     "unknown": message(folder / "unknown.json"),
     "broken": message(folder / "broken.json"),
     "missing": message(folder / "missing.json"),
+    "refused": refusal(),
     "sampling": [drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed, drawn.output_kind.name],
 }))
 """
@@ -55,6 +69,11 @@ def test_both_profiles_are_valid(read):
     seen, folder = read
     assert seen["gpu"] == ["AsyncEngineArgs", str(folder / "weights"), 8192, True]
     assert seen["cpu"] == ["EngineArgs", str(folder / "weights"), 16, 32]
+
+
+def test_what_vllm_refuses_is_the_requests_fault(read):
+    seen, _ = read
+    assert seen["refused"] == "the prompt cannot be empty"
 
 
 def test_mistakes_are_named(read):

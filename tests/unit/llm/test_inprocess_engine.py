@@ -7,6 +7,7 @@ import pytest
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
+    InvalidInputError,
     ModelLoadingError,
     ModelUnavailableError,
     ShuttingDownError,
@@ -30,6 +31,8 @@ class SteppedFake:
         self.threads.add(threading.current_thread().name)
         if request.max_tokens == 0:
             raise ValueError("max_tokens must be at least 1")
+        if request.max_tokens < 0:
+            raise TypeError("not a number")
         self.added.append(request.request_id)
         self.running.add(request.request_id)
 
@@ -124,8 +127,18 @@ async def test_several_requests_share_a_step(engine, fake):
 
 
 async def test_a_refused_request_fails_alone(engine, fake):
-    with pytest.raises(InferenceError, match="refused: max_tokens"):
+    with pytest.raises(InvalidInputError, match="refused: max_tokens") as caught:
         await anext(engine.generate(request(max_tokens=0)))
+    assert not caught.value.retryable
+    stream = await start(engine, fake)
+    await stream.aclose()
+
+
+async def test_a_request_that_breaks_the_adding_fails_alone(engine, fake, caplog):
+    with pytest.raises(InferenceError, match="could not take the request: not a number"):
+        await anext(engine.generate(request("broken", max_tokens=-1)))
+    assert "not a number" in caplog.text
+    assert fake.aborted == ["broken"]  # whatever of it is there already
     stream = await start(engine, fake)
     await stream.aclose()
 
