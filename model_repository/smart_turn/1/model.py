@@ -1,0 +1,32 @@
+"""Smart Turn as a Triton model; see :class:`parley.turns.service.SmartTurnService`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.serving.execution import serve_tensors
+from parley.serving.logs import log_to_triton
+from parley.serving.onnx import open_configured
+from parley.serving.parameters import Parameters
+from parley.serving.weights import resolve_weights
+from parley.turns.service import SmartTurnService
+from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
+
+
+class TritonPythonModel:
+    """Scores the pauses of many conversations; it remembers nothing between two requests."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the network."""
+        log_to_triton(pb_utils, args["model_name"])
+        parameters = Parameters.from_args(args)
+        folder = resolve_weights(parameters, str(bundled_folder()), [FILE])
+        session = open_configured(folder / FILE, parameters)
+        self._service = SmartTurnService(SmartTurn(session, rows=parameters.integer("rows", 1, minimum=1)))
+        self._service.warm_up()
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests together."""
+        return serve_tensors(pb_utils, requests, self._service.serve)

@@ -1,0 +1,71 @@
+"""Smart Turn v3.2 on ONNX Runtime: the probability that a pause is the end of a turn.
+
+See https://github.com/pipecat-ai/smart-turn (BSD-2-Clause). The network hears, in the last eight seconds of
+the user's speech, how it ended: Whisper's smallest encoder with a classifier on it, quantised to 8 bits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InferenceError, WeightsNotFoundError
+from parley.turns.features import WhisperFeatures, last_seconds
+
+FILE = "smart-turn-v3.2-cpu.onnx"
+
+
+def bundled_folder() -> Path:
+    """Where the package ``pipecat-ai`` keeps the network; nothing of the package is imported.
+
+    Raises:
+        WeightsNotFoundError: the package is not installed.
+    """
+    package = importlib.util.find_spec("pipecat")
+    if package is None or not package.submodule_search_locations:
+        raise WeightsNotFoundError("the end-of-turn network comes with the package pipecat-ai: install it")
+    return Path(package.submodule_search_locations[0]) / "audio" / "turn" / "smart_turn" / "data"
+
+
+class SmartTurn:
+    """Scores the pauses of many streams; remembers nothing of them."""
+
+    def __init__(self, session: Any, *, rows: int = 1) -> None:
+        """Use a session of the network.
+
+        Args:
+            session: an ``onnxruntime.InferenceSession``.
+            rows: pauses in one run of the network. On a CPU one after the other is faster than all
+                together, and no score depends on the others.
+        """
+        self._session = session
+        self._rows = rows
+        self._features = WhisperFeatures()
+
+    def score(self, speech: Sequence[NDArray[np.int16]]) -> NDArray[np.float32]:
+        """How likely each turn is over.
+
+        Args:
+            speech: i16 ``[n]`` each, 16 kHz mono: the turn so far with the silence after it; only the last
+                eight seconds count.
+
+        Returns:
+            f32 ``[B]``, 0-1.
+
+        Raises:
+            InferenceError: the network failed.
+        """
+        scores = np.zeros(len(speech), np.float32)
+        for start in range(0, len(speech), self._rows):
+            features = self._features.compute(last_seconds(speech[start : start + self._rows]))
+            try:
+                (scored,) = self._session.run(None, {"input_features": features})
+            except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+                raise InferenceError(f"the end-of-turn network failed: {error}") from error
+            scores[start : start + self._rows] = scored[:, 0]
+        return scores
