@@ -46,8 +46,14 @@ class TextNormalizer:
 
     def normalize(self, text: str, language: str) -> SpokenText:
         """The text to say for ``text``; takes milliseconds, and must not run in two threads at once."""
+        return self._written_out(text, self._grammars.get(language, str))
+
+    def unchanged(self, text: str) -> SpokenText:
+        """The text as it is written, but for tags and what cannot be said; takes no time."""
+        return self._written_out(text, str)
+
+    def _written_out(self, text: str, grammar: Grammar) -> SpokenText:
         clean = plain_text(text)
-        grammar = self._grammars.get(language, str)
         parts: list[str] = []
         end = 0
         for tag in _TAG.finditer(clean):
