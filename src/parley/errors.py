@@ -36,6 +36,7 @@
     ├── AsrFallbackError                 asr_fallback
     ├── VoiceDamagedError                voice_damaged
     ├── VoiceStoreError                  voice_store_failed   retryable
+    │   └── VoiceStoreRefusedError       voice_store_refused
     └── ModelLoadingError                model_loading_failed
         └── WeightsNotFoundError (FileNotFoundError)  weights_not_found
 
@@ -57,11 +58,19 @@ class ParleyError(Exception):
         """One line for a Triton error message; :func:`from_wire` reads it back."""
         return f"{self.code}: {self}"
 
+    def to_log(self) -> str:
+        """One line for a log."""
+        return self.to_wire()
+
 
 class InvalidInputError(ParleyError, ValueError):
     """The caller sent something that can never be accepted."""
 
     code = "invalid_input"
+
+    def to_log(self) -> str:
+        """The code alone: the message repeats what the caller sent, and no user's words belong in a log."""
+        return self.code
 
 
 class InvalidMessageError(InvalidInputError):
@@ -265,6 +274,13 @@ class VoiceStoreError(ParleyError):
 
     code = "voice_store_failed"
     retryable = True
+
+
+class VoiceStoreRefusedError(VoiceStoreError):
+    """The place where voices are kept does not let the server in, or is not there."""
+
+    code = "voice_store_refused"
+    retryable = False
 
 
 class ModelLoadingError(ParleyError):

@@ -10,12 +10,14 @@ from parley.tts.voices.base import VoiceStore, VoiceSummary
 from parley.tts.voices.cache import CachedStore
 from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.layers import LayeredStore
-from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.objects import FolderObjects, Objects
+from parley.tts.voices.s3 import SCHEME, S3Address, S3Objects
 from parley.tts.voices.voice import MAX_VOICE_BYTES
 
-__all__ = ["VOICES_VARIABLE", "VoiceStore", "VoiceSummary", "open_store"]
+__all__ = ["ENDPOINT_VARIABLE", "VOICES_VARIABLE", "VoiceStore", "VoiceSummary", "open_store"]
 
 VOICES_VARIABLE = "PARLEY_VOICES"
+ENDPOINT_VARIABLE = "PARLEY_VOICES_ENDPOINT"
 _BUILT_IN = "voices"
 
 
@@ -24,10 +26,14 @@ def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStor
 
     The store is named by the environment variable ``PARLEY_VOICES`` (for all models of a server),
     else by the parameter ``voices``, else it is the folder ``voices`` in
-    :func:`parley.serving.weights.models_dir`. A relative name is a folder in there.
+    :func:`parley.serving.weights.models_dir`. A relative name is a folder in there, and
+    ``s3://BUCKET/PREFIX`` is a place in an S3-compatible object store
+    (:mod:`parley.tts.voices.s3`); ``PARLEY_VOICES_ENDPOINT`` says where, if it is not Amazon's.
 
     Parameters of the model:
-        ``voices``: see above.
+        ``voices``, ``voices_endpoint``: see above.
+        ``voices_region``: of the bucket.
+        ``voices_timeout_s``: of each call to the object store.
         ``max_voices``: that the store takes.
         ``cached_voices``: in memory.
         ``voice_refresh_s``: seconds until a changed voice is noticed.
@@ -35,12 +41,12 @@ def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStor
     Args:
         parameters: of the model.
         weights: the folder of a checkpoint; voices in its folder ``voices`` are built in.
+
+    Raises:
+        ModelLoadingError: a setting is not usable.
     """
-    name = parameters.environment.get(VOICES_VARIABLE) or parameters.text("voices", "voices")
-    store: VoiceStore = ObjectVoiceStore(
-        FolderObjects(models_dir(parameters) / name, MAX_VOICE_BYTES),
-        max_voices=parameters.integer("max_voices", 1_000, minimum=1),
-    )
+    max_voices = parameters.integer("max_voices", 1_000, minimum=1)
+    store: VoiceStore = ObjectVoiceStore(_objects(parameters), max_voices=max_voices)
     if weights is not None:
         objects = FolderObjects(weights / _BUILT_IN, MAX_VOICE_BYTES)
         store = LayeredStore(ObjectVoiceStore(objects, built_in=True), store)
@@ -49,3 +55,16 @@ def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStor
         max_voices=parameters.integer("cached_voices", 64, minimum=1),
         refresh_s=parameters.number("voice_refresh_s", 30.0),
     )
+
+
+def _objects(parameters: Parameters) -> Objects:
+    name = parameters.environment.get(VOICES_VARIABLE) or parameters.text("voices", "voices")
+    if not name.startswith(SCHEME):
+        return FolderObjects(models_dir(parameters) / name, MAX_VOICE_BYTES)
+    address = S3Address(
+        name,
+        endpoint=parameters.environment.get(ENDPOINT_VARIABLE) or parameters.text("voices_endpoint", ""),
+        region=parameters.text("voices_region", ""),
+    )
+    timeout_s = parameters.number("voices_timeout_s", 10.0, minimum=0.1)
+    return S3Objects(address, MAX_VOICE_BYTES, timeout_s=timeout_s)
