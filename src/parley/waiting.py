@@ -47,4 +47,4 @@ async def try_within(work: Awaitable[object], limit_s: float, what: str) -> None
     try:
         await within(work, limit_s, what)
     except ParleyError as error:
-        _log.warning("%s: %s", what, error.to_wire())
+        _log.warning("%s: %s", what, error.to_log())

@@ -59,4 +59,4 @@ async def warm_up(
             async for _ in events:
                 pass
     except ParleyError as error:
-        _log.warning("%s: %s", request.request_id, error.to_wire())
+        _log.warning("%s: %s", request.request_id, error.to_log())

@@ -222,7 +222,7 @@ class Listener:
             except ParleyError as failure:
                 if _now() - began > self._config.deadlines.asr_outage_s:
                     raise
-                _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_wire())
+                _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
             else:
                 self._timeline.restart()
                 self._utterances_before = self._utterance

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 def answer(pb_utils: Any, result: T | ParleyError, outputs: Callable[[T], Mapping[str, Tensor]]) -> Any:
     """The response to one request: the outputs of its result, or its error."""
     if isinstance(result, ParleyError):
-        _log.warning("%s", result.to_wire())
+        _log.warning("%s", result.to_log())
         return make_error(pb_utils, result)
     return make_response(pb_utils, outputs(result))
 

@@ -62,7 +62,7 @@ class Responder:
         if not self._open:
             return
         if isinstance(error, ParleyError):
-            _log.warning("%s: %s", self._name, error.to_wire())
+            _log.warning("%s: %s", self._name, error.to_log())
         else:
             _log.error("%s failed", self._name, exc_info=error)
         self._end(make_error(self._pb, error))

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from fake_pb_utils import Request
 
-from parley.errors import OverloadedError
+from parley.errors import InvalidMessageError, OverloadedError
+from parley.serving.execution import answer
 from parley.serving.logs import log_to_triton
 from parley.serving.responder import Responder
 
@@ -41,6 +42,28 @@ def test_errors_are_answered_and_logged(pb_utils, caplog):
         raise OverloadedError("full")
     assert request.sender.sent == [("error", "overloaded: full"), ("final",)]
     assert "overloaded: full" in caplog.text
+
+
+def test_what_a_caller_said_is_answered_but_not_logged(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        raise InvalidMessageError("phrase 'Jane Doe' cannot be written")
+    assert request.sender.sent[0] == ("error", "invalid_message: phrase 'Jane Doe' cannot be written")
+    assert "r1: invalid_message" in caplog.text
+    assert "Jane" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (OverloadedError("full"), "overloaded: full"),
+        (InvalidMessageError("phrase 'Jane Doe' cannot be written"), "invalid_message"),
+    ],
+)
+def test_a_synchronous_answer_tells_the_log_as_much(pb_utils, caplog, error, logged):
+    response = answer(pb_utils, error, lambda _: {})
+    assert response.error().message() == error.to_wire()
+    assert [record.message for record in caplog.records] == [logged]
 
 
 def test_unexpected_errors_are_answered_and_logged_with_their_trace(pb_utils, caplog):
