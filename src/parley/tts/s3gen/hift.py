@@ -4,6 +4,9 @@ HiFTNet (https://arxiv.org/abs/2309.09493): convolutions upsample the spectrogra
 predict magnitude and phase of short spectra, whose inverse transform is the waveform; at each
 level the spectra of the source are added. Upstream's weight normalisation is multiplied out when
 a checkpoint is loaded.
+
+Inside, signals are images of height 1: on a CPU that lets the channels lie together in memory,
+with which its convolutions are up to three times as fast.
 """
 
 from __future__ import annotations
@@ -34,6 +37,35 @@ _MAX_MAGNITUDE = 100.0
 _EPSILON = 1e-9
 
 
+class Conv(nn.Conv1d):
+    """A convolution of an image of height 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, C, 1, T]`` to ``[B, C', 1, T']``."""
+        (stride,), (dilation,) = self.stride, self.dilation
+        assert not isinstance(self.padding, str)
+        return F.conv2d(
+            x,
+            self.weight[:, :, None],
+            self.bias,
+            stride=(1, stride),
+            padding=(0, *self.padding),
+            dilation=(1, dilation),
+        )
+
+
+class Upsampling(nn.ConvTranspose1d):
+    """A transposed convolution of an image of height 1."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """``[B, C, 1, T]`` to ``[B, C', 1, T']``."""
+        assert output_size is None
+        assert not isinstance(self.padding, str)
+        return F.conv_transpose2d(
+            x, self.weight[:, :, None], self.bias, stride=(1, *self.stride), padding=(0, *self.padding)
+        )
+
+
 class Snake(nn.Module):
     """x + sin²(ax)/a with an own a for each channel (https://arxiv.org/abs/2006.08195)."""
 
@@ -42,9 +74,10 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, C, T]`` to the same."""
-        alpha = self.alpha[:, None]
-        return x + torch.sin(x * alpha).square() / (alpha + _EPSILON)
+        """``[B, C, 1, T]`` to the same."""
+        alpha = self.alpha[:, None, None]
+        # In place, because the memory's speed is what limits it.
+        return (x * alpha).sin_().square_().div_(alpha + _EPSILON).add_(x)
 
 
 class ResidualStack(nn.Module):
@@ -54,9 +87,7 @@ class ResidualStack(nn.Module):
         super().__init__()
 
         def conv(dilation: int) -> nn.Conv1d:
-            return nn.Conv1d(
-                channels, channels, kernel, dilation=dilation, padding=(kernel - 1) * dilation // 2
-            )
+            return Conv(channels, channels, kernel, dilation=dilation, padding=(kernel - 1) * dilation // 2)
 
         self.convs1 = nn.ModuleList(conv(dilation) for dilation in _DILATIONS)
         self.convs2 = nn.ModuleList(conv(1) for _ in _DILATIONS)
@@ -64,11 +95,11 @@ class ResidualStack(nn.Module):
         self.activations2 = nn.ModuleList(Snake(channels) for _ in _DILATIONS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, C, T]`` to the same."""
+        """``[B, C, 1, T]`` to the same."""
         for first, dilated, second, plain in zip(
             self.activations1, self.convs1, self.activations2, self.convs2, strict=True
         ):
-            x = x + plain(second(dilated(first(x))))
+            x = plain(second(dilated(first(x)))).add_(x)
         return x
 
 
@@ -124,13 +155,13 @@ class Vocoder(nn.Module):
         bins = _FFT + 2  # real and imaginary parts, or magnitudes and phases
         widths = [channels >> level for level in range(len(_RATES) + 1)]
         self.m_source = _Source()
-        self.conv_pre = nn.Conv1d(MEL_BANDS, channels, 7, padding=3)
+        self.conv_pre = Conv(MEL_BANDS, channels, 7, padding=3)
         self.ups = nn.ModuleList(
-            nn.ConvTranspose1d(wide, narrow, kernel, rate, padding=(kernel - rate) // 2)
+            Upsampling(wide, narrow, kernel, rate, padding=(kernel - rate) // 2)
             for wide, narrow, kernel, rate in zip(widths, widths[1:], _KERNELS, _RATES, strict=False)
         )
         self.source_downs = nn.ModuleList(
-            nn.Conv1d(bins, width, 1 if stride == 1 else 2 * stride, stride, padding=stride // 2)
+            Conv(bins, width, 1 if stride == 1 else 2 * stride, stride, padding=stride // 2)
             for width, stride in zip(widths[1:], _SOURCE_STRIDES, strict=True)
         )
         self.source_resblocks = nn.ModuleList(
@@ -139,7 +170,7 @@ class Vocoder(nn.Module):
         self.resblocks = nn.ModuleList(
             ResidualStack(width, kernel) for width in widths[1:] for kernel in _RESIDUAL_KERNELS
         )
-        self.conv_post = nn.Conv1d(widths[-1], bins, 7, padding=3)
+        self.conv_post = Conv(widths[-1], bins, 7, padding=3)
         self.f0_predictor = PitchPredictor(pitch_channels)
         self.register_buffer("window", torch.hann_window(_FFT), persistent=False)
 
@@ -153,18 +184,21 @@ class Vocoder(nn.Module):
         Returns:
             The waveform ``[B, 480 M]``, within ±0.99.
         """
+        layout = torch.channels_last if mel.device.type == "cpu" else torch.contiguous_format
         spectra = torch.stft(source, _FFT, _FFT_HOP, _FFT, self.window, return_complex=True)
-        spectra = torch.cat([spectra.real, spectra.imag], dim=1)
-        x = self.conv_pre(mel)
+        image = torch.cat([spectra.real, spectra.imag], dim=1)[:, :, None].contiguous(memory_format=layout)
+        x = self.conv_pre(mel[:, :, None].contiguous(memory_format=layout))
         for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, _SLOPE))
+            x = up(F.leaky_relu_(x, _SLOPE))
             if level == len(self.ups) - 1:
-                x = F.pad(x, (1, 0), mode="reflect")
-            x = x + self.source_resblocks[level](self.source_downs[level](spectra))
+                x = torch.cat([x[..., 1:2], x], dim=3)  # as upstream reflects it
+            x += self.source_resblocks[level](self.source_downs[level](image))
             first = level * len(_RESIDUAL_KERNELS)
             stacks = [self.resblocks[first + index](x) for index in range(len(_RESIDUAL_KERNELS))]
-            x = sum(stacks[1:], stacks[0]) / len(stacks)
-        x = self.conv_post(F.leaky_relu(x))
+            for stack in stacks[1:]:
+                stacks[0] += stack
+            x = stacks[0].div_(len(stacks))
+        x = self.conv_post(F.leaky_relu_(x))[:, :, 0]
         magnitude, phase = x.split(_FFT // 2 + 1, dim=1)
         spectra = torch.polar(magnitude.exp().clamp(max=_MAX_MAGNITUDE), torch.sin(phase))
         waveform = torch.istft(spectra, _FFT, _FFT_HOP, _FFT, self.window)
