@@ -62,19 +62,11 @@ class ParleyError(Exception):
         """One line for a log."""
         return self.to_wire()
 
-    def to_log(self) -> str:
-        """One line for a log."""
-        return self.to_wire()
-
 
 class InvalidInputError(ParleyError, ValueError):
     """The caller sent something that can never be accepted."""
 
     code = "invalid_input"
-
-    def to_log(self) -> str:
-        """The code alone: the message repeats what the caller sent, and no user's words belong in a log."""
-        return self.code
 
     def to_log(self) -> str:
         """The code alone: the message repeats what the caller sent, and no user's words belong in a log."""
