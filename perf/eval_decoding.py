@@ -84,8 +84,8 @@ def decode(
         began = time.perf_counter()
         rows = models.decode(padded, lengths, [automaton] * len(outputs))
         seconds += time.perf_counter() - began
-        for clip, tokens in zip(encoded.clips[start : start + batch], rows, strict=True):
-            errors += word_errors(clip.text.split(), text_of(words_of(tokens, export)).split())
+        for clip, decoded in zip(encoded.clips[start : start + batch], rows, strict=True):
+            errors += word_errors(clip.text.split(), text_of(words_of(decoded.tokens, export)).split())
     return errors, 1000 * seconds / len(encoded.clips)
 
 

@@ -16,7 +16,7 @@ from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.parakeet.local import LocalModels
-from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_states, read_tokens
+from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, StreamLimits
 from parley.asr.rails.step import Chunk
@@ -252,7 +252,7 @@ async def decode_in_pieces(port):
         boosting = [PhraseAutomaton.nothing(), phrases]
         inputs = piece_inputs(piece, np.full(2, piece.shape[2]), boosting=boosting, **more)
         result = await port.infer(ModelRequest("parakeet_decoder", inputs, PIECE_OUTPUTS))
-        return [tokens.ids.tolist() for tokens in read_tokens(result)], read_states(result)
+        return [decoded.tokens.ids.tolist() for decoded in read_decoded(result)], read_states(result)
 
     whole, _ = await decode(encoded)
     first, states = await decode(encoded[:, :, :11], final=[False, False])

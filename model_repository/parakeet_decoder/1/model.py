@@ -10,6 +10,7 @@ from parley.asr import checkpoint
 from parley.asr.decoding.row_decoders import make_decoder
 from parley.asr.parakeet.networks import OnnxJoint
 from parley.asr.parakeet.services import DecoderService
+from parley.serving.decoding import beam_size
 from parley.serving.execution import serve_tensors
 from parley.serving.logs import log_to_triton
 from parley.serving.onnx import open_configured
@@ -26,9 +27,8 @@ class TritonPythonModel:
         parameters = Parameters.from_args(args)
         export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
         session = open_configured(export.decoder, parameters, device_id=int(args["model_instance_device_id"]))
-        decoding = parameters.choice("decoding", "greedy", ("greedy", "beam"))
-        beam_size = parameters.integer("beam_size", 4, minimum=1) if decoding == "beam" else None
-        self._service = DecoderService(make_decoder(export, OnnxJoint(session), beam_size=beam_size))
+        decoder = make_decoder(export, OnnxJoint(session), beam_size=beam_size(parameters))
+        self._service = DecoderService(decoder)
         self._service.warm_up()
 
     def execute(self, requests: list[Any]) -> list[Any]:

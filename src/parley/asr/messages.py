@@ -11,11 +11,22 @@ times are milliseconds of the recording.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from parley.protocol import VadOptions, Word
+
+Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=16)]
+"""How many readings a final text should come with, the best included. 0: none. Greedy decoding has none."""
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of what was said."""
+
+    text: str
+    score: float
+    """Natural logarithm of its probability, phrases included, per token (the end counts as one)."""
 
 
 class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +46,7 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.phrases`)."""
     phrase_weight: float = 1.0
     """How much, from 0 (not at all) to 10."""
+    nbest: Nbest = 0
 
 
 class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +85,8 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     stable_words: int = 0
     """How many of the first words will stay as they are, as far as one can tell
     (:mod:`parley.asr.decoding.stable`); in a final text all."""
+    alternatives: list[Alternative] = []
+    """The best readings, of a final text if they were asked for; the first is the text itself."""
 
 
 class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fallback"):
@@ -115,6 +129,7 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Words and phrases that are more likely than usual, such as names."""
     phrase_weight: float = 1.0
     """As in :class:`AsrOptions`."""
+    nbest: Nbest = 0
 
 
 class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +139,9 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.0
     """Mean of the words' confidences, 0-1."""
     words: list[Word] = []
+    alternatives: list[Alternative] = []
+    """The best readings, if they were asked for; the first is the text itself. Where pauses part a
+    recording, the score is the mean over its parts."""
     duration_ms: int = 0
     """Length of the recording."""
     encoder_ms: float = 0.0

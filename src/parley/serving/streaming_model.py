@@ -19,6 +19,7 @@ from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.errors import ModelLoadingError
 from parley.serving.blocking import make_blocking_port
 from parley.serving.counters import Counter
+from parley.serving.decoding import beam_size
 from parley.serving.onnx import open_configured
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
@@ -37,6 +38,7 @@ class StreamingModel:
     Parameters of the model, beside those of :class:`parley.serving.recognition.RecognitionModel`:
         ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
         ``default_lookahead_ms``: for clients that do not choose.
+        ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with so many hypotheses.
         ``slots``: utterances that can be spoken at the same time (default: ``max_sessions``).
         ``preroll_ms``: audio before the onset that is recognised too.
         ``max_utterance_ms``: speech without a pause is ended after this time.
@@ -73,6 +75,7 @@ class StreamingModel:
             mel=_front_end(export.checkpoint.config, parameters, device_id),
             slots=parameters.integer("slots", parameters.integer("max_sessions", 64, minimum=1), minimum=1),
             audio=longest_ms * PER_MS,
+            beam_size=beam_size(parameters),
         )
         default_ms = parameters.integer("default_lookahead_ms", look_aheads[0])
         if default_ms not in chunks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parley.asr.decoding.transducer import Tokens
+from parley.asr.parakeet.pieces import Decoded
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)
@@ -89,11 +90,13 @@ class LoudnessModels:
         self.boosting = boosting
         self._called("decode", len(encoded))
         return [
-            Tokens(
-                np.array([length], np.int32),
-                np.zeros(1, np.int32),
-                np.array([length // 8], np.int32),
-                np.full(1, 0.5, np.float32),
+            Decoded(
+                Tokens(
+                    np.array([length], np.int32),
+                    np.zeros(1, np.int32),
+                    np.array([length // 8], np.int32),
+                    np.full(1, 0.5, np.float32),
+                )
             )
             for length in lengths
         ]

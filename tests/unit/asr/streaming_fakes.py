@@ -8,11 +8,12 @@ import numpy as np
 from asr_fakes import FEATURES, VOCABULARY, RandomJoint
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
+from parley.asr.decoding.beam import BeamDecoder
+from parley.asr.decoding.row_decoders import BeamRows, GreedyRows
 from parley.asr.decoding.transducer import TransducerDecoder
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import TranscribeReply
+from parley.asr.messages import Alternative, TranscribeReply
 from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME
-from parley.asr.streaming.decoder import GreedyStreamingDecoder
 from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.asr.streaming.recognition import StreamingRecognizer
@@ -110,7 +111,7 @@ class FakeTranscribers:
         elif model in self.failures:
             future.set_exception(self.failures[model])
         else:
-            future.set_result(self.reply(model, audio))
+            future.set_result(self.reply(model, audio, request.nbest))
         return future
 
     def answer(self):
@@ -120,25 +121,31 @@ class FakeTranscribers:
             future.set_result(self.reply(model, audio))
 
     @staticmethod
-    def reply(model, audio):
+    def reply(model, audio, nbest=0):
         text = f"{model} {len(audio) // MS}"
         word = Word(text=model, start_ms=10, end_ms=20, confidence=0.5)
-        return TranscribeReply(text=text, confidence=0.5, words=[word])
+        alternatives = [Alternative(text=text, score=-0.5)] if nbest else []
+        return TranscribeReply(text=text, confidence=0.5, words=[word], alternatives=alternatives)
 
 
 class Model:
     """A rail with everything that its tests look at and break."""
 
-    def __init__(self, *, slots=8, finals="", fallback="", look_aheads=LOOK_AHEADS, patience_s=0.0):
+    def __init__(
+        self, *, slots=8, finals="", fallback="", look_aheads=LOOK_AHEADS, patience_s=0.0, beam=0, max_tail=64
+    ):
         self.now = 0.0
         self.counted = []
         self.encoders = {chunk: MixingEncoder(chunk) for chunk in look_aheads.values()}
         self.joint = RandomJoint(durations=())
         self.detector = LoudnessDetector()
         self.transcribers = FakeTranscribers()
-        decoder = TransducerDecoder(self.joint, blank=VOCABULARY, durations=(), max_symbols=4)
+        self.kind = {"blank": VOCABULARY, "durations": (), "max_symbols": 4}
+        self.beam = {"beam_size": beam, "max_tail": max_tail}
+        greedy = TransducerDecoder(self.joint, **self.kind)
+        decoder = BeamRows(self.search()) if beam else GreedyRows(greedy)
         self.recognizer = StreamingRecognizer(
-            self.encoders, GreedyStreamingDecoder(decoder), LogMel(CONFIG), slots=slots, audio=14_000 * MS
+            self.encoders, decoder, LogMel(CONFIG), slots=slots, audio=14_000 * MS
         )
         self.desk = FinalsDesk(
             FinalsPolicy("streaming", finals, fallback, deadline_s=2.0),
@@ -155,6 +162,10 @@ class Model:
             default_ms=min(look_aheads),
             limits=StreamingLimits(patience_s=patience_s),
         )
+
+    def search(self):
+        """The beam search of its decoder."""
+        return BeamDecoder(self.joint, **self.kind, **self.beam)
 
     def fail(self, error):
         """Every encoder fails from now on; None: none does."""

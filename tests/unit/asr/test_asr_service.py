@@ -94,7 +94,17 @@ def test_start_again_begins_anew(server):
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"garbage", b"[]", b"\xff\xfe", b'{"flush":1}', b'{"options":{"words":"x"}}', b"[" * 10_000]
+    "raw",
+    [
+        b"",
+        b"garbage",
+        b"[]",
+        b"\xff\xfe",
+        b'{"flush":1}',
+        b'{"options":{"words":"x"}}',
+        b'{"options":{"nbest":17}}',
+        b"[" * 10_000,
+    ],
 )
 def test_a_message_that_cannot_be_read_is_refused_and_the_stream_lives_on(server, raw):
     server.one(start=True)

@@ -8,6 +8,7 @@ from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.transducer import Tokens
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, DecodeJob, StreamLimits
 from parley.asr.rails.step import Chunk, Heard
@@ -288,11 +289,31 @@ def test_a_partial_says_how_many_of_its_words_will_stay():
 
     def event(kind, text):
         job = DecodeJob(1, kind, 0, np.zeros((8, 1), np.float32))
-        return stream.resolve([job], [tokens(text)])
+        return stream.resolve([job], [Decoded(tokens(text))])
 
     found = [event("partial", text) for text in texts]
     assert [len(events) for events in found] == [1, 1, 0, 1, 0]
     assert [events[0].stable_words for events in found if events] == [0, 1, 2]
     (final,) = event("final", "a b d")
     assert final.stable_words == 3
+    assert final.alternatives == []
     assert event("partial", "a b c")[0].stable_words == 0
+
+
+def test_a_final_text_comes_with_its_best_readings_on_request():
+    stream = new_stream(AsrOptions(nbest=2))
+    a, b, c = (CHECKPOINT.vocabulary.index("▁t" + str(ord(letter))) for letter in "abc")
+
+    def decoded(*ids):
+        column = np.array(ids, np.int32)
+        tokens = Tokens(column, column * 0, column * 0, column.astype(np.float32))
+        return Decoded(tokens, [(list(ids), -0.5), ([b], -0.75), ([c], -1.0)])
+
+    jobs = [DecodeJob(1, kind, 0, np.zeros((8, 1), np.float32)) for kind in ("settle", "partial", "final")]
+    partial, final = stream.resolve(jobs, [decoded(a), decoded(b, c), decoded(c, c)])
+    assert partial.alternatives == []
+    assert [(own.text, own.score) for own in final.alternatives] == [
+        ("t97 t99 t99", -0.5),
+        ("t97 t98", -0.75),
+    ]
+    assert final.text == final.alternatives[0].text

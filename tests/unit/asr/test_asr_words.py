@@ -5,7 +5,15 @@ import pytest
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.transducer import Tokens
-from parley.asr.decoding.words import confidence_of, text_of, words_of
+from parley.asr.decoding.words import (
+    alternatives_of,
+    combine_alternatives,
+    confidence_of,
+    spell,
+    text_of,
+    words_of,
+)
+from parley.asr.messages import Alternative
 
 VOCABULARY = ("<unk>", "▁hel", "lo", "▁", "w", "orld", ".", "'s", "<blk>")
 CHECKPOINT = Checkpoint(Path(), ParakeetConfig(), VOCABULARY, blank=8)
@@ -33,6 +41,31 @@ def test_a_mark_begins_a_word_and_times_are_those_of_its_tokens():
     assert (second.text, second.start_ms, second.end_ms) == ("world", 800, 1200)
     assert first.confidence == pytest.approx(0.8)
     assert confidence_of([first, second]) == pytest.approx(0.65)
+
+
+@pytest.mark.parametrize(
+    "ids", [[], [2, 1], [1, 2, 3, 4, 5, 6], [0, 1, 7, 3, 1, 0, 2], [3, 3, 4], [6, 1, 3]], ids=str
+)
+def test_a_text_is_spelled_as_its_words_are(ids):
+    assert spell(ids, CHECKPOINT) == text_of(words(*((token, 0, 1, 1.0) for token in ids)))
+
+
+def test_readings_of_the_same_text_are_one():
+    readings = [([1, 2], -0.1), ([3, 4], -0.2), ([1, 0, 2], -0.3), ([4], -0.4)]
+    assert [(own.text, own.score) for own in alternatives_of(readings, CHECKPOINT, 2)] == [
+        ("hello", -0.1),
+        ("w", -0.2),
+    ]
+
+
+def test_readings_of_parts_are_combined_best_first():
+    def part(**scores):
+        return [Alternative(text=text, score=score) for text, score in scores.items()]
+
+    found = combine_alternatives([part(a=-1.0, b=-1.5), part(x=-1.0, y=-3.0)], 3)
+    assert [(own.text, own.score) for own in found] == [("a x", -1.0), ("b x", -1.25), ("a y", -2.0)]
+    assert combine_alternatives([part(a=-1.0), []], 3) == []
+    assert combine_alternatives([], 3) == []
 
 
 def test_times_are_counted_from_the_offset():

@@ -270,18 +270,17 @@ def test_the_rows_of_a_state_can_be_kept_apart(batch):
     encoded, _ = batch
     decoder = BeamRows(beam_of(RandomJoint(), 4))
 
-    def decode(speech, state, *, final):
-        rows, frames = len(speech), speech.shape[2]
-        last = np.full(rows, final)
-        return decoder.decode(speech, np.full(rows, frames), state, final=last, boosting=None)
+    def decode(speech, state):
+        return decoder.decode(speech, np.full(len(speech), speech.shape[2]), state, None)
 
-    _, state = decode(encoded[:, :, :11], decoder.initial(6), final=False)
-    together, _ = decode(encoded[:, :, 11:], state, final=True)
+    _, state = decode(encoded[:, :, :11], decoder.initial(6))
+    together, _ = decode(encoded[:, :, 11:], state)
     some = np.array([4, 1])
     own = {name: values[some] for name, values in state.items()}
-    apart, _ = decode(encoded[some, :, 11:], own, final=True)
-    for tokens, row in zip(apart, some, strict=True):
-        assert fields(tokens) == fields(together[row])
+    apart, _ = decode(encoded[some, :, 11:], own)
+    for reading, row in zip(apart, some, strict=True):
+        assert fields(reading.best) == fields(together[row].best)
+        assert [one.score for one in reading.nbest] == [one.score for one in together[row].nbest]
 
 
 def test_scores_of_another_kind_of_network_are_an_error(batch):

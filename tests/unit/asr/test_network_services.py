@@ -8,7 +8,7 @@ from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
 from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack
 from parley.asr.decoding.transducer import TransducerDecoder
-from parley.asr.parakeet.pieces import piece_inputs, read_states
+from parley.asr.parakeet.pieces import piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.services import DecoderService, EncoderService, VadService
 from parley.errors import InferenceError, InvalidInputError
 
@@ -191,6 +191,23 @@ def test_a_piece_may_carry_on_where_another_ended(decoder, phrases):
             found[row] += list(zip(ids, [frame + start for frame in frames], strict=True))
         states = read_states(result)
     assert found == [list(zip(*columns[:2], strict=True)) for columns in tokens_of(expected)]
+
+
+def test_the_readings_of_a_beam_come_when_a_row_ends():
+    inputs = speech(3, 30, 1)
+    search = beam()._decoder
+    expected, _ = search.decode(inputs["ENCODED"], np.full(3, 30), search.initial_state(3))
+    (result,) = DecoderService(beam()).serve([inputs | {"FINAL": np.array([[True], [False], [True]])}])
+    decoded = read_decoded(result)
+    assert decoded[1].alternatives == []
+    for row in (0, 2):
+        own = decoded[row].alternatives
+        before = expected[row].settled.ids.tolist()
+        assert [ids for ids, _ in own] == [before + one.tokens.ids.tolist() for one in expected[row].nbest]
+        assert [score for _, score in own] == pytest.approx([one.score for one in expected[row].nbest])
+        assert own[0][0] == decoded[row].tokens.ids.tolist()
+        assert len(own) > 1
+    assert read_decoded(DecoderService(greedy()).serve([speech(1, 6, 0)])[0])[0].alternatives == []
 
 
 @DECODERS

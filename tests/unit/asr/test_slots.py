@@ -44,10 +44,11 @@ def test_rows_are_copies_in_the_order_asked_for_and_only_theirs_are_written():
 
 
 def test_some_rows_are_taken_and_put_back():
-    rows = {"value": np.array([1, 2, 3])}
-    assert take(rows, np.array([0, 1, 2]))["value"] is rows["value"]
+    rows = {"value": np.array([1, 2, 3]), "other": np.zeros(3)}
+    assert take(rows, np.array([0, 1, 2]), ["value"]) == {"value": rows["value"]}
+    assert take(rows, np.array([0, 1, 2]), ["value"])["value"] is rows["value"]
     some = np.array([0, 2])
-    assert take(rows, some)["value"].tolist() == [1, 3]
+    assert take(rows, some, ["value"])["value"].tolist() == [1, 3]
     put(rows, some, {"value": np.array([5, 6])})
     assert rows["value"].tolist() == [5, 2, 6]
     put(rows, np.arange(3), {"value": np.array([7, 8, 9])})

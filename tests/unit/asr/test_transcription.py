@@ -212,6 +212,28 @@ def test_phrases_are_favoured_in_their_own_recording_only(watched, new_recording
     assert heard(misled) < len(clips)
 
 
+def test_the_best_readings_come_on_request(export, new_recording, spoken):
+    searching = LocalModels.open(export, beam_size=4)
+    clips = sorted(spoken, key=lambda clip: len(clip.audio))[-3:]
+    audio = np.concatenate([part for clip in clips for part in (clip.audio, np.zeros(16_000, np.int16))])
+    sizes = {"window_ms": 2_400, "left_ms": 960, "right_ms": 800}
+    whole, cut, plain = (
+        new_recording(audio, nbest=3),
+        new_recording(audio, nbest=3, **sizes),
+        new_recording(audio),
+    )
+    finish([whole, cut, plain], searching)
+    for recording in (whole, cut):
+        reply = recording.reply()
+        assert len(reply.alternatives) == 3
+        assert reply.alternatives[0].text == reply.text
+        assert len({own.text for own in reply.alternatives}) == 3
+        scores = [own.score for own in reply.alternatives]
+        assert scores == sorted(scores, reverse=True)
+    assert plain.reply().alternatives == []
+    assert plain.reply().text == whole.reply().text
+
+
 def test_phrases_that_no_token_spells_are_refused(new_recording):
     with pytest.raises(InvalidMessageError):
         new_recording(np.zeros(100, np.int16), phrases=["\u4f60\u597d"])

@@ -125,6 +125,7 @@ def test_whoever_comes_later_joins_the_next_round(service, rounds):
         (np.zeros((2, 100), np.int16), b"{}", InvalidAudioError),
         (SECOND, b"garbage", InvalidMessageError),
         (SECOND, b'{"words": "perhaps"}', InvalidMessageError),
+        (SECOND, b'{"nbest": -1}', InvalidMessageError),
         (SECOND, b"\xff", InvalidMessageError),
         (SECOND, b"[" * 100_000, InvalidMessageError),
         (SECOND, b'{"language": "tlh"}', UnsupportedLanguageError),

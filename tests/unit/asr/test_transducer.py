@@ -252,14 +252,14 @@ def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, mod
     for row, item in enumerate(features):
         padded[row, :, : item.shape[1]] = item
     encoded, encoded_lengths = models.encode(padded, lengths)
-    together = models.decode(encoded, encoded_lengths)
+    together = [decoded.tokens for decoded in models.decode(encoded, encoded_lengths)]
     decoder = TransducerDecoder.of(export, OnnxJoint(open_session(export.decoder)))
     for row, item in enumerate(features):
         alone, length = models.encode(item[None], lengths[row : row + 1])
         count = int(length[0])
         assert count == encoded_lengths[row]
         assert np.abs(alone[0, :, :count] - encoded[row, :, :count]).max() < 1e-4
-        (expected,) = models.decode(alone, length)
+        (expected,) = [decoded.tokens for decoded in models.decode(alone, length)]
         assert together[row].ids.tolist() == expected.ids.tolist()
         assert together[row].frames.tolist() == expected.frames.tolist()
         assert np.abs(together[row].confidences - expected.confidences).max(initial=0) < 1e-3

@@ -29,11 +29,14 @@ class Reading:
     settled: Tokens
     """What all hypotheses have in common and no later piece will change."""
     nbest: list[Hypothesis]
-    """What may follow, best first, no two with the same tokens; at least one."""
+    """What may follow, best first, no two with the same tokens; none from greedy decoding, which
+    settles everything."""
 
     @property
     def best(self) -> Tokens:
         """All tokens of the best reading that were not settled by earlier pieces."""
+        if not self.nbest:
+            return self.settled
         pairs = zip(vars(self.settled).values(), vars(self.nbest[0].tokens).values(), strict=True)
         return Tokens(*(np.concatenate(pair) for pair in pairs))
 

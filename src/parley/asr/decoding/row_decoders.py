@@ -12,7 +12,8 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.hypotheses import BeamState, TokenColumns
-from parley.asr.decoding.transducer import JointNetwork, Tokens, TransducerDecoder, TransducerState
+from parley.asr.decoding.readings import Reading
+from parley.asr.decoding.transducer import JointNetwork, TransducerDecoder, TransducerState
 from parley.errors import InvalidInputError
 
 Rows: TypeAlias = Mapping[str, NDArray[Any]]
@@ -36,22 +37,19 @@ class RowDecoder(Protocol):
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         state: Rows,
-        *,
-        final: NDArray[np.bool_],
         boosting: Sequence[PhraseAutomaton] | None,
-    ) -> tuple[list[Tokens], Rows]:
+    ) -> tuple[list[Reading], Rows]:
         """Decode the next piece of every row.
 
         Args:
             encoded: f32 ``[B, D, T]``.
             lengths: i64 ``[B]``, how many of the ``T`` frames are real.
-            state: what the previous piece left.
-            final: bool ``[B]``: no other piece follows.
+            state: what the previous piece left; not changed.
             boosting: each row's phrases; None: no row has any.
 
         Returns:
-            Each row's tokens that no later piece can change, and the next state. A token's frame
-            is negative if an earlier piece had not settled it.
+            What each row's new tokens may be, and the next state. A token's frame is negative if an
+            earlier piece had not settled it.
 
         Raises:
             InferenceError: the network failed, or its scores cannot be used.
@@ -76,14 +74,11 @@ class GreedyRows:
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         state: Rows,
-        *,
-        final: NDArray[np.bool_],
         boosting: Sequence[PhraseAutomaton] | None,
-    ) -> tuple[list[Tokens], Rows]:
+    ) -> tuple[list[Reading], Rows]:
         """See :meth:`RowDecoder.decode`."""
-        del final
         tokens, after = self._decoder.decode(encoded, lengths, TransducerState(**state), boosting)
-        return tokens, vars(after)
+        return [Reading(own, []) for own in tokens], vars(after)
 
 
 class BeamRows:
@@ -103,21 +98,15 @@ class BeamRows:
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         state: Rows,
-        *,
-        final: NDArray[np.bool_],
         boosting: Sequence[PhraseAutomaton] | None,
-    ) -> tuple[list[Tokens], Rows]:
+    ) -> tuple[list[Reading], Rows]:
         """See :meth:`RowDecoder.decode`."""
         open_tokens = TokenColumns(*(state[name] for name in _TAILS))
         others = {name: values for name, values in state.items() if name not in _TAILS}
         readings, after = self._decoder.decode(
             encoded, lengths, BeamState(tails=open_tokens, **others), boosting
         )
-        tokens = [
-            reading.best if last else reading.settled
-            for reading, last in zip(readings, final.tolist(), strict=True)
-        ]
-        return tokens, _beam_rows(after)
+        return readings, _beam_rows(after)
 
 
 def _beam_rows(state: BeamState) -> Rows:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.transducer import Tokens
-from parley.asr.messages import TranscriptEvent
+from parley.asr.messages import Alternative, TranscriptEvent
 from parley.protocol import Word
 
 _WORD_MARK = "▁"
@@ -79,6 +79,41 @@ def text_of(words: Sequence[Word]) -> str:
     return " ".join(word.text for word in words)
 
 
+def spell(ids: Iterable[int], checkpoint: Checkpoint) -> str:
+    """The text of tokens, as :func:`text_of` has it."""
+    pieces = [checkpoint.vocabulary[token] for token in ids]
+    text = "".join(piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
+    return " ".join(text.replace(_WORD_MARK, " ").split())
+
+
+def alternatives_of(
+    readings: Iterable[tuple[Iterable[int], float]], checkpoint: Checkpoint, limit: int
+) -> list[Alternative]:
+    """The texts of readings, each of them once.
+
+    Args:
+        readings: token ids and scores, best first.
+        checkpoint: whose vocabulary applies.
+        limit: how many are wanted.
+    """
+    found: dict[str, float] = {}
+    for ids, score in readings:
+        found.setdefault(spell(ids, checkpoint), score)
+    return [Alternative(text=text, score=round(score, 4)) for text, score in found.items()][:limit]
+
+
+def combine_alternatives(parts: Sequence[Sequence[Alternative]], limit: int) -> list[Alternative]:
+    """The best readings of a whole from those of its parts, best first; none if some part has none.
+
+    The score is the mean over the parts.
+    """
+    found = [("", 0.0)] if parts else []
+    for part in parts:
+        pairs = [(f"{text} {own.text}".strip(), score + own.score) for text, score in found for own in part]
+        found = sorted(pairs, key=lambda pair: -pair[1])[:limit]
+    return [Alternative(text=text, score=round(score / len(parts), 4)) for text, score in found]
+
+
 def confidence_of(words: Sequence[Word]) -> float:
     """Mean of the words' confidences; 0 where there are none."""
     return round(sum(word.confidence for word in words) / len(words), 4) if words else 0.0
@@ -91,6 +126,7 @@ def transcript(
     is_final: bool,
     with_words: bool,
     stable_words: int | None = None,
+    alternatives: Sequence[Alternative] = (),
 ) -> TranscriptEvent:
     """What is said of an utterance's words.
 
@@ -101,6 +137,7 @@ def transcript(
         with_words: whether to tell their times.
         stable_words: how many of them will stay; None: all of a final text, and all but the last
             word of a model that never takes a token back.
+        alternatives: the best readings.
     """
     if stable_words is None:
         stable_words = len(words) if is_final else max(len(words) - 1, 0)
@@ -111,4 +148,5 @@ def transcript(
         confidence=confidence_of(words),
         words=list(words) if with_words else [],
         stable_words=stable_words,
+        alternatives=list(alternatives),
     )

@@ -13,11 +13,10 @@ from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.row_decoders import RowDecoder, make_decoder
-from parley.asr.decoding.transducer import Tokens
 from parley.asr.decoding.words import words_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
-from parley.asr.parakeet.pieces import RowState, piece_inputs, read_states, read_tokens
+from parley.asr.parakeet.pieces import Decoded, RowState, piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.services import DecoderService
 from parley.errors import ParleyError
 from parley.protocol import Word
@@ -78,19 +77,19 @@ class LocalModels:
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Tokens], list[RowState]]:
+    ) -> tuple[list[Decoded], list[RowState]]:
         """See :meth:`parley.asr.transcription.rounds.TranscriptionModels.decode_pieces`."""
         outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
-        return read_tokens(outputs), read_states(outputs)
+        return read_decoded(outputs), read_states(outputs)
 
     def decode(
         self,
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Tokens]:
+    ) -> list[Decoded]:
         """See :meth:`parley.asr.parakeet.rail.AcousticModels.decode`."""
-        return read_tokens(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
+        return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
 
     def _serve(self, inputs: Tensors) -> Tensors:
         (outputs,) = self._service.serve([inputs])
@@ -120,4 +119,4 @@ class Transcriber:
         """Recognise a recording: i16 ``[n]``, 16 kHz mono, at least one feature frame (10 ms) long."""
         features = self._mel.normalized(self._mel.offline(audio.astype(np.float32) / np.float32(32768)))
         encoded, lengths = self._models.encode(features[None], np.array([features.shape[1]], np.int64))
-        return words_of(self._models.decode(encoded, lengths)[0], self._checkpoint)
+        return words_of(self._models.decode(encoded, lengths)[0].tokens, self._checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -13,12 +14,23 @@ from parley.asr.decoding.transducer import Tokens
 from parley.errors import InvalidInputError
 from parley.inference import Tensor
 
-TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT")
+TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")
 PIECE_OUTPUTS = (*TOKEN_OUTPUTS, "NEXT_STATE")
 _PHRASES = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
 
 RowState: TypeAlias = NDArray[np.uint8]
 """Where one row's decoding stands: u8 ``[1, n]``, of no meaning but to the decoder."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What was decoded of a piece of one row."""
+
+    tokens: Tokens
+    """What no later piece can change; at the end all of the best reading."""
+    alternatives: list[tuple[list[int], float]] = field(default_factory=list)
+    """At the end, if a beam was searched: token ids and score of each reading, best first. Like
+    ``tokens`` they begin where earlier pieces ended."""
 
 
 def piece_inputs(
@@ -48,14 +60,23 @@ def piece_inputs(
     return inputs
 
 
-def read_tokens(outputs: Mapping[str, Tensor]) -> list[Tokens]:
-    """Each row's tokens, from :data:`TOKEN_OUTPUTS`."""
+def read_decoded(outputs: Mapping[str, Tensor]) -> list[Decoded]:
+    """What was decoded of each row, from :data:`TOKEN_OUTPUTS`."""
     return [
-        Tokens(
-            outputs["TOKENS"][row, :count],
-            outputs["FRAMES"][row, :count],
-            outputs["DURATIONS"][row, :count],
-            outputs["CONFIDENCES"][row, :count],
+        Decoded(
+            Tokens(
+                outputs["TOKENS"][row, :count],
+                outputs["FRAMES"][row, :count],
+                outputs["DURATIONS"][row, :count],
+                outputs["CONFIDENCES"][row, :count],
+            ),
+            [
+                ([token for token in ids if token >= 0], score)
+                for ids, score in zip(
+                    outputs["ALTERNATIVES"][row].tolist(), outputs["SCORES"][row].tolist(), strict=True
+                )
+                if np.isfinite(score)
+            ],
         )
         for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
     ]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.transducer import Tokens
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions
+from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.stream import AsrStream, DecodeJob, Step, StreamLimits
 from parley.asr.rails.segmentation import Detector
 from parley.asr.rails.step import Chunk, Heard, Work, listen, milliseconds
@@ -35,7 +35,7 @@ class AcousticModels(Detector, Protocol):
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Tokens]:
+    ) -> list[Decoded]:
         """Decode whole stretches.
 
         Args:
@@ -78,7 +78,7 @@ class _Utterances:
 
     work: Work[AsrStream]
     steps: list[Step] = field(default_factory=list)
-    tokens: list[Tokens] = field(default_factory=list)
+    decoded: list[Decoded] = field(default_factory=list)
 
     @property
     def jobs(self) -> list[DecodeJob]:
@@ -114,7 +114,7 @@ def step(
         or Heard(
             item.work.stream,
             item.work.reply(
-                item.work.stream.resolve(item.steps, item.tokens),
+                item.work.stream.resolve(item.steps, item.decoded),
                 vad_ms=vad_ms,
                 encoder_ms=encoder_ms if item.jobs else 0.0,
                 decoder_ms=decoder_ms if item.jobs else 0.0,
@@ -143,12 +143,12 @@ def _recognize(
         encoded, encoded_lengths = models.encode(features, lengths)
         between = clock()
         boosting = [item.work.stream.boosting for item in needing for _ in item.jobs]
-        tokens = iter(models.decode(encoded, encoded_lengths, boosting))
+        decoded = iter(models.decode(encoded, encoded_lengths, boosting))
     except ParleyError as error:
         for item in needing:
             item.work.error = error
         return 0.0, 0.0
     ended = clock()
     for item in needing:
-        item.tokens = [next(tokens) for _ in item.jobs]
+        item.decoded = [next(decoded) for _ in item.jobs]
     return milliseconds(between - began), milliseconds(ended - between)

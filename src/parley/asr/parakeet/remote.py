@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.transducer import Tokens
 from parley.asr.parakeet.pieces import (
     PIECE_OUTPUTS,
     TOKEN_OUTPUTS,
+    Decoded,
     RowState,
     piece_inputs,
+    read_decoded,
     read_states,
-    read_tokens,
 )
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, ModelResponse, Tensor
@@ -65,10 +65,10 @@ class RemoteModels:
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Tokens]:
+    ) -> list[Decoded]:
         """See :meth:`parley.asr.parakeet.rail.AcousticModels.decode`."""
         inputs = piece_inputs(encoded, lengths, boosting=boosting)
-        return read_tokens(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
+        return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
 
     def decode_pieces(
         self,
@@ -78,11 +78,11 @@ class RemoteModels:
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Tokens], list[RowState]]:
+    ) -> tuple[list[Decoded], list[RowState]]:
         """See :meth:`parley.asr.transcription.rounds.TranscriptionModels.decode_pieces`."""
         inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
         outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
-        return read_tokens(outputs), read_states(outputs)
+        return read_decoded(outputs), read_states(outputs)
 
     def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
         response = self._port.infer(ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))

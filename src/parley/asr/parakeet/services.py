@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.decoding.readings import Reading
 from parley.asr.decoding.row_decoders import RowDecoder, Rows, pack, unpack
-from parley.asr.decoding.transducer import Tokens
 from parley.asr.parakeet.networks import OnnxEncoder
 from parley.asr.parakeet.pieces import read_phrases
 from parley.errors import InvalidInputError, ParleyError
@@ -118,7 +118,9 @@ class DecoderService:
     """``ENCODED`` f32 ``[B, D, T']``, ``ENCODED_LENGTH`` i64 ``[B, 1]`` to the tokens of each row.
 
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
-    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
+    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
+    the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; -inf: there is none, as
+    everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
     into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
     of each row that no piece follows, which is so without it: only then are tokens given of which
     the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.parakeet.pieces`.
@@ -163,16 +165,16 @@ class DecoderService:
             automaton for request in requests for automaton in read_phrases(request, self._decoder.blank)
         ]
         states = [self._state(request) for request in requests]
-        tokens, after = self._decoder.decode(
+        final = np.concatenate([_is_final(request) for request in requests])
+        readings, after = self._decoder.decode(
             stack_rows([request["ENCODED"] for request in requests]),
             np.concatenate([column(request["ENCODED_LENGTH"], "ENCODED_LENGTH") for request in requests]),
             {name: np.concatenate([state[name] for state in states]) for name in states[0]},
-            final=np.concatenate([_is_final(request) for request in requests]),
-            boosting=boosting if any(len(automaton.bonus) for automaton in boosting) else None,
+            boosting if any(len(automaton.bonus) for automaton in boosting) else None,
         )
         ends = np.cumsum(rows).tolist()
         return [
-            _token_outputs(tokens[end - count : end]) | {"NEXT_STATE": packed}
+            _token_outputs(readings[end - count : end], final[end - count : end]) | {"NEXT_STATE": packed}
             for count, end, packed in zip(rows, ends, split_rows(pack(after), rows), strict=True)
         ]
 
@@ -188,7 +190,24 @@ def _is_final(request: Tensors) -> NDArray[np.bool_]:
     return np.ones(len(request["ENCODED"]), np.bool_)
 
 
-def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
+def _token_outputs(readings: Sequence[Reading], final: NDArray[np.bool_]) -> dict[str, Tensor]:
+    rows = [reading.best if last else reading.settled for reading, last in zip(readings, final, strict=True)]
+    nbest = [
+        [(np.concatenate([reading.settled.ids, one.tokens.ids]), one.score) for one in reading.nbest]
+        if last
+        else []
+        for reading, last in zip(readings, final, strict=True)
+    ]
+    # One column at least, as below.
+    places = max(1, *(len(own) for own in nbest))
+    longest = max([1, *(len(ids) for own in nbest for ids, _ in own)])
+    alternatives = np.full((len(rows), places, longest), -1, np.int32)
+    scores = np.full(alternatives.shape[:2], -np.inf, np.float32)
+    for row, own in enumerate(nbest):
+        for place, (ids, score) in enumerate(own):
+            alternatives[row, place, : len(ids)] = ids
+            scores[row, place] = score
+
     def padded(values: list[NDArray[Any]], pad: int) -> Tensor:
         # One column at least: an output without any element is not worth a special case for readers.
         width = max(1, *(len(value) for value in values))
@@ -200,6 +219,8 @@ def _token_outputs(rows: Sequence[Tokens]) -> dict[str, Tensor]:
         "DURATIONS": padded([row.durations for row in rows], 0),
         "CONFIDENCES": padded([row.confidences for row in rows], 0),
         "TOKEN_COUNT": np.array([[len(row.ids)] for row in rows], np.int32),
+        "ALTERNATIVES": alternatives,
+        "SCORES": scores,
     }
 
 

@@ -17,16 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.stable import StablePrefix
-from parley.asr.decoding.transducer import Tokens
-from parley.asr.decoding.words import text_of, transcript, words_of
+from parley.asr.decoding.words import alternatives_of, text_of, transcript, words_of
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.messages import Alternative, AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.utterance import UtteranceFeatures
 from parley.asr.rails.segmentation import (
     FULL_SCALE,
@@ -149,12 +150,12 @@ class AsrStream:
         self._add_partial(steps)
         return steps
 
-    def resolve(self, steps: Sequence[Step], decoded: Sequence[Tokens]) -> list[AsrEvent]:
+    def resolve(self, steps: Sequence[Step], decoded: Sequence[Decoded]) -> list[AsrEvent]:
         """Turn the steps into events.
 
         Args:
             steps: what :meth:`detected` returned.
-            decoded: the tokens of each of its :class:`DecodeJob`, in order.
+            decoded: what was decoded of each of its :class:`DecodeJob`, in order.
         """
         events: list[AsrEvent] = []
         results = iter(decoded)
@@ -162,13 +163,17 @@ class AsrStream:
             if not isinstance(step, DecodeJob):
                 events.append(step)
                 continue
-            words = self._settled + words_of(next(results), self._checkpoint, offset_ms=step.offset_ms)
+            result = next(results)
+            before = self._settled
+            words = before + words_of(result.tokens, self._checkpoint, offset_ms=step.offset_ms)
             if step.kind == "settle":
                 self._settled = words
                 continue
             text = text_of(words)
             stable_words = None
+            alternatives: list[Alternative] = []
             if step.kind == "final":
+                alternatives = self._alternatives(before, result)
                 self._settled = []
                 self._last_text = ""
                 self._stable = StablePrefix()
@@ -184,9 +189,17 @@ class AsrStream:
                     is_final=step.kind == "final",
                     with_words=self._options.words,
                     stable_words=stable_words,
+                    alternatives=alternatives,
                 )
             )
         return events
+
+    def _alternatives(self, settled: Sequence[Word], last: Decoded) -> list[Alternative]:
+        """The readings of an utterance whose end was decoded last."""
+        if not self._options.nbest:
+            return []
+        found = alternatives_of(last.alternatives, self._checkpoint, self._options.nbest)
+        return [msgspec.structs.replace(own, text=f"{text_of(settled)} {own.text}".strip()) for own in found]
 
     def _begin(self, began: UtteranceBegan) -> None:
         self._utterance = began.event.utterance

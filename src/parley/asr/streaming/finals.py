@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.words import transcript
 from parley.asr.messages import (
+    Alternative,
     AsrEvent,
     AsrFallbackEvent,
     AsrOptions,
@@ -117,21 +118,30 @@ class FinalText:
             words=options.words,
             phrases=options.phrases,
             phrase_weight=options.phrase_weight,
+            nbest=options.nbest,
         )
         self._models: deque[str] = deque()
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
         self._overdue_at = 0.0
         self._own: list[Word] = []
+        self._own_alternatives: list[Alternative] = []
         self._events: list[AsrEvent] = []
         self._done = False
         if desk.policy.finals:
             # Asked before the streaming model comes to the end, so that both work at the same time.
             self._ask(desk.policy.finals)
 
-    def settle(self, own: list[Word], failed: ParleyError | None) -> None:
-        """The streaming model has done what it can; if it failed, ``own`` are the words until then."""
+    def settle(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
+        """The streaming model has done what it can.
+
+        Args:
+            own: its words.
+            alternatives: its best readings, if they are wanted.
+            failed: why these are only those of the beginning.
+        """
         self._own = own
+        self._own_alternatives = alternatives
         policy = self._desk.policy
         if failed is not None and policy.fallback and policy.fallback != policy.finals:
             self._models.append(policy.fallback)
@@ -171,7 +181,13 @@ class FinalText:
             self._ask(self._models.popleft())
             return
         self._finish(
-            transcript(self._utterance.number, self._own, is_final=True, with_words=self._request.words)
+            transcript(
+                self._utterance.number,
+                self._own,
+                is_final=True,
+                with_words=self._request.words,
+                alternatives=self._own_alternatives,
+            )
         )
 
     def _ask(self, model: str) -> None:
@@ -198,6 +214,7 @@ class FinalText:
                 is_final=True,
                 confidence=reply.confidence,
                 stable_words=len(reply.text.split()),
+                alternatives=reply.alternatives,
                 words=[
                     msgspec.structs.replace(
                         word, start_ms=word.start_ms + start_ms, end_ms=word.end_ms + start_ms

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.decoding.row_decoders import make_decoder
 from parley.asr.features.frontend import LogMel
 from parley.asr.parakeet.networks import OnnxJoint
 from parley.asr.streaming.cache_aware import CacheAwareEncoder
 from parley.asr.streaming.checkpoint import StreamingExport, choose
-from parley.asr.streaming.decoder import GreedyStreamingDecoder
 from parley.asr.streaming.recognition import StreamingRecognizer
 from parley.errors import ModelLoadingError, ParleyError
 
@@ -24,6 +23,7 @@ def load_recognizer(
     mel: LogMel | None = None,
     slots: int,
     audio: int,
+    beam_size: int | None = None,
 ) -> tuple[StreamingRecognizer, dict[int, int]]:
     """Open the networks and run each once.
 
@@ -34,6 +34,7 @@ def load_recognizer(
         mel: the front end; None: numpy's.
         slots: utterances at once.
         audio: samples that may come for an utterance in one step.
+        beam_size: decode by beam search; None: greedily.
 
     Returns:
         The recogniser, and the feature frames of a chunk by look-ahead (milliseconds).
@@ -56,10 +57,10 @@ def load_recognizer(
             raise ModelLoadingError(f"{path} cannot be run: {error}") from error
         encoders[encoder.chunk] = encoder
         chunks[export.look_ahead_ms(look_ahead)] = encoder.chunk
-    decoder = TransducerDecoder.of(export.checkpoint, OnnxJoint(open_session(export.checkpoint.decoder)))
+    joint = OnnxJoint(open_session(export.checkpoint.decoder))
     recognizer = StreamingRecognizer(
         encoders,
-        GreedyStreamingDecoder(decoder),
+        make_decoder(export.checkpoint, joint, beam_size=beam_size),
         mel or LogMel(export.checkpoint.config),
         slots=slots,
         audio=audio,

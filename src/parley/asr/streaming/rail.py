@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.phrases import compile_phrases
-from parley.asr.decoding.words import text_of, transcript, words_of
+from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
 from parley.asr.messages import AsrOptions
 from parley.asr.parakeet.stream import check_options
 from parley.asr.rails.segmentation import Detector, SpeechTrack, UtteranceAudio, UtteranceBegan
@@ -205,7 +205,9 @@ class StreamingRail:
         for utterance in item.utterances:
             final = item.finals.get(utterance.number)
             if final is not None:
-                final.settle(self._words(utterance), utterance.failure)
+                nbest = item.work.stream.options.nbest
+                alternatives = alternatives_of(utterance.readings(), self._checkpoint, nbest) if nbest else []
+                final.settle(self._words(utterance), alternatives, utterance.failure)
             elif utterance.failure is None and item.work.stream.options.partial_interval_ms:
                 self._add_partial(item, utterance)
 
@@ -222,12 +224,18 @@ class StreamingRail:
             return
         words = self._words(utterance)
         text = text_of(words)
+        stable_words = None
+        if utterance.revised:
+            others = [spell(ids, self._checkpoint).split() for ids, _ in utterance.readings()[1:]]
+            stable_words = utterance.stable.push(text.split(), others)
         if text == utterance.reported:
             return
         utterance.reported = text
         with_words = item.work.stream.options.words
         item.work.stream.untold.append(
-            transcript(utterance.number, words, is_final=False, with_words=with_words)
+            transcript(
+                utterance.number, words, is_final=False, with_words=with_words, stable_words=stable_words
+            )
         )
 
     def _words(self, utterance: StreamingUtterance) -> list[Word]:

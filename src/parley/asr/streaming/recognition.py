@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.decoding.row_decoders import RowDecoder
 from parley.asr.features.frontend import SILENCE, LogMel
 from parley.asr.features.frontend_batch import BatchedLogMel
 from parley.asr.rails.step import milliseconds
 from parley.asr.streaming.cache_aware import CACHES, HISTORY, StreamingEncoder
-from parley.asr.streaming.decoder import StreamingDecoder
 from parley.asr.streaming.slots import Rows, SlotArrays, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError
@@ -36,7 +36,7 @@ class StreamingRecognizer:
     def __init__(
         self,
         encoders: Mapping[int, StreamingEncoder],
-        decoder: StreamingDecoder,
+        decoder: RowDecoder,
         mel: LogMel,
         *,
         slots: int,
@@ -67,7 +67,9 @@ class StreamingRecognizer:
         self._clock = clock
         self._front = BatchedLogMel(mel, slots, audio=audio, frames=max(encoders))
         history = np.full((mel.bands, HISTORY), SILENCE, np.float32)
-        self._arrays = SlotArrays(slots, first | decoder.initial | {_HISTORY: history})
+        decoding = {name: values[0] for name, values in decoder.initial(1).items()}
+        self._decoding = tuple(decoding)
+        self._arrays = SlotArrays(slots, first | decoding | {_HISTORY: history})
 
     @property
     def free(self) -> int:
@@ -148,7 +150,7 @@ class StreamingRecognizer:
     def _encode(self, rounds: Rounds, group: NDArray[np.int64], chunk: int) -> list[_Piece]:
         """Encode a chunk of some rows of the same look-ahead; what is not finite fails alone."""
         utterances = [rounds.utterances[row] for row in group]
-        rows = take(rounds.rows, group)
+        rows = take(rounds.rows, group, (*CACHES, _HISTORY))
         frames = self._front.frames(
             np.array([utterance.slot for utterance in utterances]),
             np.array([utterance.frame for utterance in utterances]),
@@ -176,10 +178,16 @@ class StreamingRecognizer:
         for index, piece in enumerate(pieces):
             encoded[index, :, : lengths[index]] = piece.encoded
         boosting = [rounds.utterances[row].boosting for row in rows]
-        tokens, state = self._decoder.decode(encoded, lengths, take(rounds.rows, rows), boosting)
+        readings, state = self._decoder.decode(
+            encoded,
+            lengths,
+            take(rounds.rows, rows, self._decoding),
+            # Where nobody expects a phrase, nothing is looked up.
+            boosting if any(len(own.arcs) for own in boosting) else None,
+        )
         put(rounds.rows, rows, state)
-        for piece, length, own in zip(pieces, lengths.tolist(), tokens, strict=True):
-            rounds.utterances[piece.row].advance(own, length)
+        for piece, length, reading in zip(pieces, lengths.tolist(), readings, strict=True):
+            rounds.utterances[piece.row].advance(reading, length)
         return list(pieces)
 
 
@@ -205,4 +213,4 @@ class Rounds:
         """Scatter the rows of these slots, as far as they were part of it."""
         rows = np.flatnonzero(np.isin(self.slots, slots))
         if len(rows):
-            self._arrays.scatter(self.slots[rows], take(self.rows, rows))
+            self._arrays.scatter(self.slots[rows], take(self.rows, rows, tuple(self.rows)))

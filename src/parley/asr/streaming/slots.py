@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,12 +70,12 @@ class SlotArrays:
             array[slots] = rows[name]
 
 
-def take(rows: Rows, chosen: NDArray[np.int64]) -> Rows:
-    """Some of the rows; all of them, in order, are not copied."""
-    return {name: value if len(chosen) == len(value) else value[chosen] for name, value in rows.items()}
+def take(rows: Rows, chosen: NDArray[np.int64], names: Sequence[str]) -> Rows:
+    """Some of the rows of some arrays; all rows, in order, are not copied."""
+    return {name: rows[name] if len(chosen) == len(rows[name]) else rows[name][chosen] for name in names}
 
 
-def put(rows: Rows, chosen: NDArray[np.int64], values: Rows) -> None:
+def put(rows: Rows, chosen: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> None:
     """Replace some rows by new ones; all of them, in order, are not copied."""
     for name, value in values.items():
         if len(chosen) == len(rows[name]):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.readings import Hypothesis, Reading
+from parley.asr.decoding.stable import StablePrefix
 from parley.asr.decoding.transducer import Tokens
 from parley.asr.rails.segmentation import PER_MS
 from parley.errors import ParleyError
@@ -57,7 +60,10 @@ class StreamingUtterance:
         """The partial text that was told last."""
         self._news = False
         self._encoded = 0
+        self.stable = StablePrefix()
+        """Follows the partial texts if they can change."""
         self._tokens: list[Tokens] = []
+        self._open: list[Hypothesis] = []
         self._keep_audio = keep_audio
         self._audio: list[NDArray[np.int16]] = []
 
@@ -66,6 +72,7 @@ class StreamingUtterance:
         twin = copy.copy(self)
         twin._tokens = list(self._tokens)  # noqa: SLF001 - same class
         twin._audio = list(self._audio)  # noqa: SLF001
+        twin.stable = self.stable.fork()
         return twin
 
     def hear(self, samples: NDArray[np.int16]) -> None:
@@ -74,22 +81,27 @@ class StreamingUtterance:
         if self._keep_audio:
             self._audio.append(samples.copy())
 
-    def advance(self, tokens: Tokens, encoded: int) -> None:
+    def advance(self, reading: Reading, encoded: int) -> None:
         """A chunk has been recognised.
 
         Args:
-            tokens: what it brought; frames within the chunk.
+            reading: what it brought; frames within the chunk.
             encoded: the chunk's length in encoder frames.
         """
-        if len(tokens.ids):
-            frames = tokens.frames + np.int32(self._encoded)
-            self._news = True
-            self._tokens.append(Tokens(tokens.ids, frames, tokens.durations, tokens.confidences))
+        self._news = self._news or bool(reading.nbest) or bool(len(reading.settled.ids))
+        if len(reading.settled.ids):
+            self._tokens.append(_moved(reading.settled, self._encoded))
+        self._open = [Hypothesis(_moved(one.tokens, self._encoded), one.score) for one in reading.nbest]
         self._encoded += encoded
         self.frame += self.chunk
 
+    @property
+    def revised(self) -> bool:
+        """Whether some of the tokens may still be taken back: so it is with beam search."""
+        return bool(self._open)
+
     def take_news(self) -> bool:
-        """Whether tokens have come since this was asked last."""
+        """Whether the text may have changed since this was asked last."""
         news, self._news = self._news, False
         return news
 
@@ -98,14 +110,30 @@ class StreamingUtterance:
         return np.concatenate([np.zeros(0, np.int16), *self._audio])
 
     def tokens(self) -> Tokens:
-        """All tokens so far; frames count from the beginning."""
+        """All tokens of the best reading so far; frames count from the beginning."""
+        settled = self._settled()
+        return _joined([settled, self._open[0].tokens]) if self._open else settled
+
+    def readings(self) -> list[tuple[list[int], float]]:
+        """All readings that are still possible, best first: token ids and score; none of greedy decoding."""
+        settled = self._settled().ids.tolist()
+        return [(settled + one.tokens.ids.tolist(), one.score) for one in self._open]
+
+    def _settled(self) -> Tokens:
         if len(self._tokens) != 1:
-            self._tokens = [
-                Tokens(
-                    np.concatenate([np.zeros(0, np.int32), *(piece.ids for piece in self._tokens)]),
-                    np.concatenate([np.zeros(0, np.int32), *(piece.frames for piece in self._tokens)]),
-                    np.concatenate([np.zeros(0, np.int32), *(piece.durations for piece in self._tokens)]),
-                    np.concatenate([np.zeros(0, np.float32), *(piece.confidences for piece in self._tokens)]),
-                )
-            ]
+            self._tokens = [_joined(self._tokens)]
         return self._tokens[0]
+
+
+def _moved(tokens: Tokens, frames: int) -> Tokens:
+    """The same tokens, so many encoder frames later."""
+    return Tokens(tokens.ids, tokens.frames + np.int32(frames), tokens.durations, tokens.confidences)
+
+
+def _joined(pieces: Sequence[Tokens]) -> Tokens:
+    return Tokens(
+        np.concatenate([np.zeros(0, np.int32), *(piece.ids for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.int32), *(piece.frames for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.int32), *(piece.durations for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.float32), *(piece.confidences for piece in pieces)]),
+    )

@@ -72,7 +72,7 @@ class TranscriptionModel:
         )
         limits = TranscriptionLimits(
             RecordingLimits(plan, _vad(parameters), parameters.integer("preroll_ms", 320)),
-            parameters.text("languages", "en").split(","),
+            parameters.names("languages", "en"),
             max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
             max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
         )

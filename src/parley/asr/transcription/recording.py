@@ -17,10 +17,16 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.transducer import Tokens
-from parley.asr.decoding.words import confidence_of, text_of, words_of
+from parley.asr.decoding.words import (
+    alternatives_of,
+    combine_alternatives,
+    confidence_of,
+    text_of,
+    words_of,
+)
 from parley.asr.features.frontend import LogMel, LogMelStream
-from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.parakeet.pieces import RowState
+from parley.asr.messages import Alternative, TranscribeReply, TranscribeRequest
+from parley.asr.parakeet.pieces import Decoded, RowState
 from parley.asr.rails.segmentation import FULL_SCALE, PER_MS, SpeechTrack, UtteranceAudio, UtteranceBegan
 from parley.asr.transcription.windows import Window, WindowPlan
 from parley.errors import ParleyError
@@ -58,6 +64,7 @@ class Stretch:
     _heard: int = 0
     _tokens: list[Tokens] = field(default_factory=list)
     _decoded: int = 0
+    _readings: list[tuple[list[int], float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start the front end."""
@@ -81,8 +88,11 @@ class Stretch:
         frames = self.mel.normalized(self._frames[:, : window.end - window.start])
         return frames if frames.shape[1] else np.zeros((self.mel.bands, 1), np.float32)
 
-    def decoded(self, tokens: Tokens, frames: int, state: RowState) -> None:
+    def decoded(self, decoded: Decoded, frames: int, state: RowState) -> None:
         """Take what the next ``frames`` encoded frames said, and the decoder's state after them."""
+        tokens = decoded.tokens
+        before = [token for piece in self._tokens for token in piece.ids.tolist()]
+        self._readings = [(before + ids, score) for ids, score in decoded.alternatives]
         self._tokens.append(
             Tokens(tokens.ids, tokens.frames + self._decoded, tokens.durations, tokens.confidences)
         )
@@ -95,6 +105,10 @@ class Stretch:
             return []
         columns = zip(*((t.ids, t.frames, t.durations, t.confidences) for t in self._tokens), strict=True)
         return words_of(Tokens(*map(np.concatenate, columns)), checkpoint, offset_ms=self.offset_ms)
+
+    def alternatives(self, checkpoint: Checkpoint, limit: int) -> list[Alternative]:
+        """Its best readings, when it is decoded to its end."""
+        return alternatives_of(self._readings, checkpoint, limit)
 
 
 class Recording:
@@ -188,10 +202,18 @@ class Recording:
             text=text_of(words),
             confidence=confidence_of(words),
             words=words if self.request.words else [],
+            alternatives=self._alternatives(),
             duration_ms=self.samples // PER_MS,
             encoder_ms=round(self.encoder_ms, 3),
             decoder_ms=round(self.decoder_ms, 3),
         )
+
+    def _alternatives(self) -> list[Alternative]:
+        limit = self.request.nbest
+        if not limit:
+            return []
+        parts = [stretch.alternatives(self._checkpoint, limit) for stretch in self._stretches]
+        return combine_alternatives(parts, limit)
 
     def _add_stretch(self, start: int, end: int) -> None:
         self._stretches.append(

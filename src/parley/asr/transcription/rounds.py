@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.transducer import Tokens
-from parley.asr.parakeet.pieces import RowState
+from parley.asr.parakeet.pieces import Decoded, RowState
 from parley.asr.rails.segmentation import Detector, detect
 from parley.asr.transcription.recording import Recording, Stretch
 from parley.asr.transcription.windows import Window
@@ -42,7 +41,7 @@ class TranscriptionModels(Detector, Protocol):
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Tokens], list[RowState]]:
+    ) -> tuple[list[Decoded], list[RowState]]:
         """Decode the next piece of each row.
 
         Args:
@@ -53,7 +52,7 @@ class TranscriptionModels(Detector, Protocol):
             boosting: each row's phrases; None: no row has any.
 
         Returns:
-            Each row's new tokens, and its state for the next piece.
+            What was decoded of each row, and its state for the next piece.
         """
         ...
 
@@ -193,10 +192,10 @@ class TranscriptionRounds:
         states = [piece.stretch.state for piece in pieces if piece.stretch.state is not None]
         final = [not piece.stretch.windows for piece in pieces]
         boosting = [piece.recording.boosting for piece in pieces]
-        tokens, after = self._models.decode_pieces(
+        decoded, after = self._models.decode_pieces(
             encoded, lengths, states or None, final=final, boosting=boosting
         )
-        for piece, own, state in zip(pieces, tokens, after, strict=True):
+        for piece, own, state in zip(pieces, decoded, after, strict=True):
             piece.stretch.decoded(own, piece.encoded.shape[1], state)
 
 
