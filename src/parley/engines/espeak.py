@@ -2,72 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.engines.speaker import ModelSpeaker
+from parley.inference import InferencePort
 from parley.tts.espeak_voices import LANGUAGES, VOICES
-from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
 
 MODEL = "espeak"
-_ABORT_TIMEOUT_S = 5.0
 
 
-class EspeakSpeaker:
-    """Speech from the model ``espeak``: mono, 22050 Hz.
+class EspeakSpeaker(ModelSpeaker):
+    """Speech from the model ``espeak``: mono, 22050 Hz. See :class:`parley.engines.speaker.ModelSpeaker`."""
 
-    Args:
-        port: the way to the model.
-        model: name of the model.
-        timeout_s: seconds until the first chunk, or the next one, is overdue.
-    """
-
-    voices: Sequence[str] = VOICES
+    voices: Sequence[str] | None = VOICES
     languages: Sequence[str] = LANGUAGES
 
     def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 10.0) -> None:
-        self._port = port
-        self._model = model
-        self._timeout_s = timeout_s
-
-    async def speak(
-        self, request: SpeakRequest
-    ) -> AsyncGenerator[tuple[SpeechChunk, NDArray[np.int16]], None]:
-        """Stream the segment's audio; text without anything to say has none.
-
-        Closing it early does not stop the model: call :meth:`abort`.
-
-        Raises:
-            UnsupportedVoiceError: no voice of this name.
-            UnsupportedLanguageError: no voice speaks this language.
-            InferenceError: the model failed, is overloaded, or did not answer in time.
-        """
-        async with aclosing(self._port.stream(self._request(request, self._timeout_s))) as responses:
-            async for response in responses:
-                yield (
-                    tensor_struct(response["CHUNK"], SpeechChunk),
-                    response["AUDIO"].astype(np.int16, copy=False),
-                )
-
-    async def abort(self, request_id: str) -> None:
-        """Stop ``speak`` of this id at once.
-
-        Raises:
-            InferenceError: the model could not be told in time.
-        """
-        request = self._request(AbortSpeech(request_id=request_id), _ABORT_TIMEOUT_S)
-        async with aclosing(self._port.stream(request)) as responses:
-            async for _ in responses:
-                pass
-
-    def _request(self, message: TtsRequest, timeout_s: float) -> ModelRequest:
-        return ModelRequest(
-            self._model,
-            {"REQUEST": struct_tensor(message)},
-            ("CHUNK", "AUDIO"),
-            request_id=message.request_id,
-            timeout_s=timeout_s,
-        )
+        super().__init__(port, model=model, timeout_s=timeout_s)

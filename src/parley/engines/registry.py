@@ -7,6 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from parley.engines.base import ChatModel, Recognizer, Synthesizer
+from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
@@ -48,6 +49,7 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,
+    "chatterbox": ChatterboxSpeaker,
 }
 
 MakerT = TypeVar("MakerT")

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError
 from parley.inference import struct_tensor, tensor_bytes, text_tensor
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta
-from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 
 GENERATE = GenerateRequest(request_id="g", messages=[ChatMessage(role="user", content="hi")])
 SPEAK = SpeakRequest(request_id="s", text="Hello.")
@@ -81,7 +82,7 @@ async def test_speech():
     assert port.requests[0].outputs == ("CHUNK", "AUDIO")
 
 
-@pytest.mark.parametrize("engine", [Qwen3ChatModel, EspeakSpeaker])
+@pytest.mark.parametrize("engine", [Qwen3ChatModel, EspeakSpeaker, ChatterboxSpeaker])
 async def test_abort(engine):
     port = Port()
     await engine(port).abort("x")
@@ -90,9 +91,18 @@ async def test_abort(engine):
     assert port.closed == 1
 
 
+async def test_more_text():
+    port = Port()
+    await ChatterboxSpeaker(port).more(MoreText(request_id="x", text="and on", first=4, final=True))
+    raw = tensor_bytes(port.requests[0].inputs["REQUEST"])
+    assert raw == b'{"op":"more","request_id":"x","text":"and on","first":4,"final":true}'
+    assert (port.requests[0].model, port.closed) == ("chatterbox", 1)
+
+
 def test_registry():
     assert find_engine(CHAT_MODELS, "qwen3") is Qwen3ChatModel
     assert find_engine(SYNTHESIZERS, "espeak") is EspeakSpeaker
+    assert find_engine(SYNTHESIZERS, "chatterbox") is ChatterboxSpeaker
     assert "parakeet_tdt" in RECOGNIZERS
     with pytest.raises(ModelLoadingError, match="qwen3"):
         find_engine(CHAT_MODELS, "gpt")

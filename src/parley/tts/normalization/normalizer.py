@@ -77,6 +77,7 @@ def _apply(grammar: Grammar, text: str) -> str:
         return text
     try:
         return grammar(text)
-    except Exception:  # noqa: BLE001 - said as it is written, and logged
-        _log.exception("text could not be normalised")
+    except Exception as error:  # noqa: BLE001 - said as it is written, and logged
+        # Without its words, which may be the user's.
+        _log.error("a text of %d characters could not be normalised: %s", len(text), type(error).__name__)  # noqa: TRY400
         return text

@@ -18,7 +18,7 @@ _TOKENIZERS: dict[Variant, str] = {
 # The published code rewrites these with dictionaries and models of their own before it reads
 # them; without, it speaks them badly.
 _NEED_REWRITING = frozenset({"he", "ja", "ru", "zh"})
-_MULTILINGUAL = frozenset("ar da de el en es fi fr hi it ko ms nl no pl pt sv sw tr".split())
+MULTILINGUAL = frozenset("ar da de el en es fi fr hi it ko ms nl no pl pt sv sw tr".split())
 _PUNCTUATION = (
     ("...", ", "),
     ("…", ", "),
@@ -90,7 +90,7 @@ class _LetterReader:
 
         self._tokenizer: Any = Tokenizer.from_file(str(folder / _TOKENIZERS[variant]))
         self._multilingual = variant == "multilingual"
-        self.languages = _MULTILINGUAL if self._multilingual else frozenset({"en"})
+        self.languages = MULTILINGUAL if self._multilingual else frozenset({"en"})
 
     def read(self, text: str, language: str) -> list[int]:
         _check(language, self.languages)

@@ -1,0 +1,73 @@
+"""What all synthesizers that are models of the repository have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, SpeechRequest
+
+_ABORT_TIMEOUT_S = 5.0
+
+
+class ModelSpeaker:
+    """:class:`parley.engines.base.Synthesizer` over a model that is asked as :mod:`parley.tts.messages` says.
+
+    Args:
+        port: the way to the model.
+        model: its name.
+        timeout_s: seconds until the first chunk, or the next one, is overdue.
+    """
+
+    voices: Sequence[str] | None = None
+    languages: Sequence[str] = ()
+
+    def __init__(self, port: InferencePort, *, model: str, timeout_s: float) -> None:
+        self._port = port
+        self._model = model
+        self._timeout_s = timeout_s
+
+    async def speak(
+        self, request: SpeakRequest
+    ) -> AsyncGenerator[tuple[SpeechChunk, NDArray[np.int16]], None]:
+        """Stream the text's audio; text without anything to say has none.
+
+        Closing it early does not stop the model: call :meth:`abort`.
+
+        Raises:
+            UnsupportedVoiceError: no voice of this name.
+            UnsupportedLanguageError: no voice speaks this language.
+            InferenceError: the model failed, is overloaded, or did not answer in time.
+        """
+        async with aclosing(self._port.stream(self._request(request, self._timeout_s))) as responses:
+            async for response in responses:
+                yield (
+                    tensor_struct(response["CHUNK"], SpeechChunk),
+                    response["AUDIO"].astype(np.int16, copy=False),
+                )
+
+    async def abort(self, request_id: str) -> None:
+        """Stop ``speak`` of this id at once.
+
+        Raises:
+            InferenceError: the model could not be told in time.
+        """
+        await self._tell(AbortSpeech(request_id=request_id))
+
+    async def _tell(self, message: SpeechRequest) -> None:
+        async with aclosing(self._port.stream(self._request(message, _ABORT_TIMEOUT_S))) as responses:
+            async for _ in responses:
+                pass
+
+    def _request(self, message: SpeechRequest, timeout_s: float) -> ModelRequest:
+        return ModelRequest(
+            self._model,
+            {"REQUEST": struct_tensor(message)},
+            ("CHUNK", "AUDIO"),
+            request_id=message.request_id,
+            timeout_s=timeout_s,
+        )
