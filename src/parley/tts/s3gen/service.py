@@ -154,9 +154,7 @@ class S3GenService:
             if len(self._entries) >= self._limits.max_utterances:
                 raise TooManySessionsError(f"{self._limits.max_utterances} utterances are open already")
             now = self._clock()
-            self._entries[message.utterance_id] = _Entry(
-                utterance, sink, Playout(now + message.after_s), now
-            )
+            self._entries[message.utterance_id] = _Entry(utterance, sink, Playout(now + message.after_s), now)
             if message.final:
                 self._end(message.utterance_id)
             self._changed.notify()
