@@ -79,5 +79,5 @@ def _apply(grammar: Grammar, text: str) -> str:
         return grammar(text)
     except Exception as error:  # noqa: BLE001 - said as it is written, and logged
         # Without its words, which may be the user's.
-        _log.error("a text of %d characters could not be normalised: %s", len(text), type(error).__name__)  # noqa: TRY400
+        _log.error("a text of %d characters could not be normalised: %s", len(text), type(error).__name__)
         return text
