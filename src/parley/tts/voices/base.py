@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
-from parley.tts.voices.voice import TOKENS_PER_SECOND, Voice, VoiceDetails
-
-
-class VoiceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A voice in a list."""
-
-    voice_id: str
-    digest: str
-    """SHA-256 of its file."""
-    prompt_s: float
-    """Seconds of the reference that S3Gen is given."""
-    built_in: bool = False
-    """Whether it came with the weights; such voices cannot be changed."""
-    details: VoiceDetails
+from parley.tts.voices.messages import VoiceSummary
+from parley.tts.voices.voice import TOKENS_PER_SECOND, Voice
 
 
 class VoiceStore(Protocol):
@@ -34,6 +20,10 @@ class VoiceStore(Protocol):
             VoiceDamagedError: it is not what was stored.
             VoiceStoreError: the store failed or was late.
         """
+        ...
+
+    async def describe(self, voice_id: str) -> VoiceSummary:
+        """What is to be said of a voice; raises what :meth:`get` raises."""
         ...
 
     async def digests(self) -> dict[str, str]:

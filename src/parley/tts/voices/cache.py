@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parley.errors import UnsupportedVoiceError, VoiceStoreError
-from parley.tts.voices.base import VoiceStore, VoiceSummary
+from parley.tts.voices.base import VoiceStore
+from parley.tts.voices.messages import VoiceSummary
 from parley.tts.voices.voice import Voice
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ class CachedStore:
             read.add_done_callback(lambda done: self._forget_read(voice_id, done))
         # One who stops waiting does not end the read for the others.
         return await asyncio.shield(read)
+
+    async def describe(self, voice_id: str) -> VoiceSummary:
+        """See :class:`parley.tts.voices.base.VoiceStore`."""
+        return await self._store.describe(voice_id)
 
     async def digests(self) -> dict[str, str]:
         """See :class:`parley.tts.voices.base.VoiceStore`."""

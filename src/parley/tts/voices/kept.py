@@ -19,7 +19,8 @@ from parley.errors import (
     VoiceDamagedError,
     VoiceExistsError,
 )
-from parley.tts.voices.base import VoiceSummary, summarise
+from parley.tts.voices.base import summarise
+from parley.tts.voices.messages import VoiceSummary
 from parley.tts.voices.objects import Objects
 from parley.tts.voices.voice import Voice, check_voice_id, read_voice, write_voice
 
@@ -41,19 +42,16 @@ class ObjectVoiceStore:
         self._objects = objects
         self._max_voices = max_voices
         self._built_in = built_in
+        self._summaries: dict[str, VoiceSummary] = {}  # of the last list, by object
 
     async def get(self, voice_id: str) -> Voice:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
-        check_voice_id(voice_id)
-        name = await self._find(voice_id)
-        try:
-            return await self._read(name)
-        except FileNotFoundError:
-            # Replaced since its name was read; or deleted, which the second look tells.
-            try:
-                return await self._read(await self._find(voice_id))
-            except FileNotFoundError as error:
-                raise UnsupportedVoiceError(f"there is no voice {voice_id!r} any more") from error
+        return (await self._look_up(voice_id))[0]
+
+    async def describe(self, voice_id: str) -> VoiceSummary:
+        """See :class:`parley.tts.voices.base.VoiceStore`."""
+        voice, name = await self._look_up(voice_id)
+        return self._summary(voice, name)
 
     async def digests(self) -> dict[str, str]:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
@@ -64,19 +62,23 @@ class ObjectVoiceStore:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
         gate = asyncio.Semaphore(_READS_AT_ONCE)
 
-        async def summary(voice_id: str, digest: str) -> VoiceSummary | None:
+        async def summary(name: str) -> VoiceSummary | None:
+            if name in self._summaries:
+                return self._summaries[name]
             async with gate:
                 try:
-                    voice = await self._read(object_name(voice_id, digest))
+                    return self._summary(await self._read(name), name)
                 except FileNotFoundError:
                     return None  # deleted meanwhile
                 except VoiceDamagedError as error:
                     _log.warning("left out of the list of voices: %s", error)
                     return None
-            return summarise(voice, digest, built_in=self._built_in)
 
-        found = await asyncio.gather(*(summary(*entry) for entry in sorted((await self.digests()).items())))
-        return [voice for voice in found if voice is not None]
+        names = [object_name(*entry) for entry in sorted((await self.digests()).items())]
+        found = await asyncio.gather(*map(summary, names))
+        # A name stands for its content, so that the next list reads only what is new.
+        self._summaries = {name: voice for name, voice in zip(names, found, strict=True) if voice is not None}
+        return tuple(self._summaries.values())
 
     async def put(self, voice: Voice, *, replace: bool = False) -> None:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
@@ -108,6 +110,22 @@ class ObjectVoiceStore:
     async def _names(self, voice_id: str) -> Sequence[str]:
         """Names of the objects of one voice; more than one only while it is being replaced."""
         return [name for name in sorted(await self._objects.names(f"{voice_id}.")) if _NAME.fullmatch(name)]
+
+    async def _look_up(self, voice_id: str) -> tuple[Voice, str]:
+        check_voice_id(voice_id)
+        name = await self._find(voice_id)
+        try:
+            return await self._read(name), name
+        except FileNotFoundError:
+            # Replaced since its name was read; or deleted, which the second look tells.
+            name = await self._find(voice_id)
+            try:
+                return await self._read(name), name
+            except FileNotFoundError as error:
+                raise UnsupportedVoiceError(f"there is no voice {voice_id!r} any more") from error
+
+    def _summary(self, voice: Voice, name: str) -> VoiceSummary:
+        return summarise(voice, name.split(".")[1], built_in=self._built_in)
 
     async def _find(self, voice_id: str) -> str:
         names = await self._names(voice_id)

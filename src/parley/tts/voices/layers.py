@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.errors import NotPermittedError
-from parley.tts.voices.base import VoiceStore, VoiceSummary
+from parley.tts.voices.base import VoiceStore
+from parley.tts.voices.messages import VoiceSummary
 from parley.tts.voices.voice import Voice
 
 
@@ -23,8 +24,11 @@ class LayeredStore:
 
     async def get(self, voice_id: str) -> Voice:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
-        store = self._built_in if voice_id in await self._built_in.digests() else self._own
-        return await store.get(voice_id)
+        return await (await self._holder(voice_id)).get(voice_id)
+
+    async def describe(self, voice_id: str) -> VoiceSummary:
+        """See :class:`parley.tts.voices.base.VoiceStore`."""
+        return await (await self._holder(voice_id)).describe(voice_id)
 
     async def digests(self) -> dict[str, str]:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
@@ -45,6 +49,9 @@ class LayeredStore:
         """See :class:`parley.tts.voices.base.VoiceStore`."""
         await self._check(voice_id)
         await self._own.delete(voice_id)
+
+    async def _holder(self, voice_id: str) -> VoiceStore:
+        return self._built_in if voice_id in await self._built_in.digests() else self._own
 
     async def _check(self, voice_id: str) -> None:
         if voice_id in await self._built_in.digests():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parley.serving.parameters import Parameters
 from parley.serving.weights import models_dir
-from parley.tts.voices.base import VoiceStore, VoiceSummary
+from parley.tts.voices.base import VoiceStore
 from parley.tts.voices.cache import CachedStore
 from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.layers import LayeredStore
@@ -14,7 +14,7 @@ from parley.tts.voices.objects import FolderObjects, Objects
 from parley.tts.voices.s3 import SCHEME, S3Address, S3Objects
 from parley.tts.voices.voice import MAX_VOICE_BYTES
 
-__all__ = ["ENDPOINT_VARIABLE", "VOICES_VARIABLE", "VoiceStore", "VoiceSummary", "open_store"]
+__all__ = ["ENDPOINT_VARIABLE", "VOICES_VARIABLE", "VoiceStore", "open_store"]
 
 VOICES_VARIABLE = "PARLEY_VOICES"
 ENDPOINT_VARIABLE = "PARLEY_VOICES_ENDPOINT"

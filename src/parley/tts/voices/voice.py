@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
+from parley.tts.voices.messages import FORMAT_VERSION, VoiceDetails
 
-FORMAT_VERSION = 1
 MAX_VOICE_BYTES = 4 << 20
 TOKENS_PER_SECOND = 25
 MAX_PROMPT_TOKENS = 30 * TOKENS_PER_SECOND
@@ -36,32 +36,8 @@ _NAMES = ("speaker_embedding", "t3_prompt_tokens", "speaker", "prompt_tokens", "
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _CHECK_VALUES = 1e4  # larger numbers are no embedding and no logarithm of a spectrum
 
-Variant: TypeAlias = Literal["original", "multilingual", "turbo"]
 F32: TypeAlias = NDArray[np.float32]
 I32: TypeAlias = NDArray[np.int32]
-
-
-class VoiceDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people want to know of a voice."""
-
-    name: str = ""
-    languages: list[str] = []
-    """That the speaker was heard in; empty: not said. Voices speak every language of the model."""
-    description: str = ""
-    consent: str = ""
-    """The speaker's consent, in the words that came with the recording."""
-    version: int = FORMAT_VERSION
-    """Of the file's format."""
-    checkpoint: str = ""
-    """The first 16 hexadecimal digits of the SHA-256 of the networks that made it."""
-    variant: Variant = "original"
-    """The T3 for which ``t3_prompt_tokens`` were cut."""
-    reference_s: float = 0.0
-    """Seconds of the recording."""
-    warnings: list[str] = []
-    """What was not good about the recording, for example ``noisy``."""
-    created: str = ""
-    """When it was made, as ISO 8601 in UTC."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from parley.tts.voices.voice import Voice, VoiceDetails
+from parley.tts.voices.messages import VoiceDetails
+from parley.tts.voices.voice import Voice
 
 
 def make_voice(voice_id="anna", *, seed=0, tokens=50, **details):

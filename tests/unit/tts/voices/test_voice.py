@@ -7,7 +7,8 @@ import pytest
 from a_voice import make_voice
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
-from parley.tts.voices.voice import VoiceDetails, check_details, check_voice_id, read_voice, write_voice
+from parley.tts.voices.messages import VoiceDetails
+from parley.tts.voices.voice import check_details, check_voice_id, read_voice, write_voice
 
 
 def test_a_file_gives_back_the_voice():

@@ -76,6 +76,7 @@ async def test_the_store_is_bounded(store):
 async def test_damage_is_noticed(store, folder):
     await store.put(make_voice("anna"))
     await store.put(make_voice("bert"))
+    assert (await store.describe("bert")).digest == (await store.digests())["bert"]
     (file,) = folder.glob("anna.*")
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -86,6 +87,25 @@ async def test_damage_is_noticed(store, folder):
     file.write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(VoiceDamagedError, match="more than"):
         await store.get("anna")
+
+
+async def test_the_second_list_reads_only_what_is_new(folder):
+    class Counted(FolderObjects):
+        async def read(self, name):
+            reads.append(name.partition(".")[0])
+            return await super().read(name)
+
+    reads = []
+    store = ObjectVoiceStore(Counted(folder, 1 << 20))
+    await store.put(make_voice("anna"))
+    await store.put(make_voice("bert"))
+    first = await store.list()
+    assert reads == ["anna", "bert"]
+    await store.put(make_voice("bert", seed=1), replace=True)
+    second = await store.list()
+    assert reads == ["anna", "bert", "bert"]
+    assert second[0] == first[0]
+    assert second[1].digest != first[1].digest
 
 
 async def test_what_is_not_a_voice_is_left_alone(store, folder):

@@ -1,0 +1,28 @@
+"""A speaker's recording to a voice of Chatterbox, and the list of voices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.serving.logs import log_to_triton
+from parley.serving.parameters import Parameters
+from parley.tts.voices.enrollment.model import EnrollmentModel
+
+
+class TritonPythonModel:
+    """Triton's entry point; see :mod:`parley.tts.voices` for what it runs."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the networks and open the store."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._model = EnrollmentModel(pb_utils, Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; they are answered when they are done."""
+        self._model.accept(requests)
+
+    def finalize(self) -> None:
+        """Stop."""
+        self._model.close()
