@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from parley import errors, protocol
 
@@ -144,6 +144,8 @@ def _fields(node: ast.ClassDef) -> Iterator[FieldDoc]:
         default = ast.unparse(statement.value) if statement.value is not None else ""
         constant: Any = getattr(protocol, default, default)
         kind = ast.unparse(statement.annotation)
+        if get_origin(values := getattr(protocol, kind, None)) is Literal:
+            kind = str(values).removeprefix("typing.")
         yield FieldDoc(statement.target.id, _json(kind), _json(str(constant)), text)
 
 

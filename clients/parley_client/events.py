@@ -39,6 +39,7 @@ CallEvent: TypeAlias = (
     | protocol.SpeechStarted
     | protocol.SpeechStopped
     | protocol.Transcript
+    | protocol.TurnDecision
     | protocol.AgentState
     | protocol.ResponseText
     | protocol.ToolRequest

@@ -27,6 +27,33 @@ OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
 MAX_CHUNK_MS = 1_000
 MAX_MESSAGE_BYTES = 256 * 1024
 
+TurnReason: TypeAlias = Literal[
+    "sounds_complete",
+    "sounds_incomplete",
+    "text_finished",
+    "text_unfinished",
+    "not_scored",
+    "no_words",
+    "waited",
+    "silence_limit",
+    "turn_limit",
+    "spoke_again",
+]
+TurnCue: TypeAlias = Literal[
+    "digits",
+    "email",
+    "spelling",
+    "conjunction",
+    "preposition",
+    "determiner",
+    "filler",
+    "opening",
+    "punctuation",
+    "phrase",
+    "question",
+    "",
+]
+
 
 class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
     """Base of everything the client sends: unknown fields are errors, not silence."""
@@ -59,6 +86,30 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Silence after which the user has finished (milliseconds)."""
 
 
+class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a pause is the end of what the user has to say.
+
+    Every pause of ``vad.silence_ms`` is judged by how it sounds and by what was said so far. Either the
+    user's turn is over, or the agent waits for as long as the numbers say, and what the user says meanwhile
+    belongs to the same turn; each time a :class:`TurnDecision` says why. The numbers replace those of the
+    eagerness; all silence is counted from the end of speech.
+    """
+
+    eagerness: Literal["eager", "normal", "patient", "off"] | None = None
+    """Off: every pause ends the turn. None: the server's choice, or ``normal`` if numbers are given and the
+    server would choose ``off``."""
+    threshold: float | None = None
+    """Probability from which a turn sounds complete, 0-1."""
+    complete_ms: int | None = None
+    """Silence after a turn that sounds complete."""
+    incomplete_ms: int | None = None
+    """Silence after a turn that certainly does not; less in between."""
+    unfinished_ms: int | None = None
+    """Silence at least after words that something has to follow: "set a timer for", half a phone number."""
+    limit_ms: int | None = None
+    """Silence after which the turn is over in any case."""
+
+
 class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Opens the session; sent with the sequence's START flag."""
 
@@ -83,6 +134,7 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     output_sample_rate: int = 22_050
     """Hertz: one of 8000, 16000, 22050, 24000, 48000."""
     vad: VadOptions = VadOptions()
+    turn: TurnOptions = TurnOptions()
 
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
@@ -164,6 +216,37 @@ class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     words: list[Word] = []
 
 
+class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
+    """What a pause of the user was taken for, and why; never sent when ``turn.eagerness`` is off.
+
+    A turn is waited for, resumed and waited for again until it is committed: then the agent answers
+    all of its text.
+    """
+
+    utterance: int
+    """The last one of the turn so far."""
+    decision: Literal["wait", "resume", "commit"]
+    """``wait``: the user may go on. ``resume``: the user does. ``commit``: the turn is over."""
+    reason: TurnReason
+    """``sounds_complete``, ``sounds_incomplete``: what the model heard counts. ``text_finished``,
+    ``text_unfinished``: the words count. ``not_scored``: there was no score, so that the silence counts.
+    ``no_words``: nothing was understood. ``waited``, ``silence_limit``: the silence lasted as long as was
+    demanded, or as long as silence may. ``turn_limit``: the turn as a whole lasted too long.
+    ``spoke_again``: with ``resume``."""
+    text: str
+    """The turn's words so far."""
+    probability: float | None = None
+    """That the turn is over, as the model heard it, 0-1."""
+    cue: TurnCue = ""
+    """What the end of the text is: the last two are finished, the others not. Empty: nothing of these."""
+    cue_words: str = ""
+    """The words that are this cue."""
+    silence_ms: int = 0
+    """Since the end of speech."""
+    needed_ms: int = 0
+    """Silence that ends the turn."""
+
+
 class AgentState(_Event, frozen=True, tag="agent_state", kw_only=True):
     """What the agent is doing now."""
 
@@ -231,8 +314,10 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     turn: int
     asr_final_ms: float | None = None
     """Detection of silence to the final transcript."""
+    end_of_turn_ms: float | None = None
+    """Final transcript to the decision that the user's turn is over."""
     llm_first_token_ms: float | None = None
-    """Final transcript to the language model's first token."""
+    """That decision to the language model's first token."""
     llm_total_ms: float | None = None
     tool_ms: float | None = None
     """Time spent waiting for tools."""
@@ -270,6 +355,7 @@ ServerEvent: TypeAlias = (
     | SpeechStarted
     | SpeechStopped
     | Transcript
+    | TurnDecision
     | AgentState
     | ResponseText
     | ToolRequest

@@ -65,3 +65,14 @@ class Synthesizer(Protocol):
     async def abort(self, request_id: str) -> None:
         """Stop ``speak`` of this id at once."""
         ...
+
+
+class TurnModel(Protocol):
+    """Hears whether a pause is the end of a turn."""
+
+    async def score(self, speech: NDArray[np.int16]) -> float:
+        """The probability (0-1) that it is; raises a ``ParleyError`` on failure.
+
+        ``speech``: i16 ``[n]``, 16 kHz mono, the turn so far with the silence after it.
+        """
+        ...

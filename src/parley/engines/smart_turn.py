@@ -1,0 +1,46 @@
+"""``smart_turn`` as a :class:`parley.engines.base.TurnModel`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.inference import InferencePort, ModelRequest
+from parley.turns.features import SAMPLES
+
+MODEL = "smart_turn"
+
+
+class SmartTurnModel:
+    """Scores pauses with the model ``smart_turn``.
+
+    Args:
+        port: the way to the model.
+        model: name of the model.
+        timeout_s: seconds to wait for each score.
+    """
+
+    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 1.0) -> None:
+        self._port = port
+        self._model = model
+        self._timeout_s = timeout_s
+
+    async def score(self, speech: NDArray[np.int16]) -> float:
+        """The probability that the turn is over, 0-1.
+
+        Args:
+            speech: i16 ``[n]``, 16 kHz mono: the turn so far with the silence after it; only its last
+                eight seconds are sent.
+
+        Raises:
+            InvalidAudioError: there is no audio.
+            InferenceError: the model failed, is overloaded, or did not answer in time.
+        """
+        request = ModelRequest(
+            self._model,
+            {"AUDIO": speech[-SAMPLES:].reshape(1, -1)},
+            ("PROBABILITY",),
+            timeout_s=self._timeout_s,
+        )
+        response = await self._port.infer(request)
+        return float(response["PROBABILITY"].reshape(-1)[0])

@@ -1,0 +1,174 @@
+"""What the words of a turn say about whether it is over.
+
+A text is looked at from its end: "set a timer for" needs something more, "yes" does not. Most texts say
+nothing either way. The words of each language are in ``cues.toml``; a language that is not there has no cues.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parley.protocol import TurnCue
+
+FILE = Path(__file__).with_name("cues.toml")
+
+# Recognisers also write the typographic apostrophe and dashes.
+_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+_WORD = re.compile(r"[\w'@.+-]*\w[\w'@+-]*")
+_OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
+_ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
+
+
+class Cue(NamedTuple):
+    """What a text's end says, and by which words."""
+
+    kind: TurnCue
+    words: str
+    finished: bool = False
+
+
+def find_cue(text: str, language: str) -> Cue | None:
+    """The strongest cue of a text: one that something is missing comes before one that nothing is.
+
+    Args:
+        text: the user's turn so far, as the recogniser writes it, with or without punctuation.
+        language: primary language ("en").
+    """
+    rules = _rules().get(language)
+    words = _WORD.findall(text.lower().replace(_APOSTROPHE, "'"))
+    if rules is None or not words:
+        return None
+    if found := _OPEN.search(text.rstrip()):
+        return rules.unfinished(words) or Cue("punctuation", found[0])
+    if cue := rules.complete(words) or rules.unfinished(words):
+        return cue
+    return Cue("question", "?", finished=True) if text.rstrip().endswith("?") else None
+
+
+class Rules:
+    """The cues of one language."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._complete = _phrases(table["complete"])
+        self._endings: tuple[tuple[TurnCue, Sequence[Sequence[str]]], ...] = (
+            ("filler", _phrases(table["fillers"])),
+            ("conjunction", _phrases(table["conjunctions"])),
+            ("determiner", _phrases(table["determiners"])),
+            ("opening", _phrases(table["openings"])),
+        )
+        self._prepositions = _phrases(table["prepositions"])
+        self._question_words = frozenset(table["question_words"])
+        self._question_endings = _phrases(table["question_endings"])
+        digits, spelling, email = table["digits"], table["spelling"], table["email"]
+        self._digits: Mapping[str, int] = digits["words"]
+        self._repeats = _phrases(digits["repeats"])
+        self._digit_run: int = digits["run"]
+        self._digit_lengths: Sequence[int] = digits["lengths"]
+        self._digit_names = [(name.split(), lengths) for name, lengths in digits["named"].items()]
+        self._letter_run: int = spelling["run"]
+        self._letter_names = _phrases(spelling["named"])
+        self._separators = _phrases(spelling["separators"])
+        self._email_names = _phrases(email["named"])
+        self._at: str = email["at"]
+        self._dot: str = email["dot"]
+
+    def complete(self, words: Sequence[str]) -> Cue | None:
+        """Whether the whole turn is a phrase to which nothing needs to be added."""
+        if list(words) in self._complete:
+            return Cue("phrase", " ".join(words), finished=True)
+        return None
+
+    def unfinished(self, words: Sequence[str]) -> Cue | None:
+        """Whether something is missing."""
+        cue = self._in_email(words) or self._in_digits(words) or self._in_spelling(words)
+        if cue:
+            return cue
+        for kind, phrases in self._endings:
+            if phrase := _ending(words, phrases):
+                return Cue(kind, phrase)
+        phrase = _ending(words, self._prepositions)
+        return Cue("preposition", phrase) if phrase and not self._ends_question(words, phrase) else None
+
+    def _ends_question(self, words: Sequence[str], preposition: str) -> bool:
+        """Whether the preposition belongs to the question word at the beginning."""
+        if words[0] not in self._question_words:
+            return False
+        return preposition != "in" or bool(_ending(words, self._question_endings))
+
+    def _in_digits(self, words: Sequence[str]) -> Cue | None:
+        if repeat := _ending(words, self._repeats):
+            return Cue("digits", repeat)
+        count, first = 0, len(words)
+        while first and (length := self._digits_in(words[first - 1])):
+            count, first = count + length, first - 1
+        named = [lengths for name, lengths in self._digit_names if _contains(words[:first], name)]
+        lengths = named[0] if named else self._digit_lengths
+        # A single "911" is no run.
+        run = 1 if named else self._digit_run if len(words) - first > 1 else max(lengths)
+        # More digits than any number has are none of ours to wait for.
+        if run <= count < max(lengths) and count not in lengths:
+            return Cue("digits", " ".join(words[first:]))
+        return None
+
+    def _digits_in(self, word: str) -> int:
+        """How many digits a word stands for."""
+        digits = re.sub(r"[-.]", "", word)
+        return len(digits) if digits.isdecimal() else self._digits.get(word, 0)
+
+    def _in_spelling(self, words: Sequence[str]) -> Cue | None:
+        if separator := _ending(words, self._separators):
+            return Cue("spelling", separator)
+        first = len(words)
+        while first and len(words[first - 1].strip(".")) == 1 and words[first - 1].strip(".").isalpha():
+            first -= 1
+        named = any(_contains(words[:first], name) for name in self._letter_names)
+        if len(words) - first >= (1 if named else self._letter_run):
+            return Cue("spelling", " ".join(words[first:]))
+        return None
+
+    def _in_email(self, words: Sequence[str]) -> Cue | None:
+        """Whether an address was begun that has no host, or a host without its top domain."""
+        begun = [name for name in self._email_names if _contains(words, name)]
+        if not begun or _ADDRESS.search(words[-1]):
+            return None
+        starts = (_position(words, name) + len(name) for name in begun)
+        address = words[max(starts) :]
+        if self._at in address[:-1]:
+            host = address[address.index(self._at) + 1 :]
+            if (self._dot in host[:-1] and host[-1] != self._dot) or "." in host[-1].strip("."):
+                return None
+        return Cue("email", " ".join(address or begun[0]))
+
+
+@cache
+def _rules() -> Mapping[str, Rules]:
+    with FILE.open("rb") as file:
+        return {language: Rules(table) for language, table in tomllib.load(file).items()}
+
+
+def _phrases(entries: Iterable[str]) -> Sequence[list[str]]:
+    """The words of each entry, the longest entries first."""
+    return sorted((entry.split() for entry in entries), key=len, reverse=True)
+
+
+def _ending(words: Sequence[str], phrases: Sequence[Sequence[str]]) -> str:
+    """The phrase that ends ``words``; empty: none does."""
+    for phrase in phrases:
+        if list(words[-len(phrase) :]) == phrase:
+            return " ".join(phrase)
+    return ""
+
+
+def _position(words: Sequence[str], phrase: Sequence[str]) -> int:
+    """Where ``phrase`` is last found in ``words``; -1: nowhere."""
+    starts = range(len(words) - len(phrase), -1, -1)
+    return next((start for start in starts if list(words[start : start + len(phrase)]) == list(phrase)), -1)
+
+
+def _contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
+    return _position(words, phrase) >= 0

@@ -1,0 +1,217 @@
+"""When the user's turn is over: pauses, scores and words in, decisions out.
+
+::
+
+    quiet ──began──▶ speaking ──paused──▶ judging ──text and score are there──▶ waiting
+      ▲                 ▲                    │                                     │ │
+      │                 └───────began────────┴───────────────began (resume)────────┘ │
+      └───────────────────────────commit: silence is long enough─────────────────────┘
+
+Nothing here waits or calls: the caller brings the time with every event (seconds of one monotonic clock)
+and does what the outputs say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from parley.protocol import TurnDecision, TurnReason
+from parley.turns.cues import Cue, find_cue
+from parley.turns.settings import TurnSettings
+
+
+@dataclass(frozen=True)
+class Score:
+    """Ask the model about this pause, and bring its answer with :meth:`EndOfTurn.scored`."""
+
+    pause: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The user may go on; call :meth:`EndOfTurn.tick` at ``until`` (seconds)."""
+
+    until: float
+    decision: TurnDecision
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The user does go on: nothing is waited for any more."""
+
+    decision: TurnDecision
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The turn is over; its text is in the decision."""
+
+    decision: TurnDecision
+
+
+Output: TypeAlias = Score | Wait | Resume | Commit
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Why so much silence is needed."""
+
+    needed_ms: int
+    reason: TurnReason
+    probability: float | None
+    cue: Cue | None
+
+
+def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
+    """How much silence ends a turn.
+
+    The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
+    in between what lies on the line; without a score, ``complete_ms``. Words that something has to
+    follow demand ``unfinished_ms`` at least. Words that are complete in themselves halve what the sound
+    demands beyond ``complete_ms``.
+    """
+    doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
+    extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)
+    reason: TurnReason = (
+        "not_scored" if probability is None else "sounds_incomplete" if doubt else "sounds_complete"
+    )
+    needed = settings.complete_ms + extra
+    if cue is not None and cue.finished:
+        needed -= extra / 2
+        reason = "text_finished" if doubt or probability is None else reason
+    elif cue is not None and settings.unfinished_ms > needed:
+        needed, reason = settings.unfinished_ms, "text_unfinished"
+    return Judgement(min(round(needed), settings.limit_ms), reason, probability, cue)
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """The silence after an utterance."""
+
+    ended_at: float
+    scored: bool
+    probability: float | None = None
+
+
+class EndOfTurn:
+    """The policy of one conversation.
+
+    Args:
+        settings: how patient it is.
+        language: primary language of the texts ("en").
+        scored: whether there is a model to ask.
+    """
+
+    def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
+        self._settings = settings
+        self._language = language
+        self._asks = scored
+        self._speaking = False
+        self._utterance = 0
+        self._pauses = 0
+        self._texts_missing = 0
+        self._forget()
+
+    @property
+    def begun_at(self) -> float | None:
+        """When the turn began; None: there is none."""
+        return self._begun_at
+
+    def _forget(self) -> None:
+        """Begin anew."""
+        self._begun_at: float | None = None
+        self._words: list[str] = []
+        self._pause: _Pause | None = None
+        self._heard_pause: _Pause | None = None
+        self._new_words = False
+        self._judgement: Judgement | None = None
+        self._due: float | None = None
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def began(self, at: float) -> list[Output]:
+        """The user speaks."""
+        waiting = self._due is not None
+        self._speaking, self._due = True, None
+        if self._begun_at is None:
+            self._begun_at = at
+        return [Resume(self._decide("resume", "spoke_again", at))] if waiting else []
+
+    def paused(self, ended_at: float, at: float) -> list[Output]:
+        """The user has been silent since ``ended_at``; the utterance's text follows."""
+        self._speaking, self._due = False, None
+        if self._begun_at is None:
+            self._begun_at = ended_at
+        self._pauses += 1
+        self._texts_missing += 1
+        self._pause = _Pause(min(ended_at, at), scored=not self._asks)
+        return [Score(self._pauses)] if self._asks else []
+
+    def heard(self, utterance: int, text: str, at: float) -> list[Output]:
+        """The final text of an utterance; empty: there were no words in it."""
+        self._utterance = utterance
+        self._texts_missing = max(0, self._texts_missing - 1)
+        if text.strip():
+            self._words.append(text.strip())
+            self._new_words = True
+        return self._judge(at)
+
+    def scored(self, pause: int, probability: float | None, at: float) -> list[Output]:
+        """The model's answer about a pause; None: it has none."""
+        if self._pause is None or self._pause.scored or pause != self._pauses:
+            return []
+        self._pause = _Pause(self._pause.ended_at, scored=True, probability=probability)
+        return self._judge(at)
+
+    def tick(self, at: float) -> list[Output]:
+        """Time has passed."""
+        if self._due is None or at < self._due or self._judgement is None:
+            return []
+        limit = self._judgement.needed_ms >= self._settings.limit_ms
+        return self._commit("silence_limit" if limit else "waited", at)
+
+    # --- what follows -----------------------------------------------------------------------
+
+    def _judge(self, at: float) -> list[Output]:
+        if self._speaking or self._texts_missing or self._pause is None:
+            return []
+        if not self._words:
+            return self._commit("no_words", at)
+        if not self._pause.scored:
+            return []
+        if self._new_words or self._heard_pause is None:
+            self._heard_pause = self._pause
+        # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
+        pause, self._new_words = self._heard_pause, False
+        judgement = judge(self._settings, pause.probability, find_cue(" ".join(self._words), self._language))
+        self._judgement = judgement
+        if self._begun_at is not None and (at - self._begun_at) * 1000 >= self._settings.longest_ms:
+            return self._commit("turn_limit", at)
+        due = pause.ended_at + judgement.needed_ms / 1000
+        if at >= due:
+            return self._commit(judgement.reason, at)
+        self._due = due
+        return [Wait(due, self._decide("wait", judgement.reason, at))]
+
+    def _commit(self, reason: TurnReason, at: float) -> list[Output]:
+        committed = Commit(self._decide("commit", reason, at))
+        self._forget()
+        return [committed]
+
+    def _decide(
+        self, decision: Literal["wait", "resume", "commit"], reason: TurnReason, at: float
+    ) -> TurnDecision:
+        judgement, pause = self._judgement, self._heard_pause or self._pause
+        cue = judgement.cue if judgement else None
+        return TurnDecision(
+            utterance=self._utterance,
+            decision=decision,
+            reason=reason,
+            text=" ".join(self._words),
+            probability=judgement.probability if judgement else None,
+            cue=cue.kind if cue else "",
+            cue_words=cue.words if cue else "",
+            silence_ms=max(0, round((at - pause.ended_at) * 1000)) if pause else 0,
+            needed_ms=judgement.needed_ms if judgement else 0,
+        )

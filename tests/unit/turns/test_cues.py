@@ -1,0 +1,111 @@
+"""What the end of a text says about whether the speaker goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.turns.cues import find_cue
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+
+UNFINISHED = {
+    "digits": [
+        "my number is four one five",
+        "my phone number is five",
+        "my phone number is 415 555",
+        "the card number is four two four two four two four two",
+        "it is four double",
+        "my pin is one two",
+    ],
+    "email": [
+        "my email is",
+        "my email address is john dot smith",
+        "my email is john at example",
+        "my email is john at example dot",
+        "you can email me at john",
+    ],
+    "spelling": ["the host is example dot", "it is spelled k", "my name is k a t", "underscore"],
+    "conjunction": ["set a timer and", "I'd like that because", "Paris, London, and then", "seven plus"],
+    "preposition": ["set a timer for", "what's the weather in", "I want to go to", "a letter from"],
+    "determiner": ["set a", "what is the", "call my"],
+    "filler": ["set a timer for um", "um", "well you know", "Let me see..."],
+    "opening": ["can you", "tell me", "hello my name is", "I'd like", "what about"],
+    "punctuation": ["Set a timer,", "it was so…", "I was thinking -", "Yes,"],
+}
+FINISHED = {
+    "phrase": ["yes", "No.", "thank you", "Stop!", "that\N{RIGHT SINGLE QUOTATION MARK}s all", "log in"],
+    "question": ["What time is it?", "Is it raining in Paris?"],
+}
+NOTHING = [
+    "",
+    " ... ",
+    "set a timer for ten minutes",
+    "who is it for",
+    "which city do you live in",
+    "my email is john at example dot com",
+    "my email is john@example.com",
+    "my phone number is five five five one two three four",
+    "the code is one two three four",
+    "call 911",
+    "what is seven plus five",
+    "it costs 150 dollars",
+    "turn it on",
+    "that is what I meant",
+    "vitamins k a and b are in it",
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(kind, text) for kind, texts in UNFINISHED.items() for text in texts]
+)
+def test_something_is_missing(kind, text):
+    cue = find_cue(text, "en")
+    assert (cue.kind, cue.finished) == (kind, False)
+    assert cue.words
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(kind, text) for kind, texts in FINISHED.items() for text in texts]
+)
+def test_nothing_is_missing(kind, text):
+    cue = find_cue(text, "en")
+    assert (cue.kind, cue.finished) == (kind, True)
+
+
+@pytest.mark.parametrize("text", NOTHING)
+def test_most_texts_say_nothing_about_it(text):
+    assert find_cue(text, "en") is None
+
+
+@pytest.mark.parametrize("set_name", ["asr_eval", "conversation"])
+def test_what_callers_say_is_not_taken_for_unfinished(set_name):
+    texts = {entry["text"] for entry in json.loads((DATA / set_name / "manifest.json").read_text())}
+    found = {text: cue for text in texts if (cue := find_cue(text, "en")) and not cue.finished}
+    # Some tell a phone number that is too short to be one.
+    assert {cue.kind for cue in found.values()} <= {"digits"}
+    assert all("number is" in text for text in found)
+
+
+def test_a_language_without_a_list_has_no_cues():
+    assert find_cue("set a timer for", "xx") is None
+
+
+@given(st.text(), st.sampled_from(["en", "xx"]))
+def test_any_text_can_be_looked_at(text, language):
+    find_cue(text, language)
+
+
+@given(st.text(alphabet="abc dot@and 123,?", max_size=40))
+def test_white_space_around_a_text_says_nothing(text):
+    assert find_cue(f"  {text} ", "en") == find_cue(text, "en")
+
+
+@given(st.integers(1, 40))
+def test_digits_are_not_waited_for_for_ever(count):
+    cue = find_cue(" ".join(["seven"] * count), "en")
+    assert (cue is not None) == (count in {3, 5, 8, 9, 12, 13, 14, 15})
