@@ -1,0 +1,333 @@
+"""When a turn is over: the policy's decisions, and what must hold of any order of events."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from parley.errors import InvalidMessageError
+from parley.protocol import TurnOptions
+from parley.turns.cues import Cue
+from parley.turns.policy import Commit, EndOfTurn, Resume, Score, Wait, judge
+from parley.turns.settings import PRESETS, choose_settings
+
+NORMAL = PRESETS["normal"]
+UNFINISHED = Cue("preposition", "for")
+FINISHED = Cue("phrase", "yes", finished=True)
+
+probabilities = st.none() | st.floats(0, 1)
+cues = st.sampled_from([None, UNFINISHED, FINISHED])
+
+
+def turn(text, probability, *, policy=None, ended_at=10.0, at=10.3, utterance=1):
+    """One utterance up to the policy's decision about the pause after it."""
+    policy = policy or EndOfTurn(NORMAL, "en")
+    began = policy.began(ended_at - 1)
+    (score,) = policy.paused(ended_at, at)
+    assert isinstance(score, Score)
+    assert policy.heard(utterance, text, at) == []
+    return policy, began, policy.scored(score.pause, probability, at)
+
+
+def said(output):
+    decision = output.decision
+    return decision.decision, decision.reason, decision.text
+
+
+# --- single decisions ---------------------------------------------------------------------
+
+
+def test_what_sounds_complete_is_committed_at_once():
+    _, _, (commit,) = turn("what's the weather in paris", 0.9)
+    assert isinstance(commit, Commit)
+    assert said(commit) == ("commit", "sounds_complete", "what's the weather in paris")
+    assert (commit.decision.probability, commit.decision.silence_ms, commit.decision.needed_ms) == (
+        0.9,
+        300,
+        0,
+    )
+
+
+def test_what_sounds_incomplete_is_waited_for_in_proportion():
+    policy, _, (wait,) = turn("set a timer for ten minutes", 0.1)
+    assert said(wait) == ("wait", "sounds_incomplete", "set a timer for ten minutes")
+    assert wait.until == pytest.approx(10 + 1.2)
+    assert policy.tick(11.19) == []
+    (commit,) = policy.tick(11.2)
+    assert said(commit) == ("commit", "waited", "set a timer for ten minutes")
+    assert (commit.decision.silence_ms, commit.decision.needed_ms) == (1_200, 1_200)
+    assert policy.tick(20) == []
+
+
+def test_words_that_something_has_to_follow_are_waited_for_however_they_sound():
+    _, _, (wait,) = turn("set a timer for", 0.99)
+    assert said(wait) == ("wait", "text_unfinished", "set a timer for")
+    assert (wait.decision.cue, wait.decision.cue_words, wait.decision.probability) == (
+        "preposition",
+        "for",
+        0.99,
+    )
+    assert wait.until == pytest.approx(12)
+
+
+def test_words_that_are_complete_shorten_the_wait():
+    _, _, (wait,) = turn("no", 0.0)
+    assert said(wait) == ("wait", "text_finished", "no")
+    assert wait.decision.needed_ms == NORMAL.incomplete_ms / 2
+    _, _, (commit,) = turn("no", 0.8)
+    assert said(commit) == ("commit", "sounds_complete", "no")
+
+
+def test_without_a_score_the_silence_counts():
+    _, _, (commit,) = turn("what time is it", None)
+    assert said(commit) == ("commit", "not_scored", "what time is it")
+    _, _, (wait,) = turn("set a timer for", None)
+    assert said(wait) == ("wait", "text_unfinished", "set a timer for")
+
+
+def test_where_there_is_no_model_none_is_asked():
+    policy = EndOfTurn(NORMAL, "en", scored=False)
+    policy.began(1)
+    assert policy.paused(2, 2.3) == []
+    (commit,) = policy.heard(1, "hello there", 2.3)
+    assert said(commit) == ("commit", "not_scored", "hello there")
+
+
+def test_what_is_said_in_the_pause_belongs_to_the_turn():
+    policy, _, _ = turn("set a timer for", 0.9)
+    (resume,) = policy.began(10.8)
+    assert isinstance(resume, Resume)
+    assert said(resume) == ("resume", "spoke_again", "set a timer for")
+    assert policy.tick(30) == []
+    _, began, (commit,) = turn("ten minutes", 0.9, policy=policy, ended_at=31.5, at=31.8, utterance=2)
+    assert began == []
+    assert said(commit) == ("commit", "sounds_complete", "set a timer for ten minutes")
+    assert commit.decision.utterance == 2
+    # The next turn has nothing of this one.
+    _, _, (commit,) = turn("thanks", 0.9, policy=policy, ended_at=40, at=40.3)
+    assert commit.decision.text == "thanks"
+
+
+def test_a_noise_in_the_pause_does_not_make_it_longer():
+    policy, _, (wait,) = turn("set a timer for", 0.9)
+    policy.began(11.5)
+    policy.paused(11.6, 11.9)
+    (again,) = policy.heard(2, "", 11.9) + policy.scored(2, 0.1, 11.9)
+    assert again.until == wait.until
+    assert again.decision.probability == 0.9
+    policy.began(12.0)
+    policy.paused(12.2, 12.5)
+    (commit,) = policy.heard(3, " ", 12.5) + policy.scored(3, 0.1, 12.5)
+    assert (commit.decision.decision, commit.decision.text) == ("commit", "set a timer for")
+
+
+def test_a_noise_alone_ends_at_once():
+    policy = EndOfTurn(NORMAL, "en")
+    policy.began(1)
+    (score,) = policy.paused(2, 2.3)
+    (commit,) = policy.heard(1, "", 2.3)
+    assert said(commit) == ("commit", "no_words", "")
+    assert policy.scored(score.pause, 0.9, 2.4) == []
+
+
+def test_the_text_may_come_after_the_score_and_after_the_next_words_have_begun():
+    policy = EndOfTurn(NORMAL, "en")
+    policy.began(1)
+    (first,) = policy.paused(2, 2.3)
+    assert policy.scored(first.pause, 0.9, 2.4) == []
+    policy.began(2.45)
+    assert policy.heard(1, "my name is", 2.5) == []
+    (second,) = policy.paused(3, 3.3)
+    assert policy.scored(first.pause, 0.9, 3.3) == [], "an answer about another pause"
+    assert policy.heard(2, "anna", 3.4) == []
+    (commit,) = policy.scored(second.pause, 0.9, 3.4)
+    assert commit.decision.text == "my name is anna"
+
+
+def test_the_limit_ends_any_pause():
+    policy = EndOfTurn(dataclasses.replace(NORMAL, limit_ms=900), "en")
+    _, _, (wait,) = turn("set a timer for", 0.0, policy=policy)
+    assert wait.decision.needed_ms == 900
+    (commit,) = policy.tick(10.9)
+    assert commit.decision.reason == "silence_limit"
+
+
+def test_a_turn_does_not_last_for_ever():
+    policy = EndOfTurn(NORMAL, "en")
+    ended, outputs = 0.0, []
+    while not any(isinstance(output, Commit) for output in outputs):
+        ended += 2
+        _, _, outputs = turn("and", 0.0, policy=policy, ended_at=ended, at=ended + 0.3)
+    assert outputs[0].decision.reason == "turn_limit"
+    assert 60 <= ended <= 62
+
+
+# --- settings -----------------------------------------------------------------------------
+
+
+def test_the_session_s_numbers_replace_those_of_its_eagerness():
+    chosen = choose_settings(TurnOptions(eagerness="patient", complete_ms=100, threshold=0.9), "off")
+    assert chosen == dataclasses.replace(PRESETS["patient"], complete_ms=100, threshold=0.9)
+    assert choose_settings(TurnOptions(), "eager") == PRESETS["eager"]
+    assert choose_settings(TurnOptions(), "off") is None
+    assert choose_settings(TurnOptions(eagerness="off"), "normal") is None
+    assert choose_settings(TurnOptions(limit_ms=1), "off") == dataclasses.replace(NORMAL, limit_ms=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold": 0.0},
+        {"threshold": 1.1},
+        {"threshold": float("nan")},
+        {"complete_ms": -1},
+        {"limit_ms": 10_001},
+        {"eagerness": "off", "limit_ms": 10},
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options):
+    with pytest.raises(InvalidMessageError, match=r"turn\."):
+        choose_settings(TurnOptions(**options), "normal")
+
+
+# --- what must hold of all evidence ---------------------------------------------------------
+
+numbers = st.builds(
+    dataclasses.replace,
+    st.just(NORMAL),
+    threshold=st.floats(0.05, 1),
+    complete_ms=st.integers(0, 3_000),
+    incomplete_ms=st.integers(0, 3_000),
+    unfinished_ms=st.integers(0, 3_000),
+    limit_ms=st.integers(0, 3_000),
+)
+
+
+@given(numbers, cues, st.floats(0, 1), st.floats(0, 1))
+def test_what_sounds_more_complete_never_needs_more_silence(chosen, cue, one, other):
+    less, more = sorted((one, other))
+    assert judge(chosen, more, cue).needed_ms <= judge(chosen, less, cue).needed_ms
+
+
+@given(numbers, probabilities)
+def test_words_only_ever_move_the_silence_their_own_way(chosen, probability):
+    finished, neutral, unfinished = (
+        judge(chosen, probability, cue).needed_ms for cue in (FINISHED, None, UNFINISHED)
+    )
+    assert finished <= neutral <= unfinished
+
+
+@given(numbers, probabilities, cues)
+def test_no_evidence_needs_more_silence_than_the_limit(chosen, probability, cue):
+    assert 0 <= judge(chosen, probability, cue).needed_ms <= chosen.limit_ms
+
+
+@given(probabilities, cues)
+def test_patience_grows_from_eager_to_patient(probability, cue):
+    needed = [judge(PRESETS[name], probability, cue).needed_ms for name in ("eager", "normal", "patient")]
+    assert needed == sorted(needed)
+
+
+@given(numbers, probabilities, st.sampled_from(["set a timer for", "yes", "what time is it"]), st.data())
+def test_a_longer_pause_never_undoes_a_decision(chosen, probability, text, data):
+    """Whenever the scores come: later never means waiting where earlier meant committing."""
+    delays = sorted(data.draw(st.lists(st.floats(0, 4), min_size=2, max_size=5)))
+    committed = []
+    for delay in delays:
+        policy = EndOfTurn(chosen, "en")
+        _, _, (output,) = turn(text, probability, policy=policy, at=10 + delay)
+        committed.append(isinstance(output, Commit))
+    assert committed == sorted(committed)
+
+
+# --- what must hold of any order of events --------------------------------------------------
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A caller and a recogniser that do anything, at any time."""
+
+    def __init__(self):
+        super().__init__()
+        self.policy = EndOfTurn(NORMAL, "en")
+        self.now = 100.0
+        self.speaking = False
+        self.texts_due = 0
+        self.asked = None
+        self.ended_at = None
+        self.words = []
+        self.said = 0
+        self.wait = None
+
+    def take(self, outputs):
+        for output in outputs:
+            if isinstance(output, Score):
+                self.asked = output.pause
+                continue
+            assert output.decision.text == " ".join(self.words)
+            if isinstance(output, Wait):
+                assert not self.speaking
+                assert self.now < output.until <= self.ended_at + NORMAL.limit_ms / 1000
+                self.wait = output.until
+            elif isinstance(output, Resume):
+                assert self.speaking
+                assert self.wait is not None
+                self.wait = None
+            else:
+                assert not self.speaking, "no commit while speech is active"
+                assert not self.texts_due, "no commit before all words are there"
+                self.words, self.wait = [], None
+
+    @rule(seconds=st.floats(0.01, 5))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.take(self.policy.tick(self.now))
+
+    @precondition(lambda self: not self.speaking)
+    @rule()
+    def speech_begins(self):
+        self.speaking = True
+        self.take(self.policy.began(self.now))
+
+    @precondition(lambda self: self.speaking)
+    @rule(silence=st.floats(0.05, 0.5))
+    def speech_ends(self, silence):
+        self.speaking = False
+        self.now += silence
+        self.ended_at = self.now - silence
+        self.texts_due += 1
+        self.take(self.policy.paused(self.ended_at, self.now))
+
+    @precondition(lambda self: self.texts_due)
+    @rule(text=st.sampled_from(["", "set a timer for", "ten minutes", "yes", "and"]))
+    def text_comes(self, text):
+        self.texts_due -= 1
+        self.said += 1
+        if text:
+            self.words.append(text)
+        self.take(self.policy.heard(self.said, text, self.now))
+
+    @precondition(lambda self: self.asked is not None)
+    @rule(probability=probabilities)
+    def score_comes(self, probability):
+        asked, self.asked = self.asked, None
+        self.take(self.policy.scored(asked, probability, self.now))
+
+    @precondition(lambda self: self.words and not self.speaking and not self.texts_due and self.asked is None)
+    @rule()
+    def silence_lasts(self):
+        """Nothing is forgotten: in the end every word is committed."""
+        self.now = max(self.now, self.ended_at + NORMAL.limit_ms / 1000)
+        self.take(self.policy.tick(self.now))
+        assert self.words == []
+
+    @invariant()
+    def nothing_is_late(self):
+        assert self.wait is None or self.wait > self.now
+
+
+AnyOrder.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
