@@ -28,7 +28,7 @@ from parley.llm.history import History
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _WATCH_S = 0.2
-_ID_CHARACTERS = 48
+_ID_BYTES = 48
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class Session:
         self._config = config
         # Clients may use an id again, and the engines must not mix up old and new requests. An id may be as
         # long as Triton allows, and must leave room for what is added to it.
-        name = f"{session_id[:_ID_CHARACTERS]}-{uuid4().hex}"
+        name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
         language = primary_language(start.language)
         prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
         self._history = History(prompt, config.prompt_tokens, start.tools)

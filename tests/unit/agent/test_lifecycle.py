@@ -105,15 +105,17 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     )
 
 
-async def test_a_client_may_choose_the_longest_id():
-    first, second = (FakeCall(session_id="i" * 128) for _ in range(2))
+@pytest.mark.parametrize("longest", ["i" * 128, "ü" * 64])
+async def test_a_client_may_choose_the_longest_id(longest):
+    first, second = (FakeCall(session_id=longest) for _ in range(2))
     for call in (first, second):
         await call.start()
-        assert call.outlet.of(Connected)[0].session_id == "i" * 128
+        assert call.outlet.of(Connected)[0].session_id == longest
         await call.end()
     names = [call.rail.streams[0].name for call in (first, second)]
     assert len(set(names)) == 2
-    assert all(len(name) <= 100 for name in names)  # Triton takes 128, and what is made of it is longer
+    # Triton takes 128 bytes, and what is made of it is longer.
+    assert all(len(name.encode()) <= 100 for name in names)
 
 
 async def test_phrases_are_no_part_of_the_prompt():
