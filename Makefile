@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr lock clean fetch export test-parity
+.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr lock clean fetch export convert test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -73,6 +73,9 @@ fetch: setup ## Download weights (MODEL=NAME; without: list what there is)
 
 export: setup-export ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
 	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)
+
+convert: setup-export ## Convert a published Chatterbox checkpoint for the models that speak (MODEL=NAME)
+	@.venv-export/bin/python build/convert_chatterbox.py $(MODEL) $(ARGS)
 
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
 	@$(PY) perf/bench_asr.py $(ARGS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from chatterbox_export.small_published import write_small_published
 from chatterbox_export.small_s3gen import write_small_s3gen
 from chatterbox_export.small_t3 import CHECKPOINTS, write_small_t3
 
@@ -21,9 +22,17 @@ def main() -> None:
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--variant", choices=list(CHECKPOINTS), default="original")
     arguments.add_argument("--seed", type=int, default=0, help="of the weights")
+    arguments.add_argument(
+        "--published",
+        action="store_true",
+        help="the files that the hub has, to try build/convert_chatterbox.py with",
+    )
     chosen = arguments.parse_args()
-    write_small_t3(chosen.folder, chosen.variant, seed=chosen.seed)
-    write_small_s3gen(chosen.folder, meanflow=chosen.variant == "turbo", seed=chosen.seed)
+    if chosen.published:
+        write_small_published(chosen.folder, chosen.variant, seed=chosen.seed)
+    else:
+        write_small_t3(chosen.folder, chosen.variant, seed=chosen.seed)
+        write_small_s3gen(chosen.folder, meanflow=chosen.variant == "turbo", seed=chosen.seed)
     for path in sorted(chosen.folder.iterdir()):
         print(f"{path.stat().st_size:>12,}  {path}")
 

@@ -63,6 +63,8 @@ class Limits:
     """Of T3's logits."""
     mel: float
     """Of the flow's log-mel spectrogram."""
+    pitch: float
+    """Of the vocoder's pitch, in hertz."""
     audio: float
     """Of the vocoder's samples, full scale being 1."""
 

@@ -52,10 +52,10 @@ def write_small_t3(
         raise ValueError(f"width {width} is not a multiple of {_HEAD_SIZE}")
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
-    t3 = _tensors(_t3(variant, width, layers), generator)
+    t3 = _tensors(t3_shapes(variant, width, layers), generator)
     t3["speech_head.weight"][_END_OF_SPEECH] *= 1.7  # ends an utterance after some eighty tokens
     save_file(t3, folder / CHECKPOINTS[variant])
-    save_file(_tensors(_voice_encoder(), generator), folder / "ve.safetensors")
+    save_file(_tensors(voice_encoder_shapes(), generator), folder / "ve.safetensors")
     if variant == "turbo":
         _write_turbo_tokenizer(folder)
     else:
@@ -90,7 +90,8 @@ def _norm(name: str, width: int) -> _Shapes:
     yield f"{name}.bias", (width,)
 
 
-def _t3(variant: Variant, width: int, layers: int) -> _Shapes:
+def t3_shapes(variant: Variant, width: int, layers: int) -> _Shapes:
+    """Names and shapes of a T3's tensors; see :func:`write_small_t3`."""
     text, speech = _TEXT_VOCABULARY[variant], _SPEECH_VOCABULARY[variant]
     if variant == "turbo":
         yield from _gpt2(width, layers)
@@ -141,8 +142,8 @@ def _gpt2(width: int, layers: int) -> _Shapes:
     yield from _norm("tfmr.ln_f", width)
 
 
-def _voice_encoder() -> _Shapes:
-    """The real sizes: it is small."""
+def voice_encoder_shapes() -> _Shapes:
+    """Names and shapes of the voice encoder, which is small as it is."""
     yield "similarity_weight", (1,)
     yield "similarity_bias", (1,)
     for layer in range(3):

@@ -21,6 +21,8 @@ def make_importable() -> None:
     Raises:
         ModuleNotFoundError: this is not the environment that has it.
     """
+    if str(FOLDER) in sys.path:
+        return
     root = FOLDER / "chatterbox"
     if not root.is_dir():
         raise ModuleNotFoundError(f"{root} is missing: run `make setup-export`, then use .venv-export")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -23,6 +24,8 @@ from fetching.hub import TOKEN_VARIABLE, Hub, base_address
 from fetching.manifest import FetchError, Snapshot, Weights
 from fetching.progress import Progress
 
+SOURCE = ".source.json"
+"""Says in an entry's folder where its files come from."""
 _MARGIN = 64 << 20
 _INTERRUPTED = 130
 
@@ -115,6 +118,8 @@ def fetch(hub: Hub, weights: Weights, models: Path, progress: Progress, *, recor
             progress.begin(file.name, file.size)
             fetched = download(source, file, folder, progress.arrived)
             progress.end(fetched=fetched)
+        origin = {"repository": weights.repository, "commit": snapshot.commit}
+        (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
     if record:
         manifest.record(weights.name, snapshot)
     print(f"{weights.name} is in {folder}", file=sys.stderr)
