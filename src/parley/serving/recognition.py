@@ -68,7 +68,8 @@ class RecognitionModel:
         tensors = read_tensors(request.inputs())
         flags = request.flags()
         return StreamRequest(
-            key=str(request.correlation_id()),
+            # To Triton, 5 and "5" are two sequences.
+            key=repr(request.correlation_id()),
             start=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
             end=bool(flags & self._pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
             audio=tensors["AUDIO"],
