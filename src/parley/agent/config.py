@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from parley.llm.messages import Sampling
 from parley.serving.parameters import Parameters
+from parley.turns.settings import EAGERNESSES, Eagerness
 
+NO_TURN_MODEL = "none"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
 
 
@@ -22,6 +24,8 @@ class Deadlines:
     """For the synthesizer's next audio."""
     tool_s: float = 10.0
     """For the client's answer to a tool request."""
+    turn_s: float = 0.3
+    """For the end-of-turn model to score a pause; without its score the silence counts."""
     abort_s: float = 1.0
     """For an engine to confirm that it has stopped."""
     close_s: float = 3.0
@@ -40,6 +44,10 @@ class AgentConfig:
     """Name of the recogniser."""
     llm: str = "qwen3"
     tts: str = "espeak"
+    turn: str = "smart_turn"
+    """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
+    eagerness: Eagerness = "off"
+    """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
     max_sessions: int = 16
@@ -79,6 +87,8 @@ class AgentConfig:
             asr=parameters.text("asr", default.asr),
             llm=parameters.text("llm", default.llm),
             tts=parameters.text("tts", default.tts),
+            turn=parameters.text("turn", default.turn),
+            eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
             max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
             audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
@@ -98,9 +108,15 @@ class AgentConfig:
                 llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
                 tts_s=parameters.number("tts_deadline_s", waits.tts_s, minimum=0.1),
                 tool_s=parameters.number("tool_deadline_s", waits.tool_s, minimum=0.1),
+                turn_s=parameters.number("turn_deadline_s", waits.turn_s, minimum=0.01),
                 abort_s=waits.abort_s,
                 close_s=waits.close_s,
                 idle_s=parameters.number("idle_limit_s", waits.idle_s, minimum=1.0),
                 asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
             ),
         )
+
+
+def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:
+    chosen = parameters.choice("eagerness", default, EAGERNESSES)
+    return next(name for name in EAGERNESSES if name == chosen)

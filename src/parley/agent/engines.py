@@ -1,11 +1,20 @@
-"""The three engines that an agent is made of."""
+"""The engines that an agent is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parley.engines.base import ChatModel, Recognizer, Synthesizer
+from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
+
+
+@dataclass(frozen=True)
+class TurnScoring:
+    """A model that hears whether a turn is over, and who is told when it does not answer."""
+
+    model: TurnModel
+    failed: Callable[[str], None]
+    """Takes the error code of every pause that got no score."""
 
 
 @dataclass(frozen=True)
@@ -16,3 +25,5 @@ class Engines:
     """Makes a recogniser for one stream; its argument names the stream and is used only once."""
     chat: ChatModel
     synthesizer: Synthesizer
+    turn: TurnScoring | None = None
+    """None: turns end by silence and words alone."""

@@ -59,6 +59,10 @@ class SpeechHandler(Protocol):
         """The user has finished; ``detected_at``: when the audio that shows it had arrived (seconds)."""
         ...
 
+    def listened(self, piece: AudioPiece) -> None:
+        """The recogniser has heard this; what it makes of it follows."""
+        ...
+
     def transcribed(self, event: Transcript) -> None:
         """A partial or final text; a final text is there for every utterance that stopped."""
         ...
@@ -196,6 +200,7 @@ class Listener:
             wait *= 2
         if len(piece.samples):
             self._timeline.heard(piece.position, len(piece.samples))
+            self._handler.listened(piece)
         self._pass_on(reply)
 
     async def _finish_utterance(self) -> None:

@@ -18,12 +18,15 @@ from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
 from parley.agent.tools import ToolDesk
 from parley.agent.turn import Turn, TurnContext
+from parley.agent.turn_end import TurnEnd, UserTurn
 from parley.agent.validation import primary_language
 from parley.agent.voice import Speaker
 from parley.asr.messages import AsrOptions
+from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
 from parley.errors import InvalidMessageError, ParleyError, SessionIdleError
 from parley.llm.history import History
+from parley.turns.settings import choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
@@ -65,6 +68,15 @@ class Session:
             vad=start.vad, language=language, phrases=start.phrases, phrase_weight=start.phrase_weight
         )
         self._listener = Listener(engines.recognizer, name, options, self, config)
+        self._turn_end = TurnEnd(
+            choose_settings(start.turn, config.eagerness),
+            language,
+            engines.turn,
+            deadline_s=config.deadlines.turn_s,
+            name=name,
+            emit=self._emit,
+            commit=self._user_finished,
+        )
         known = engines.synthesizer.languages
         self._context = TurnContext(
             session=name,
@@ -91,7 +103,6 @@ class Session:
         self._turn_task: asyncio.Task[None] | None = None
         self._turn_tasks: set[asyncio.Task[None]] = set()
         self._unanswered = False
-        self._detected_at: float | None = None
         self._last_input = _now()
 
     @property
@@ -217,7 +228,7 @@ class Session:
             _log.exception("%s: the client could not be told that the session is over", self.session_id)
         for task in tasks:
             task.cancel()
-        waiting = {*tasks, *self._turn_tasks}
+        waiting = {*tasks, *self._turn_tasks, *self._turn_end.close()}
         _, late = await asyncio.wait(waiting, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
@@ -237,26 +248,32 @@ class Session:
         self._emit(event)
         self._interrupt()
         self._enter("listening")
+        self._turn_end.began(event)
 
     def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
-        """The user has finished; the final transcript follows."""
-        self._detected_at = detected_at
+        """The user is silent; the final transcript follows."""
         self._emit(event)
+        self._turn_end.paused(event, detected_at)
+
+    def listened(self, piece: AudioPiece) -> None:
+        """The recogniser has heard this."""
+        self._turn_end.hear(piece)
 
     def transcribed(self, event: protocol.Transcript) -> None:
-        """A final text is the agent's turn to answer."""
+        """A final text may be the end of the user's turn."""
         self._emit(event)
-        if not event.is_final:
-            return
-        detected_at, self._detected_at = self._detected_at, None
-        text = event.text.strip()
-        if text:
+        if event.is_final:
+            self._turn_end.heard(event)
+
+    def _user_finished(self, user: UserTurn) -> None:
+        """It is the agent's turn to answer."""
+        if user.text:
             self._interrupt()
-            self._history.add_user(text)
+            self._history.add_user(user.text)
         elif self._turn is not None or not self._unanswered:
             # Noise, and nobody is waiting for an answer.
             return
-        self._answer(detected_at)
+        self._answer(user)
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
@@ -264,11 +281,11 @@ class Session:
 
     # --- the agent's turns ----------------------------------------------------------------
 
-    def _answer(self, detected_at: float | None) -> None:
+    def _answer(self, user: UserTurn) -> None:
         self._turns += 1
         self._unanswered = False
         self._enter("processing")
-        self._turn = Turn(self._turns, self._context, _now(), detected_at)
+        self._turn = Turn(self._turns, self._context, user.heard_at, user.detected_at, user.decided_at)
         self._turn_task = asyncio.create_task(self._take(self._turn), name=self._turn.response_id)
         self._turn_tasks.add(self._turn_task)
         self._turn_task.add_done_callback(self._turn_tasks.discard)

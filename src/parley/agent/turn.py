@@ -56,6 +56,7 @@ class _Times:
 
     heard: float
     detected: float | None
+    decided: float | None
     first_token: float | None = None
     llm_ms: float | None = None
     tool_ms: float | None = None
@@ -72,16 +73,24 @@ class Turn:
         context: of the session.
         heard_at: when the user's final transcript was there (seconds of the loop's clock).
         detected_at: when the end of the user's speech was detected; None: unknown.
+        decided_at: when it was decided that the user's turn is over; None: at once.
     """
 
-    def __init__(self, number: int, context: TurnContext, heard_at: float, detected_at: float | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        context: TurnContext,
+        heard_at: float,
+        detected_at: float | None,
+        decided_at: float | None = None,
+    ) -> None:
         self.number = number
         self.response_id = f"{context.session}-{number}"
         self.playout = Playout()
         self._context = context
         self._rounds: list[Round] = []
         self._requests = 0
-        self._times = _Times(heard_at, detected_at)
+        self._times = _Times(heard_at, detected_at, decided_at)
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._completion_tokens = 0
@@ -135,7 +144,8 @@ class Turn:
         return TurnMetrics(
             turn=self.number,
             asr_final_ms=_between(times.detected, times.heard),
-            llm_first_token_ms=_between(times.heard, times.first_token),
+            end_of_turn_ms=_between(times.heard, times.decided),
+            llm_first_token_ms=_between(times.decided or times.heard, times.first_token),
             llm_total_ms=_rounded(times.llm_ms),
             tool_ms=_rounded(times.tool_ms),
             tts_first_audio_ms=_between(voice.asked_at, voice.made_at),

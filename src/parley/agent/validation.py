@@ -17,6 +17,7 @@ from parley.errors import (
 )
 from parley.llm.history import estimate_tokens
 from parley.protocol import INPUT_SAMPLE_RATE, OUTPUT_SAMPLE_RATES, Start, Tool, encode
+from parley.turns.settings import choose_settings
 from parley.vad.segmenter import check_options as check_vad_options
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -51,6 +52,7 @@ def check_start(
         raise UnsupportedLanguageError(f"language {start.language!r}; possible are {', '.join(languages)}")
     _check_voice(start, voices)
     check_vad_options(start.vad)
+    choose_settings(start.turn, config.eagerness)
     if len(start.tools) > config.max_tools:
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
     names = [tool.name for tool in start.tools]

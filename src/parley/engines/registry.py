@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from parley.engines.base import ChatModel, Recognizer, Synthesizer
+from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
+from parley.engines.smart_turn import SmartTurnModel
 from parley.errors import ModelLoadingError
 from parley.inference import InferencePort
 
@@ -39,6 +40,14 @@ class MakeSynthesizer(Protocol):
         ...
 
 
+class MakeTurnModel(Protocol):
+    """Makes an end-of-turn model."""
+
+    def __call__(self, port: InferencePort, *, timeout_s: float) -> TurnModel:
+        """``timeout_s``: for each score (seconds)."""
+        ...
+
+
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every rail is asked and answers in the same way: only the model's name differs.
@@ -50,6 +59,9 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,
     "chatterbox": ChatterboxSpeaker,
+}
+TURN_MODELS: Mapping[str, MakeTurnModel] = {
+    "smart_turn": SmartTurnModel,
 }
 
 MakerT = TypeVar("MakerT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.config import AgentConfig
-from parley.agent.engines import Engines
+from parley.agent.config import NO_TURN_MODEL, AgentConfig
+from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming, SessionId
-from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
+from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
 from parley.inference import (
     InferencePort,
     ModelRequest,
@@ -27,6 +27,7 @@ from parley.inference import (
     text_tensor,
 )
 from parley.protocol import ServerEvent
+from parley.serving.counters import Counter
 from parley.serving.loop_thread import LoopThread
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
@@ -84,7 +85,11 @@ class AgentService:
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
         self._port = make_port(self._pb, parameters)
-        self._host = Host(make_engines(config, self._port), config, self._release)
+        unscored = Counter(
+            self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
+        )
+        engines = make_engines(config, self._port, lambda code: unscored.count(reason=code))
+        self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(_tell_failure)
 
@@ -125,19 +130,29 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
         _log.error("%s failed", task.get_name(), exc_info=error)
 
 
-def make_engines(config: AgentConfig, port: InferencePort) -> Engines:
+def make_engines(config: AgentConfig, port: InferencePort, unscored: Callable[[str], None]) -> Engines:
     """The engines that the settings name, on ``port``.
+
+    Args:
+        config: the settings.
+        port: the way to the models.
+        unscored: takes the error code of every pause that the end-of-turn model did not score.
 
     Raises:
         ModelLoadingError: there is no engine of such a name.
     """
     limits = config.deadlines
+    turn = None
+    if config.turn != NO_TURN_MODEL:
+        make_turn_model = find_engine(TURN_MODELS, config.turn)
+        turn = TurnScoring(make_turn_model(port, timeout_s=limits.turn_s + _ENGINE_MARGIN_S), unscored)
     return Engines(
         partial(
             find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
         ),
         find_engine(CHAT_MODELS, config.llm)(port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
         find_engine(SYNTHESIZERS, config.tts)(port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
+        turn,
     )
 
 

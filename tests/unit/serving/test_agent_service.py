@@ -2,6 +2,7 @@ import logging
 import threading
 from contextlib import aclosing
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -46,16 +47,18 @@ async def ask_all(engines):
 @pytest.mark.parametrize(("asr_s", "llm_s", "tts_s"), [(0.5, 0.6, 0.7), (100.0, 200.0, 300.0)])
 async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
     port = SilentPort()
-    await ask_all(make_engines(AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port))
+    await ask_all(
+        make_engines(AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print)
+    )
     margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
     for model, deadline_s in margins.items():
         assert deadline_s < port.timeouts[model] <= deadline_s + 5
 
 
-@pytest.mark.parametrize("kind", ["asr", "llm", "tts"])
+@pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(AgentConfig(**{kind: "nope"}), SilentPort())
+        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print)
 
 
 class Records(logging.Handler):
@@ -78,7 +81,7 @@ def test_a_watch_that_fails_is_not_silent():
     logger = logging.getLogger("parley.serving.agent_service")
     logger.addHandler(records)
     service = AgentService(
-        SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError),
+        SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError, MetricFamily=MagicMock()),
         Parameters("voice_agent", {"bls": "inprocess"}, environment={}),
     )
     try:

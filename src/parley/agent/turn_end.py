@@ -1,0 +1,192 @@
+"""The end of the user's turn: the policy of :mod:`parley.turns`, with its clock, its model and the audio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.engines import TurnScoring
+from parley.audio.buffer import AudioPiece
+from parley.audio.recent import RecentAudio
+from parley.errors import ParleyError
+from parley.protocol import (
+    INPUT_SAMPLE_RATE,
+    SpeechStarted,
+    SpeechStopped,
+    Transcript,
+    TurnDecision,
+)
+from parley.turns.features import SAMPLES
+from parley.turns.policy import Commit, EndOfTurn, Output, Score, Wait
+from parley.turns.settings import TurnSettings
+from parley.waiting import within
+
+_PER_MS = INPUT_SAMPLE_RATE // 1000
+_BEFORE_ONSET = 500 * _PER_MS
+"""Audio before the turn's first sound that the model hears too, as in its training."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UserTurn:
+    """What the user has said before it is the agent's turn. Times are seconds of the loop's clock."""
+
+    text: str
+    """Empty: there were no words in it."""
+    heard_at: float
+    """When its last final text was there."""
+    detected_at: float | None
+    """When its end was detected; None: unknown."""
+    decided_at: float | None = None
+    """When it was decided that it is over; None: every pause ends a turn."""
+
+
+class TurnEnd:
+    """Joins the user's utterances to turns.
+
+    Without settings every utterance is a turn. With them the policy decides: the model hears a pause while
+    its final text is still on the way, and has a deadline; without its answer the silence counts.
+
+    Args:
+        settings: how patient the session is; None: not at all.
+        language: primary language of the session.
+        scoring: the model; None: there is none.
+        deadline_s: for the model's answer.
+        name: of the session, for the log.
+        emit: tells the client what was decided.
+        commit: takes over a turn of the user that is over.
+    """
+
+    def __init__(
+        self,
+        settings: TurnSettings | None,
+        language: str,
+        scoring: TurnScoring | None,
+        *,
+        deadline_s: float,
+        name: str,
+        emit: Callable[[TurnDecision], None],
+        commit: Callable[[UserTurn], None],
+    ) -> None:
+        self._policy = None if settings is None else EndOfTurn(settings, language, scored=scoring is not None)
+        self._scoring = scoring
+        self._deadline_s = deadline_s
+        self._name = name
+        self._emit = emit
+        self._commit = commit
+        self._audio = RecentAudio(SAMPLES)
+        self._onset: int | None = None
+        self._heard_at = 0.0
+        self._detected_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._score: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hear(self, piece: AudioPiece) -> None:
+        """Take the audio that the recogniser has heard."""
+        if self._policy is not None and self._scoring is not None:
+            self._audio.append(piece)
+
+    def began(self, event: SpeechStarted) -> None:
+        """The user speaks."""
+        if self._policy is None:
+            return
+        if self._onset is None:
+            self._onset = event.at_ms * _PER_MS
+        self._stop()
+        self._obey(self._policy.began(_now()))
+
+    def paused(self, event: SpeechStopped, detected_at: float) -> None:
+        """The user is silent; the final text follows."""
+        self._detected_at = detected_at
+        if self._policy is not None:
+            silence_s = (event.detected_at_ms - event.at_ms) / 1000
+            self._stop()
+            self._obey(self._policy.paused(detected_at - silence_s, _now()))
+
+    def heard(self, event: Transcript) -> None:
+        """The final text of an utterance."""
+        self._heard_at = _now()
+        if self._policy is None:
+            self._finish(event.text.strip(), None)
+        else:
+            self._obey(self._policy.heard(event.utterance, event.text, self._heard_at))
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Decide nothing more; returns what is still ending."""
+        self._stop()
+        return set(self._tasks)
+
+    # --- doing what the policy says ---------------------------------------------------------
+
+    def _obey(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Score):
+                self._ask(output.pause)
+                continue
+            self._emit(output.decision)
+            if isinstance(output, Wait):
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_at(output.until, self._tick, output.until)
+            elif isinstance(output, Commit):
+                self._stop()
+                self._onset = None
+                self._finish(output.decision.text, _now())
+
+    def _finish(self, text: str, decided_at: float | None) -> None:
+        detected_at, self._detected_at = self._detected_at, None
+        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at))
+
+    def _tick(self, until: float) -> None:
+        self._timer = None
+        if self._policy is not None:
+            # The loop may wake a moment early.
+            self._obey(self._policy.tick(max(until, _now())))
+
+    def _stop(self) -> None:
+        """Wait neither for time nor for a score."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        score, self._score = self._score, None
+        # The task that brings the score goes on: it may be what ends the turn.
+        if score is not None and score is not asyncio.current_task():
+            score.cancel()
+
+    # --- asking the model -------------------------------------------------------------------
+
+    def _ask(self, pause: int) -> None:
+        onset = 0 if self._onset is None else self._onset
+        speech = self._audio.since(max(0, onset - _BEFORE_ONSET))
+        self._score = asyncio.create_task(self._ask_model(pause, speech), name=f"{self._name} end of turn")
+        self._tasks.add(self._score)
+        self._score.add_done_callback(self._score_ended)
+
+    async def _ask_model(self, pause: int, speech: NDArray[np.int16]) -> None:
+        probability: float | None = None
+        scoring = self._scoring
+        assert scoring is not None
+        try:
+            probability = await within(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
+        except ParleyError as error:
+            _log.warning("%s: a pause was not scored: %s", self._name, error.to_log())
+            scoring.failed(error.code)
+        except Exception:  # noqa: BLE001 - logged; the user must be answered all the same
+            _log.exception("%s: a pause was not scored", self._name)
+            scoring.failed(ParleyError.code)
+        if self._policy is not None:
+            self._obey(self._policy.scored(pause, probability, _now()))
+
+    def _score_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s: judging a pause failed", self._name, exc_info=error)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
