@@ -34,6 +34,7 @@
     ├── ToolTimeoutError                 tool_timeout         retryable
     ├── AudioDroppedError                audio_dropped        retryable
     ├── AsrFallbackError                 asr_fallback
+    ├── TtsFallbackError                 tts_fallback
     ├── VoiceDamagedError                voice_damaged
     ├── VoiceStoreError                  voice_store_failed   retryable
     │   └── VoiceStoreRefusedError       voice_store_refused
@@ -261,6 +262,12 @@ class AsrFallbackError(ParleyError):
     """A speech model failed or was late; another one transcribes the utterance, and nothing is lost."""
 
     code = "asr_fallback"
+
+
+class TtsFallbackError(ParleyError):
+    """A synthesizer failed or was late; another one speaks the rest of the answer."""
+
+    code = "tts_fallback"
 
 
 class VoiceDamagedError(ParleyError):

@@ -22,6 +22,8 @@ class Deadlines:
     """For the language model's next event."""
     tts_s: float = 10.0
     """For the synthesizer's next audio."""
+    tts_first_audio_s: float = 2.0
+    """For a synthesizer's first audio of a segment, if there is another one to replace it."""
     tool_s: float = 10.0
     """For the client's answer to a tool request."""
     turn_s: float = 0.3
@@ -44,6 +46,8 @@ class AgentConfig:
     """Name of the recogniser."""
     llm: str = "qwen3"
     tts: str = "espeak"
+    tts_fallback: tuple[str, ...] = ()
+    """Synthesizers that speak the rest of an answer, in this order, when one fails or is late."""
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
     eagerness: Eagerness = "off"
@@ -87,6 +91,7 @@ class AgentConfig:
             asr=parameters.text("asr", default.asr),
             llm=parameters.text("llm", default.llm),
             tts=parameters.text("tts", default.tts),
+            tts_fallback=parameters.names("tts_fallback", ""),
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
@@ -107,6 +112,9 @@ class AgentConfig:
                 asr_s=parameters.number("asr_deadline_s", waits.asr_s, minimum=0.1),
                 llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
                 tts_s=parameters.number("tts_deadline_s", waits.tts_s, minimum=0.1),
+                tts_first_audio_s=parameters.number(
+                    "tts_first_audio_s", waits.tts_first_audio_s, minimum=0.05
+                ),
                 tool_s=parameters.number("tool_deadline_s", waits.tool_s, minimum=0.1),
                 turn_s=parameters.number("turn_deadline_s", waits.turn_s, minimum=0.01),
                 abort_s=waits.abort_s,

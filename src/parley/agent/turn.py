@@ -18,7 +18,7 @@ from parley.agent.memory import Round, remember
 from parley.agent.playout import Heard, Playout
 from parley.agent.tools import ToolDesk
 from parley.agent.voice import Speaker, Voice
-from parley.errors import ContextTooLongError, ParleyError
+from parley.errors import ContextTooLongError, ParleyError, TtsFallbackError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta, ToolCall, ToolCalled
 from parley.protocol import (
@@ -30,6 +30,7 @@ from parley.protocol import (
     Tool,
     TurnMetrics,
 )
+from parley.tts.messages import TtsFallback
 from parley.tts.segmenter import Segmenter
 
 Emit = Callable[[ServerEvent, NDArray[np.int16] | None], None]
@@ -105,6 +106,7 @@ class Turn:
             playout=self.playout,
             emit=self._emit_audio,
             on_failure=self._lose_voice,
+            on_fallback=self._change_voice,
             config=context.config,
         )
 
@@ -253,6 +255,12 @@ class Turn:
         self._fail(error)
         if self._thinking is not None:
             self._thinking.cancel()
+
+    def _change_voice(self, fallback: TtsFallback) -> None:
+        text = (
+            f"{fallback.from_engine} ({fallback.reason}); {fallback.to_engine} speaks the rest of the answer"
+        )
+        self._emit(ErrorEvent.of(TtsFallbackError(text)))
 
     def _emit(self, event: ServerEvent) -> None:
         if not self._stopped:

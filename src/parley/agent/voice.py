@@ -17,7 +17,7 @@ from parley.audio.resample import Resampler
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError
 from parley.protocol import Audio
-from parley.tts.messages import SpeakRequest, WordMark
+from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
 from parley.waiting import each_within, try_within
 
 _NOTHING = np.zeros(0, np.int16)
@@ -71,6 +71,7 @@ class Voice:
         playout: where all that is sent is written down.
         emit: sends audio to the client.
         on_failure: is told when the synthesizer fails; no segment may be added afterwards.
+        on_fallback: is told when another synthesizer goes on in place of one that failed.
         config: lengths and deadlines.
     """
 
@@ -84,6 +85,7 @@ class Voice:
         playout: Playout,
         emit: Callable[[Audio, NDArray[np.int16]], None],
         on_failure: Callable[[ParleyError], None],
+        on_fallback: Callable[[TtsFallback], None],
         config: AgentConfig,
     ) -> None:
         self._synthesizer = synthesizer
@@ -93,6 +95,7 @@ class Voice:
         self._playout = playout
         self._emit = emit
         self._on_failure = on_failure
+        self._on_fallback = on_fallback
         self._config = config
         self._segments: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue(_MAX_SEGMENTS)
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_MAX_PIECES)
@@ -149,6 +152,8 @@ class Voice:
             language=self._speaker.language,
             exaggeration=self._speaker.exaggeration,
             guidance_weight=self._speaker.guidance_weight,
+            sample_rate=self._speaker.sample_rate,
+            utterance=self._name,
         )
         await self._pieces.put(_Piece(round_number, text, opens=True))
         limits = self._config.deadlines
@@ -158,6 +163,9 @@ class Voice:
         try:
             async with aclosing(stream):
                 async for chunk, samples in stream:
+                    if chunk.fallback is not None:
+                        self._on_fallback(chunk.fallback)
+                        continue
                     if self.made_at is None:
                         self.made_at = _now()
                     if resampler is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming, SessionId
-from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
+from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, TURN_MODELS, find_engine
 from parley.inference import (
     InferencePort,
     ModelRequest,
@@ -33,7 +33,9 @@ from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
 from parley.serving.responder import Responder
 from parley.serving.stopping import wait_for_stop
+from parley.serving.synthesizers import make_synthesizer
 from parley.serving.tensors import read_tensors
+from parley.tts.messages import TtsFallback
 
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
@@ -88,7 +90,17 @@ class AgentService:
         unscored = Counter(
             self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
         )
-        engines = make_engines(config, self._port, lambda code: unscored.count(reason=code))
+        replaced = Counter(
+            self._pb, "parley_tts_fallback_total", "Answers for which one synthesizer replaced another"
+        )
+        engines = make_engines(
+            config,
+            self._port,
+            lambda code: unscored.count(reason=code),
+            lambda event: replaced.count(
+                from_engine=event.from_engine, to_engine=event.to_engine, reason=event.reason
+            ),
+        )
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(_tell_failure)
@@ -130,16 +142,22 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
         _log.error("%s failed", task.get_name(), exc_info=error)
 
 
-def make_engines(config: AgentConfig, port: InferencePort, unscored: Callable[[str], None]) -> Engines:
+def make_engines(
+    config: AgentConfig,
+    port: InferencePort,
+    unscored: Callable[[str], None],
+    replaced: Callable[[TtsFallback], None],
+) -> Engines:
     """The engines that the settings name, on ``port``.
 
     Args:
         config: the settings.
         port: the way to the models.
         unscored: takes the error code of every pause that the end-of-turn model did not score.
+        replaced: is told when one synthesizer takes the place of another.
 
     Raises:
-        ModelLoadingError: there is no engine of such a name.
+        ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
     """
     limits = config.deadlines
     turn = None
@@ -151,7 +169,7 @@ def make_engines(config: AgentConfig, port: InferencePort, unscored: Callable[[s
             find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
         ),
         find_engine(CHAT_MODELS, config.llm)(port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
-        find_engine(SYNTHESIZERS, config.tts)(port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S),
+        make_synthesizer(config, port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
         turn,
     )
 

@@ -94,4 +94,5 @@ class SpeechChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     end_char: int = 0
     """Half-open span of the text of which something is heard in this chunk; equal: not told."""
     fallback: TtsFallback | None = None
-    """Set in a chunk without samples: from here on another engine speaks."""
+    """Set in a chunk without samples: from here on another engine speaks. Its sample rate is 0 if
+    nothing was heard before."""

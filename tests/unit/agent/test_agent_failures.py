@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
 
@@ -30,6 +31,7 @@ from parley.protocol import (
     Transcript,
     TurnMetrics,
 )
+from parley.tts.messages import SpeechChunk, TtsFallback
 
 
 async def test_a_language_model_that_fails_at_once():
@@ -222,6 +224,32 @@ async def test_a_recogniser_that_takes_another_model_says_so_and_the_conversatio
     assert (error.code, error.retryable) == ("asr_fallback", False)
     assert error.message == "first (overloaded); second transcribes this utterance"
     assert call.outlet.of(Transcript)[-1].text == "hello"
+
+
+async def test_a_synthesizer_that_is_replaced_says_so_and_the_answer_goes_on():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("One sentence. And a second one."))
+    speak = call.synthesizer.speak
+    first = TtsFallback(from_engine="first", to_engine="second", reason="deadline_exceeded")
+
+    async def replaced(request):
+        if not call.synthesizer.requests:
+            yield SpeechChunk(sample_rate=0, offset=0, fallback=first), np.zeros(0, np.int16)
+        async for piece in speak(request):
+            yield piece
+
+    call.synthesizer.speak = replaced
+    await call.start()
+    done = await call.wait_for(ResponseDone)
+    await call.end()
+    (error,) = call.outlet.of(ErrorEvent)
+    assert (error.code, error.retryable) == ("tts_fallback", False)
+    assert error.message == "first (deadline_exceeded); second speaks the rest of the answer"
+    assert done.audio_ms > 0
+    requests = call.synthesizer.requests
+    assert len({request.utterance for request in requests}) == 1
+    assert all(request.utterance and request.sample_rate == 22_050 for request in requests)
 
 
 async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():

@@ -48,7 +48,9 @@ async def ask_all(engines):
 async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
     port = SilentPort()
     await ask_all(
-        make_engines(AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print)
+        make_engines(
+            AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print, print
+        )
     )
     margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
     for model, deadline_s in margins.items():
@@ -58,7 +60,25 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print)
+        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print, print)
+
+
+def test_a_synthesizer_that_is_named_twice():
+    config = AgentConfig(tts="espeak", tts_fallback=("chatterbox", "espeak"))
+    with pytest.raises(ModelLoadingError, match="twice"):
+        make_engines(config, SilentPort(), print, print)
+
+
+async def test_synthesizers_replace_each_other():
+    port, told = SilentPort(), []
+    config = AgentConfig(tts="chatterbox", tts_fallback=("espeak",))
+    synthesizer = make_engines(config, port, print, told.append).synthesizer
+    with pytest.raises(InferenceError):
+        _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hello"))]
+    assert {"chatterbox", "espeak"} <= set(port.timeouts)
+    assert [(event.from_engine, event.to_engine, event.reason) for event in told] == [
+        ("chatterbox", "espeak", "inference_failed")
+    ]
 
 
 class Records(logging.Handler):
