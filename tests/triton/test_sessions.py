@@ -141,6 +141,7 @@ async def test_events_end_with_closed_and_both_requests_with_final(line):
         (encode(Start(output_sample_rate=44_100)), "unsupported_sample_rate"),
         (encode(Start(voice="nobody")), "unsupported_voice"),
         (encode(Start(language="xx")), "unsupported_language"),
+        (encode(Start(phrases=["€"])), "invalid_message"),
         (encode(Control(action="mute")), "invalid_message"),
     ],
 )
@@ -168,6 +169,18 @@ async def test_bad_input_does_not_end_the_session(line, content, code):
     await line.until(lambda: line.finals("bad"))
     assert (await line.end()).reason == "ended"
     assert codes(line.events()) == [code]
+
+
+async def test_the_longest_id_and_phrases(strict):
+    opened = await Line.open(strict.endpoints.grpc, "i" * 128)
+    try:
+        await opened.start(Start(phrases=["Ljubljana", "Jane Doe"], phrase_weight=3.0))
+        await opened.send("chunk", audio=CHUNK)
+        await opened.until(lambda: opened.finals("chunk"))
+        assert (await opened.end()).reason == "ended"
+        assert codes(opened.events()) == []
+    finally:
+        await opened.close()
 
 
 async def test_start_twice(line):
