@@ -29,8 +29,7 @@ def write_small_published(folder: Path, variant: Variant, *, seed: int = 0) -> P
     """
     files = FILES[variant]
     write_small_t3(folder, variant, seed=seed)
-    s3gen = small_s3gen(meanflow=variant == "turbo", seed=seed)
-    s3gen |= small_listeners(dense_layers=_DENSE_LAYERS, seed=seed)
+    s3gen = small_whole_s3gen(meanflow=variant == "turbo", seed=seed)
     written = folder / FILES["original"].voice_encoder[0]
     _write(load_file(written), folder / files.voice_encoder[0])
     if written.name != files.voice_encoder[0]:
@@ -40,6 +39,12 @@ def write_small_published(folder: Path, variant: Variant, *, seed: int = 0) -> P
         small_conditionals(prompt=60, t3_prompt=375 if variant == "turbo" else 150), folder / CONDITIONALS
     )
     return folder
+
+
+def small_whole_s3gen(*, meanflow: bool, seed: int = 0) -> dict[str, torch.Tensor]:
+    """All tensors of S3Gen, as small as upstream's code allows."""
+    made = small_s3gen(meanflow=meanflow, seed=seed)
+    return made | small_listeners(dense_layers=_DENSE_LAYERS, seed=seed)
 
 
 def small_conditionals(*, prompt: int, t3_prompt: int, seed: int = 0) -> dict[str, dict[str, object]]:

@@ -6,7 +6,6 @@ models are held against, token for token, by the tests of ``tests/unit/tts/t3``.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import types
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from chatterbox_export import upstream_models
 from chatterbox_export.small_t3 import write_small_t3
 from chatterbox_export.t3_reference import Draw, Reference
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
@@ -32,65 +32,17 @@ TEXTS = ["hello there - it's 5:30, isn't it", "The rain;  in Spain...", "Well â€
 def upstream():
     return types.SimpleNamespace(
         t3=importlib.import_module("chatterbox.models.t3.t3"),
-        config=importlib.import_module("chatterbox.models.t3.modules.t3_config"),
         cond=importlib.import_module("chatterbox.models.t3.modules.cond_enc"),
-        sizes=importlib.import_module("chatterbox.models.t3.llama_configs"),
     )
 
 
-def load(upstream, checkpoint, shape, monkeypatch):
-    """Upstream's model with the checkpoint's weights, every one of them."""
-    sizes = upstream.sizes
-    monkeypatch.setitem(
-        sizes.LLAMA_CONFIGS,
-        "Llama_520M",
-        dict(
-            sizes.LLAMA_520M_CONFIG_DICT,
-            hidden_size=shape.width,
-            intermediate_size=shape.inner,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.heads,
-        ),
-    )
-    monkeypatch.setitem(
-        sizes.LLAMA_CONFIGS,
-        "GPT2_medium",
-        dict(
-            sizes.GPT2_MEDIUM_CONFIG,
-            vocab_size=8,
-            n_embd=shape.width,
-            hidden_size=shape.width,
-            n_head=shape.heads,
-            n_layer=shape.layers,
-        ),
-    )
-    small = functools.partial(
-        upstream.cond.Perceiver, pre_attention_query_size=shape.width, embedding_dim=shape.width
-    )
-    monkeypatch.setattr(upstream.cond, "Perceiver", small)
-    settings = upstream.config.T3Config(text_tokens_dict_size=shape.text_vocabulary)
-    if shape.variant == "turbo":
-        # As ChatterboxTurboTTS.from_local sets them.
-        settings.llama_config_name = "GPT2_medium"
-        settings.speech_tokens_dict_size = 6563
-        settings.input_pos_emb = None
-        settings.speech_cond_prompt_len = 375
-        settings.use_perceiver_resampler = False
-        settings.emotion_adv = False
-    model = upstream.t3.T3(settings)
-    model.load_state_dict(load_file(checkpoint))
-    if shape.variant == "turbo":
-        del model.tfmr.wte
-    return model.eval()
-
-
-@pytest.fixture(params=["original", "multilingual", "turbo"])
-def both(request, upstream, tmp_path_factory, monkeypatch):
+@pytest.fixture(scope="module", params=["original", "multilingual", "turbo"])
+def both(request, tmp_path_factory):
     folder = write_small_t3(tmp_path_factory.mktemp("t3"), request.param, seed=5)
     checkpoint = find_checkpoint(folder)
     shape = read_shape(checkpoint)
-    theirs = load(upstream, checkpoint, shape, monkeypatch)
+    tensors = load_file(checkpoint)
+    theirs = upstream_models.fill(upstream_models.t3(shape, tensors), tensors)
     return types.SimpleNamespace(
         folder=folder,
         shape=shape,

@@ -85,6 +85,7 @@ def test_all_files_that_are_wanted_come_whole(person):
     assert not (folder / "README.md").exists()
     assert person.leftovers() == []
     assert person.notes == []
+    assert json.loads((folder / ".source.json").read_text()) == {"repository": REPOSITORY, "commit": COMMIT}
 
 
 def test_what_is_there_is_not_fetched_again(person):
