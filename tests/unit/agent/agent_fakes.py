@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.engines import Engines
+from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming
 from parley.asr.messages import (
     AsrEvent,
@@ -261,6 +261,29 @@ class FakeSynthesizer:
         return marks
 
 
+class FakeTurnModel:
+    """Gives the prepared scores in order; an exception is raised in its place."""
+
+    def __init__(self) -> None:
+        self.scores: deque[float | Exception] = deque()
+        self.otherwise = 0.9
+        self.takes_s = 0.01
+        self.heard: list[NDArray[np.int16]] = []
+        self.running = 0
+
+    async def score(self, speech: NDArray[np.int16]) -> float:
+        self.heard.append(speech)
+        self.running += 1
+        try:
+            await asyncio.sleep(self.takes_s)
+        finally:
+            self.running -= 1
+        score = self.scores.popleft() if self.scores else self.otherwise
+        if isinstance(score, Exception):
+            raise score
+        return score
+
+
 @dataclass
 class Sent:
     """One event as the client got it."""
@@ -343,6 +366,8 @@ class FakeCall:
         self.rail = FakeRail()
         self.chat = FakeChat()
         self.synthesizer = FakeSynthesizer()
+        self.turn_model = FakeTurnModel()
+        self.unscored: list[str] = []
         self.released: list[str | int] = []
         self.ends: list[FakeOutlet] = []
         self.release_takes_s = 0.0
@@ -350,9 +375,9 @@ class FakeCall:
         self.id = session_id
         self.began = 0.0
         self._microphone: asyncio.Task[None] | None = None
-        self.host = Host(
-            Engines(self.rail, self.chat, self.synthesizer), config or AgentConfig(), self._release
-        )
+        scoring = TurnScoring(self.turn_model, self.unscored.append)
+        engines = Engines(self.rail, self.chat, self.synthesizer, scoring)
+        self.host = Host(engines, config or AgentConfig(), self._release)
 
     async def _release(self, session_id: str | int, request_id: str) -> None:
         self.released.append(session_id)
@@ -426,5 +451,6 @@ class FakeCall:
         assert not problems, problems
         assert not self.chat.running
         assert not self.synthesizer.running
+        assert not self.turn_model.running
         assert all(stream.closed for stream in self.rail.streams if stream.opened)
         assert len(self.host) == 0

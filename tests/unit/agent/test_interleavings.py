@@ -46,7 +46,7 @@ def speech(rng: random.Random) -> list:
     while at < 9_000:
         number += 1
         end = at + rng.randint(120, 900)
-        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome"))
+        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome", "and then"))
         events += utterance(number, at, end, text)
         at = end + rng.choice((320, 400, 700, 1_500, 3_000))
     return events
@@ -67,7 +67,12 @@ def answer(rng: random.Random) -> list:
 
 def prepare(rng: random.Random) -> FakeCall:
     deadlines = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=20.0, asr_outage_s=3.0)
-    call = FakeCall(AgentConfig(deadlines=deadlines, lead_ms=rng.choice((100, 500))))
+    eagerness = rng.choice(("off", "eager", "normal", "patient"))
+    call = FakeCall(AgentConfig(deadlines=deadlines, lead_ms=rng.choice((100, 500)), eagerness=eagerness))
+    call.turn_model.takes_s = rng.choice((0.0, 0.05, 1.0))
+    call.turn_model.scores += [
+        rng.choice((rng.random(), rng.random(), InferenceError("x"), RuntimeError("x"))) for _ in range(20)
+    ]
     call.rail.script.extend(speech(rng))
     call.rail.push_s = rng.choice((0.001, 0.005, 0.15))
     call.chat.answers += [answer(rng) for _ in range(20)]

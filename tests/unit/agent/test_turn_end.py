@@ -1,0 +1,246 @@
+"""When the user's turn is over: pauses inside sentences, and models that do not answer."""
+
+from __future__ import annotations
+
+import pytest
+from agent_fakes import FakeCall, says
+
+from parley.agent.config import AgentConfig
+from parley.errors import InferenceError, ModelUnavailableError
+from parley.protocol import (
+    AgentState,
+    Control,
+    Interrupted,
+    SpeechStarted,
+    Start,
+    Transcript,
+    TurnDecision,
+    TurnMetrics,
+    TurnOptions,
+)
+
+NORMAL = Start(turn=TurnOptions(eagerness="normal"))
+STORY = "Once there was a robot in a house by the sea, and it was happy. It waved at all the boats."
+
+
+def decisions(call):
+    return [(event.decision, event.reason) for event in call.outlet.of(TurnDecision)]
+
+
+async def answered(call: FakeCall, start: Start = NORMAL, *, turns: int = 1) -> FakeCall:
+    """The call after so many turns of the agent."""
+    await call.start(start)
+    await call.wait_for(TurnMetrics, turns)
+    await call.end()
+    return call
+
+
+async def test_a_pause_inside_a_sentence_is_not_the_end_of_a_turn():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
+    await answered(call)
+    assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
+    assert len(call.chat.requests) == 1
+    assert decisions(call) == [
+        ("wait", "text_unfinished"),
+        ("resume", "spoke_again"),
+        ("commit", "sounds_complete"),
+    ]
+    assert call.outlet.finals == ["set a timer for", "ten minutes"]
+    assert call.outlet.of(Interrupted) == []
+    assert call.outlet.states == ["listening", "processing", "speaking", "listening"]
+
+
+async def test_with_the_setting_off_every_pause_is_the_end_of_a_turn():
+    call = FakeCall(AgentConfig(eagerness="normal"))
+    call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
+    await answered(call, Start(turn=TurnOptions(eagerness="off")), turns=2)
+    assert len(call.chat.requests) == 2
+    assert decisions(call) == []
+    assert call.turn_model.heard == []
+    assert call.outlet.of(TurnMetrics)[0].end_of_turn_ms is None
+
+
+async def test_the_server_s_choice_counts_where_the_client_makes_none():
+    call = FakeCall(AgentConfig(eagerness="patient"))
+    call.hears((200, 1_000, "hello there"))
+    await answered(call, Start())
+    assert decisions(call) == [("wait", "sounds_complete"), ("commit", "waited")]
+    assert call.outlet.of(TurnDecision)[0].needed_ms == 800
+
+
+async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    await answered(call)
+    (commit,) = call.outlet.of(TurnDecision)
+    assert (commit.decision, commit.reason, commit.text) == ("commit", "sounds_complete", "what time is it")
+    assert (commit.probability, commit.utterance, commit.needed_ms) == (0.9, 1, 0)
+    final = next(event for event in call.outlet.of(Transcript) if event.is_final)
+    assert call.at_ms(commit) == pytest.approx(call.at_ms(final) + 10)
+    (metrics,) = call.outlet.of(TurnMetrics)
+    # As without a decision: 1300 ms of audio are complete in the chunk of 1320 ms; one push takes 5 ms.
+    assert metrics.asr_final_ms == 25
+    assert metrics.end_of_turn_ms == 10
+    assert metrics.llm_first_token_ms == 20
+
+
+async def test_what_sounds_incomplete_is_waited_for():
+    call = FakeCall()
+    call.turn_model.scores.append(0.0)
+    call.hears((200, 1_000, "set a timer"))
+    await answered(call)
+    wait, commit = call.outlet.of(TurnDecision)
+    assert (wait.decision, wait.reason, wait.needed_ms) == ("wait", "sounds_incomplete", 1_500)
+    assert (commit.decision, commit.reason) == ("commit", "waited")
+    # Silence is counted from the end of speech, which was heard one chunk after it was said.
+    assert call.at_ms(commit) == pytest.approx(1_000 + 1_500, abs=25)
+    assert commit.silence_ms == 1_500
+    states = [sent.event.state for sent in call.outlet.sent if isinstance(sent.event, AgentState)]
+    assert states[:2] == ["listening", "processing"]
+
+
+async def test_the_limit_ends_every_pause():
+    call = FakeCall()
+    call.turn_model.scores.append(0.0)
+    call.hears((200, 1_000, "and then"))
+    await answered(call, Start(turn=TurnOptions(eagerness="patient", limit_ms=700)))
+    assert decisions(call) == [("wait", "text_unfinished"), ("commit", "silence_limit")]
+    assert call.at_ms(call.outlet.of(TurnDecision)[1]) == pytest.approx(1_700, abs=25)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ModelUnavailableError("gone"), "model_unavailable"),
+        (InferenceError("broken"), "inference_failed"),
+        (RuntimeError("unexpected"), "internal_error"),
+    ],
+)
+async def test_without_a_score_the_silence_counts(failure, code):
+    call = FakeCall()
+    call.turn_model.scores.append(failure)
+    call.hears((200, 1_000, "what time is it"))
+    await answered(call)
+    assert decisions(call) == [("commit", "not_scored")]
+    assert call.unscored == [code]
+    assert call.outlet.codes == []
+    assert call.chat.prompt()[1:] == [("user", "what time is it")]
+
+
+async def test_a_late_score_is_not_waited_for():
+    call = FakeCall()
+    call.turn_model.takes_s = 30
+    call.hears((200, 1_000, "what time is it"))
+    await answered(call)
+    (commit,) = call.outlet.of(TurnDecision)
+    assert commit.reason == "not_scored"
+    assert call.at_ms(commit) == pytest.approx(1_325 + 300)
+    assert call.unscored == ["deadline_exceeded"]
+
+
+async def test_words_count_without_a_score_too():
+    call = FakeCall()
+    call.turn_model.scores += [InferenceError("x"), InferenceError("x")]
+    call.hears((200, 1_000, "my phone number is five five"), (2_500, 3_000, "five one two three four"))
+    await answered(call)
+    assert decisions(call) == [
+        ("wait", "text_unfinished"),
+        ("resume", "spoke_again"),
+        ("commit", "not_scored"),
+    ]
+    assert call.outlet.of(TurnDecision)[0].cue == "digits"
+    assert call.chat.prompt()[1:] == [("user", "my phone number is five five five one two three four")]
+
+
+async def test_the_model_hears_the_turn_so_far_with_the_silence_after_it():
+    call = FakeCall()
+    call.hears((1_000, 2_000, "set a timer for"), (3_000, 4_000, "ten minutes"))
+    await answered(call)
+    first, second = (len(speech) / 16 for speech in call.turn_model.heard)
+    # From half a second before the first sound to the end of the pause, which is noticed in windows of 32 ms.
+    assert first == pytest.approx(500 + 1_000 + 300, abs=40)
+    assert second == pytest.approx(500 + 3_000 + 300, abs=40)
+
+
+async def test_the_model_hears_eight_seconds_at_most():
+    call = FakeCall()
+    call.hears((1_000, 12_000, "hello"))
+    await answered(call)
+    assert [len(speech) for speech in call.turn_model.heard] == [8 * 16_000]
+
+
+async def test_the_agent_is_interrupted_as_ever():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (3_000, 3_500, "stop"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    await answered(call, turns=2)
+    (cut,) = call.outlet.of(Interrupted)
+    assert call.at_ms(cut) == pytest.approx(call.at_ms(call.outlet.of(SpeechStarted)[1]))
+    assert 0 < len(cut.spoken_text) < len(STORY)
+    assert call.chat.prompt()[1:] == [
+        ("user", "tell me a story"),
+        ("assistant", f"{cut.spoken_text}…"),
+        ("user", "stop"),
+    ]
+
+
+async def test_who_goes_on_after_the_turn_was_committed_interrupts_and_is_understood_as_a_whole():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer"), (1_300, 2_000, "for ten minutes"))
+    await answered(call, turns=2)
+    assert decisions(call) == [("commit", "sounds_complete"), ("commit", "sounds_complete")]
+    assert len(call.outlet.of(Interrupted)) == 1
+    assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
+
+
+async def test_noise_in_the_pause_does_not_lose_what_was_said():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer for"), (1_700, 1_900, ""))
+    await answered(call)
+    commit = call.outlet.of(TurnDecision)[-1]
+    assert (commit.decision, commit.text) == ("commit", "set a timer for")
+    assert call.at_ms(commit) == pytest.approx(1_000 + 2_000, abs=25)
+
+
+async def test_noise_alone_is_no_turn():
+    call = FakeCall()
+    call.hears((200, 1_000, ""))
+    await call.start(NORMAL)
+    await call.wait_for(TurnDecision)
+    await call.until(5_000)
+    await call.end()
+    assert decisions(call) == [("commit", "no_words")]
+    assert call.chat.requests == []
+
+
+@pytest.mark.parametrize("at_ms", [1_326, 1_700])
+async def test_a_call_may_end_while_a_pause_is_scored_or_waited_for(at_ms):
+    call = FakeCall()
+    call.turn_model.takes_s = 0.2
+    call.hears((200, 1_000, "set a timer for"))
+    await call.start(NORMAL)
+    await call.until(at_ms)
+    assert bool(call.turn_model.running) == (at_ms < 1_500)
+    call.send(Control(action="hangup"))
+    await call.hang_up()
+    await call.check_nothing_left()
+    assert call.chat.requests == []
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        b'{"type":"start","turn":{"threshold":0}}',
+        b'{"type":"start","turn":{"limit_ms":-1}}',
+        b'{"type":"start","turn":{"eagerness":"hasty"}}',
+        b'{"type":"start","turn":{"eagerness":"off","limit_ms":5}}',
+        b'{"type":"start","turn":{"patience":1}}',
+    ],
+)
+async def test_settings_that_make_no_sense_are_refused(turn):
+    call = FakeCall()
+    await call.start(turn, microphone=False)
+    assert call.outlet.codes == ["invalid_message"]
+    assert call.outlet.reason == "failed"
+    await call.check_nothing_left()

@@ -1,0 +1,42 @@
+"""The last seconds of a stream."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.audio.buffer import AudioPiece
+from parley.audio.recent import RecentAudio
+
+CAPACITY = 50
+
+
+def piece(start, length):
+    """Samples whose value is their position."""
+    return AudioPiece(np.arange(start, start + length, dtype=np.int16), start, 0.0)
+
+
+@given(st.lists(st.integers(1, 30), max_size=30), st.integers(0, 1000))
+def test_what_was_heard_last_is_kept(lengths, position):
+    recent = RecentAudio(CAPACITY)
+    end = 0
+    for length in lengths:
+        recent.append(piece(end, length))
+        end += length
+        assert len(recent) < CAPACITY + 30
+    first = max(position, end - CAPACITY, 0)
+    assert recent.since(position).tolist() == list(range(first, end))
+
+
+def test_a_gap_makes_it_forget_what_came_before():
+    recent = RecentAudio(CAPACITY)
+    recent.append(piece(0, 20))
+    recent.append(piece(25, 10))
+    assert recent.since(0).tolist() == list(range(25, 35))
+
+
+def test_one_long_piece_is_cut():
+    recent = RecentAudio(CAPACITY)
+    recent.append(piece(0, 500))
+    assert recent.since(0).tolist() == list(range(450, 500))
