@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[4] / "build")]
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "serving"), str(_HERE.parents[3] / "build")]
 
 
 @pytest.fixture(scope="session", autouse=True)
