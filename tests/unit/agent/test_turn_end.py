@@ -170,6 +170,18 @@ async def test_the_model_hears_eight_seconds_at_most():
     assert [len(speech) for speech in call.turn_model.heard] == [8 * 16_000]
 
 
+async def test_of_a_turn_that_is_over_nothing_is_kept():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello there"), (4_000, 5_000, "what time is it"))
+    await call.start(NORMAL)
+    session = call.host._sessions["call"]
+    await call.wait_for(TurnMetrics, 2)
+    assert not session._turn_end.close()
+    await call.end()
+    second = len(call.turn_model.heard[1]) / 16
+    assert second == pytest.approx(500 + 1_000 + 300, abs=40)
+
+
 async def test_the_agent_is_interrupted_as_ever():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"), (3_000, 3_500, "stop"))
