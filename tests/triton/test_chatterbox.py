@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import uuid
 from contextlib import aclosing
 
 import numpy as np
 import psutil
 import pytest
+from chatterbox_weights import write_weights
 from leftovers import ANY_PORTS, leftovers
 
 from parley.engines.chatterbox import ChatterboxSpeaker
@@ -25,13 +25,9 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.launcher.options import ROOT
 from parley.serving.loopback import LoopbackPort
 from parley.tts.clicks import clicks
 from parley.tts.messages import MoreText, SpeakRequest
-from parley.tts.voices.kept import ObjectVoiceStore
-from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 TEXT = "The train leaves at 7:30, and the ticket costs $5."
 SESSIONS = 16
@@ -44,39 +40,15 @@ LIMITS = {
 }
 
 
-async def write_weights(folder):
-    sys.path.insert(0, str(ROOT / "build"))
-    from chatterbox_export.small_s3gen import write_small_s3gen
-    from chatterbox_export.small_t3 import write_small_t3
-
-    write_small_t3(folder)
-    write_small_s3gen(folder)
-    voices = ObjectVoiceStore(FolderObjects(folder / "voices", MAX_VOICE_BYTES))
-    for seed, name in enumerate(("default", "other")):
-        noise = np.random.default_rng(seed)
-        await voices.put(
-            Voice(
-                name,
-                noise.standard_normal(256, np.float32),
-                noise.integers(0, 6561, 60, np.int32),
-                noise.standard_normal(192, np.float32),
-                noise.integers(0, 6561, 50, np.int32),
-                noise.standard_normal((100, 80), np.float32),
-            )
-        )
-    return folder
-
-
 @pytest.fixture(scope="module")
 def chatterbox_server(tmp_path_factory):
     """A server with the three models."""
     folder = tmp_path_factory.mktemp("chatterbox")
-    weights = asyncio.run(write_weights(folder / "weights"))
+    weights = write_weights(folder / "weights")
     options = ServerOptions(
         state_dir=folder / "state",
         load_models=("t3", "s3gen", "chatterbox"),
-        environment=LIMITS
-        | {f"PARLEY_WEIGHTS_{name}": str(weights) for name in ("T3", "S3GEN", "CHATTERBOX")},
+        environment=LIMITS | weights,
         **ANY_PORTS,
     )
     running = EmbeddedServer(options)

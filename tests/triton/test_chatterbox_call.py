@@ -1,0 +1,88 @@
+"""Conversations that are spoken by Chatterbox, and by espeak where it fails."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import numpy as np
+import pytest
+from chatterbox_weights import write_weights
+from leftovers import ANY_PORTS, leftovers
+
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+from parley.protocol import ErrorEvent, ResponseText, TurnMetrics
+from parley_client import AgentAudio, connect
+from parley_client.audio.files import read_speech
+
+CLIPS = ROOT / "tests/data/conversation"
+COUNTED = "parley_tts_fallback_total"
+
+
+@pytest.fixture(scope="module")
+def talking_server(tmp_path_factory):
+    """The whole cpu profile, with Chatterbox as its voice."""
+    folder = tmp_path_factory.mktemp("call")
+    options = ServerOptions(
+        state_dir=folder / "state",
+        environment=write_weights(folder / "weights")
+        | {
+            "PARLEY_VOICE_AGENT_TTS": "chatterbox",
+            "PARLEY_VOICE_AGENT_TTS_FALLBACK": "espeak",
+            # Two cores are shared by all models.
+            "PARLEY_VOICE_AGENT_TTS_FIRST_AUDIO_S": "10",
+            "PARLEY_VOICE_AGENT_TTS_DEADLINE_S": "25",
+        },
+        **ANY_PORTS,
+    )
+    running = EmbeddedServer(options)
+    with running:
+        session = running.pid
+        yield running
+    assert leftovers(session, running.shm_prefix) == ([], [])
+
+
+async def one_turn(server, voice):
+    """Say hello; the answer's text, the words that came with its audio, its samples and all errors."""
+    clip = CLIPS / "01-hello.wav"
+    speech = np.append(read_speech(clip), np.zeros(16_000, np.int16))
+    text, words, samples, errors = "", [], [], []
+    async with connect(server.endpoints.grpc, voice=voice) as call:
+        for start in range(0, len(speech), 1_600):
+            await call.send_audio(speech[start : start + 1_600])
+        async for event in call:
+            if isinstance(event, ResponseText):
+                text += event.text
+            elif isinstance(event, AgentAudio):
+                words += event.text.split()
+                samples.append(event.samples)
+            elif isinstance(event, ErrorEvent):
+                errors.append(event.code)
+            elif isinstance(event, TurnMetrics):
+                break
+    return text, words, np.concatenate(samples), errors
+
+
+def counted(server):
+    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return [line for line in lines if line.startswith(COUNTED)]
+
+
+async def test_chatterbox_speaks(talking_server):
+    text, words, samples, errors = await one_turn(talking_server, None)
+    assert errors == []
+    assert words == text.split()
+    assert len(samples) > 22_050
+    assert counted(talking_server) == []
+
+
+async def test_espeak_speaks_where_chatterbox_fails(talking_server):
+    text, words, samples, errors = await one_turn(talking_server, "nobody")
+    assert errors == ["tts_fallback"]
+    assert words == text.split()
+    assert len(samples) > 8_000
+    (line,) = counted(talking_server)
+    assert 'reason="unsupported_voice"' in line
+    assert 'from_engine="chatterbox"' in line
+    assert line.endswith(" 1")
