@@ -94,8 +94,12 @@ class RequestLoop:
         while self._tasks:
             await asyncio.sleep(self._poll_cancelled_s)
             for task, responder in tuple(self._tasks.items()):
-                if responder.cancelled:
-                    responder.finish()  # nobody is there to read an error
+                try:
+                    if responder.cancelled:
+                        responder.finish()  # nobody is there to read an error
+                        task.cancel()
+                except Exception:  # noqa: BLE001 - logged; the other callers are still to be looked for
+                    _log.exception("a caller could not be asked about: its request is ended")
                     task.cancel()
 
     async def _end_all(self, release: Callable[[], Awaitable[None]] | None, patience_s: float) -> None:

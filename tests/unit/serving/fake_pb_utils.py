@@ -69,6 +69,8 @@ class ResponseSender:
             self.final.set()
 
     def is_cancelled(self):
+        if isinstance(self.gone, Exception):
+            raise self.gone
         return self.gone
 
 

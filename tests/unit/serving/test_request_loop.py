@@ -87,6 +87,23 @@ def test_work_for_absent_callers_is_cancelled(start):
     assert ended(request) == [("final",)]
 
 
+def test_a_caller_that_cannot_be_asked_about_does_not_keep_the_others(start, caplog):
+    cancelled = threading.Semaphore(0)
+
+    async def handler(responder, inputs):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.release()
+
+    broken, gone = Request(DATA, "broken"), Request(DATA, "gone")
+    broken.sender.gone, gone.sender.gone = LookupError("no such request"), True
+    start(handler, poll_cancelled_s=0.001).submit([broken, gone])
+    assert all(cancelled.acquire(timeout=5) for _ in range(2))
+    assert ended(gone) == [("final",)]
+    assert "no such request" in caplog.text
+
+
 def test_close_ends_what_is_running_then_releases(pb_utils):
     order = []
 
