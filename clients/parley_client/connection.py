@@ -44,6 +44,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         phrase_weight: How much they are favoured, 0 to 10.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
+        turn: When a pause ends the user's turn; None: the server's choice.
         retry: How opening is repeated after a failure that may pass.
         deadlines: Limits of every wait.
         bounds: Limits of the queues.
@@ -71,6 +72,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         phrase_weight: float = 1.0,
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
+        turn: protocol.TurnOptions | None = None,
         retry: Backoff | None = None,
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
@@ -91,6 +93,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             phrase_weight=phrase_weight,
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),
+            turn=turn or protocol.TurnOptions(),
         )
         self._retry = retry or Backoff()
         self._deadlines = deadlines or Deadlines()

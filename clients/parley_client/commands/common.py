@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from parley.protocol import OUTPUT_SAMPLE_RATES
+from parley.protocol import OUTPUT_SAMPLE_RATES, TurnOptions
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.connection import DEFAULT_SERVER, connect
 from parley_client.demo_tools import DEMO_TOOLS
@@ -63,6 +63,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
     )
     group.add_argument(
+        "--eagerness",
+        choices=("eager", "normal", "patient", "off"),
+        help="how soon a pause counts as the end of what is said; off: at once (default: the server's)",
+    )
+    group.add_argument(
         "--output-rate",
         type=int,
         choices=OUTPUT_SAMPLE_RATES,
@@ -111,6 +116,7 @@ def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> con
         "guidance_weight": args.guidance,
         "language": args.language,
         "phrases": args.phrase,
+        "turn": TurnOptions(eagerness=args.eagerness),
         "output_sample_rate": args.output_rate,
         "retry": Backoff(attempts=3),
         "deadlines": Deadlines(connect_s=args.timeout),

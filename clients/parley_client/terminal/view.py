@@ -80,11 +80,8 @@ class CallView:
                 self._line("bold green", "agent", f"[yellow]interrupted; heard of it:[/] {heard}")
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._flush_answer()
-            case protocol.ErrorEvent():
-                again = ", may pass" if event.retryable else ""
-                self._line("bold red", "error", f"{escape(event.message)} [dim]({event.code}{again})[/]")
-            case protocol.Closed():
-                self._line("dim", "", f"[dim]call closed: {event.reason}[/]")
+            case protocol.TurnDecision(decision="wait") | protocol.ErrorEvent() | protocol.Closed():
+                self._line(*_remark(event))
             case _:
                 pass
         self._refresh()
@@ -115,6 +112,17 @@ class CallView:
         elif self._answer:
             status.append(f"agent: {self._answer.strip()}", "green")
         self._live.update(status)
+
+
+def _remark(event: protocol.TurnDecision | protocol.ErrorEvent | protocol.Closed) -> tuple[str, str, str]:
+    """The style, the speaker and the text of a line about the call itself."""
+    if isinstance(event, protocol.TurnDecision):
+        words = f" “{event.cue_words}”" if event.cue_words else ""
+        return "dim", "", f"[dim]waits for more: {event.reason}{escape(words)}[/]"
+    if isinstance(event, protocol.Closed):
+        return "dim", "", f"[dim]call closed: {event.reason}[/]"
+    again = ", may pass" if event.retryable else ""
+    return "bold red", "error", f"{escape(event.message)} [dim]({event.code}{again})[/]"
 
 
 def _arguments(arguments: dict[str, Any]) -> str:

@@ -296,6 +296,10 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
                 protocol.ToolRequest(turn=1, call_id="c", name="add", arguments={"a": 1, "b": "x"}),
                 protocol.ResponseText(turn=1, response_id="r", text="It is long"),
                 protocol.Interrupted(turn=1, response_id="r", played_ms=4, spoken_text="It is"),
+                protocol.TurnDecision(
+                    utterance=2, decision="wait", reason="text_unfinished", text="and", cue_words="and"
+                ),
+                protocol.TurnDecision(utterance=2, decision="commit", reason="waited", text="and"),
                 protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
                 protocol.Closed(reason="ended"),
             ]
@@ -312,9 +316,10 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
         "4.00s agent All right.",
         '4.00s tool add(a=1, b="x")',
         "6.00s agent interrupted; heard of it: It is",
-        "7.00s error full (overloaded, may pass)",
-        "8.00s call closed: ended",
-        f"8.00s add → {json.dumps({'sum': 3})}",
+        "7.00s waits for more: text_unfinished “and”",
+        "9.00s error full (overloaded, may pass)",
+        "10.00s call closed: ended",
+        f"10.00s add → {json.dumps({'sum': 3})}",
     ]
 
 
