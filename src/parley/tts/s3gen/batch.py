@@ -20,6 +20,7 @@ from torch import Tensor
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, LOOKAHEAD
 from parley.tts.s3gen.estimator import MEL_BANDS
 from parley.tts.s3gen.past import ALWAYS, NEVER, Past, PastBatch, side_by_side
+from parley.tts.s3gen.workspace import Workspace
 
 _ANY_CHUNK = 1 << 40  # of queries in the padding: they see everything, so that no attention is empty
 
@@ -91,7 +92,7 @@ class FlowBatch:
     lengths: Tensor
     """Tokens of each row without padding and look-ahead, i64 ``[B]``."""
     masks: tuple[Tensor, Tensor, Tensor]
-    """What tokens, frames and the estimator's frames may see: bool ``[B, 1, queries, past + queries]``."""
+    """Of tokens, frames and the estimator's frames: ``[B, 1, queries, past + queries]``, 0 or -inf."""
     speakers: Tensor
     """``[B, 192]``."""
     prompts: Tensor
@@ -108,8 +109,23 @@ class Padding:
     past: Callable[[int], int] = lambda frames: frames
 
 
-def pack(rows: Sequence[FlowRow], empty: Past, padding: Padding = Padding()) -> FlowBatch:
-    """Put rows side by side, where ``empty``, a past of no tokens, is."""
+def pack(
+    rows: Sequence[FlowRow],
+    empty: Past,
+    workspace: Workspace,
+    *,
+    padding: Padding = Padding(),
+    keep: bool,
+) -> FlowBatch:
+    """Put rows side by side, where ``empty``, a past of no tokens, is.
+
+    Args:
+        rows: of equal or unequal lengths.
+        empty: a past of no tokens.
+        workspace: holds the largest part of the result.
+        padding: to what sizes.
+        keep: whether there is to be room for what the rows add to their pasts.
+    """
     size = -(-padding.piece(max(row.frames for row in rows)) // FRAMES_PER_TOKEN)
     tokens = np.zeros((len(rows), size + LOOKAHEAD), np.int64)
     part = np.full_like(tokens, -1)  # 0 for the prompt's, 1 for the utterance's
@@ -129,7 +145,13 @@ def pack(rows: Sequence[FlowRow], empty: Past, padding: Padding = Padding()) -> 
         noise[index, :, : row.frames] = row.noise.T
     device = empty.token_keys.device
     kept = max(sum(past.step_keys.shape[-2] for past in row.past) for row in rows)
-    past = side_by_side([row.past for row in rows], empty, frames=padding.past(kept))
+    past = side_by_side(
+        [row.past for row in rows],
+        empty,
+        workspace,
+        room=size if keep else 0,
+        frames=padding.past(kept) if keep else 0,
+    )
 
     def put(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(device)
@@ -156,7 +178,7 @@ def _masks(
     chunks: Tensor, firsts: Tensor, positions: Tensor, past: PastBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See :attr:`FlowBatch.masks`; all arguments but the past are i64 ``[B, T]``."""
-    columns = past.token_keys.shape[-2]
+    columns = past.token_keys.shape[-2] - past.room
     begin = columns - past.tokens[:, None]
     in_past = torch.arange(columns, device=chunks.device) >= begin
     # The encoder sees all of the past: what it keeps is small, and its positions have no gaps.
@@ -169,7 +191,7 @@ def _masks(
 
 
 def _visible(chunks: Tensor, firsts: Tensor, positions: Tensor, past: Tensor) -> Tensor:
-    """Bool ``[B, 1, T, P+T]``: whether a query (third axis) may see a key (fourth axis).
+    """``[B, 1, T, P+T]``: 0 where a query (third axis) may see a key (fourth axis), else -inf.
 
     Args:
         chunks: of the piece, ``[B, T]``.
@@ -179,4 +201,6 @@ def _visible(chunks: Tensor, firsts: Tensor, positions: Tensor, past: Tensor) ->
     """
     in_piece = (chunks[:, None] <= chunks[:, :, None]) & (positions[:, None] >= firsts[:, :, None])
     in_past = past[:, None] >= firsts[:, :, None]
-    return torch.cat([in_past, in_piece], dim=2)[:, None]
+    seen = torch.cat([in_past, in_piece], dim=2)[:, None]
+    # Numbers, because each layer's attention would make them of truth values anew.
+    return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, float("-inf"))

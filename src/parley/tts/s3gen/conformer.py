@@ -45,7 +45,7 @@ class RelativeAttention(nn.Module):
 
         Args:
             x: ``[B, T, width]``.
-            mask: bool ``[B, 1, T, P+T]``, true where a query may see a key.
+            mask: ``[B, 1, T, P+T]``, 0 where a query may see a key and -inf elsewhere.
             carry: holds the keys and values of the P positions just before ``x``.
         """
         batch, length, width = x.shape
@@ -61,7 +61,7 @@ class RelativeAttention(nn.Module):
             (query + self.pos_bias_u).transpose(1, 2),
             key,
             value,
-            attn_mask=bias.masked_fill(~mask, float("-inf")),
+            attn_mask=bias.add_(mask),
         )
         mixed: Tensor = self.linear_out(attended.transpose(1, 2).reshape(batch, length, width))
         return mixed
@@ -200,7 +200,7 @@ class Encoder(nn.Module):
         Args:
             tokens: embedded tokens ``[B, T+3, width]``, of which the last three are only looked at.
             ahead: bool ``[B, T, 4]``; see :class:`Lookahead`.
-            masks: bool ``[B, 1, T, P+T]`` of the tokens, and ``[B, 1, 2T, 2(P+T)]`` of the frames.
+            masks: ``[B, 1, T, P+T]`` of the tokens, and ``[B, 1, 2T, 2(P+T)]`` of the frames.
             carries: of the layers at the tokens' rate, and of those at the frames'.
 
         Returns:

@@ -85,7 +85,7 @@ class Attention(nn.Module):
         self.to_out = nn.ModuleList([nn.Linear(inner, width)])
 
     def forward(self, x: Tensor, mask: Tensor, carry: Carry) -> Tensor:
-        """``[B, T, width]`` to the same; ``mask`` is bool ``[B, 1, T, P+T]``."""
+        """``[B, T, width]`` to the same; ``mask`` is ``[B, 1, T, P+T]``."""
         batch, length, _ = x.shape
         query, key, value = (
             layer(x).view(batch, length, -1, HEAD_SIZE).transpose(1, 2)
@@ -238,32 +238,29 @@ class Estimator(nn.Module):
         levels = (*self.down_blocks, *self.mid_blocks, *self.up_blocks)
         return torch.stack([level.shift(time) for level in levels if isinstance(level, Level)])
 
-    def forward(
+    def forward(  # noqa: PLR0917 - compiled: all are given by place
         self,
         x: Tensor,
         inputs: Tensor,
         mask: Tensor,
         shifts: Tensor,
-        past: tuple[Tensor, Tensor],
-        *,
+        past: tuple[Tensor | None, Tensor],
         lengths: Tensor,
-        keep: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The direction of the flow.
 
         Args:
             x: noisy spectrogram ``[B, 80, T]``.
             inputs: encoded tokens, speaker and prompt ``[B, 240, T]``.
-            mask: bool ``[B, 1, T, P+T]``, true where a frame may see another.
+            mask: ``[B, 1, T, P+T]``, 0 where a frame may see another and -inf elsewhere.
             shifts: of the step; see :meth:`shifts`.
             past: keys and contexts; see :class:`parley.tts.s3gen.carry.Carry`.
             lengths: frames of each row without padding, i64 ``[B]``.
-            keep: see there, too.
 
         Returns:
-            ``[B, 80, T]``, without meaning in the padding; and the new keys and contexts.
+            ``[B, 80, T]``, without meaning in the padding; and the carry's new keys and contexts.
         """
-        carry = Carry(*past, lengths, keep=keep)
+        carry = Carry(*past, lengths)
         down, up = self.down_blocks[0], self.up_blocks[0]
         assert isinstance(down, Level)
         assert isinstance(up, Level)

@@ -15,7 +15,7 @@ from parley.tts.s3gen.batch import FlowBatch
 from parley.tts.s3gen.carry import Carry
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, Encoder
 from parley.tts.s3gen.estimator import HEAD_SIZE, MEL_BANDS, Estimator
-from parley.tts.s3gen.past import KeptBatch, Past, PastBatch
+from parley.tts.s3gen.past import Past, PastBatch
 
 SPEAKER_SIZE = 192
 GUIDANCE = 0.7
@@ -37,7 +37,7 @@ class Decoder(nn.Module):
 
     def forward(
         self, noise: Tensor, inputs: Tensor, mask: Tensor, lengths: Tensor, past: PastBatch, *, keep: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Tensor:
         """From noise to the spectrogram, in as many steps as ``past`` has.
 
         A distilled estimator takes equal steps. Another one takes steps that are small at first
@@ -49,40 +49,37 @@ class Decoder(nn.Module):
             mask: see :class:`Estimator`.
             lengths: frames, i64 ``[B]``.
             past: keys and contexts.
-            keep: whether new ones are wanted.
+            keep: whether there is a past, or there will be.
 
         Returns:
-            ``[B, 80, M]``; and the new ``step_keys`` and ``step_contexts`` of a :class:`KeptBatch`.
+            ``[B, 80, M]``.
         """
-        steps, branches = len(past.step_keys), self.branches
+        steps, branches = len(past.step_contexts), self.branches
         times, shifts = self._schedule(steps, noise.device)
         # The steps are summed in full precision, whatever the estimator computes in.
         kind = self.estimator.final_proj.weight.dtype
         if branches > 1:
             inputs = torch.cat([inputs, torch.zeros_like(inputs)])
             mask, lengths = torch.cat([mask, mask]), torch.cat([lengths, lengths])
-        inputs = inputs.to(kind)
+        inputs, mask = inputs.to(kind), mask.to(kind)
         x = noise
-        keys = past.step_keys.new_empty(0)
-        contexts = torch.empty_like(past.step_contexts)
         for step in range(steps):
             # Branches and rows are one dimension for the estimator.
-            known = past.step_keys[step].flatten(2, 3), past.step_contexts[step].flatten(0, 1)
+            keys = past.step_keys[step].flatten(2, 3) if keep else None
+            contexts = past.step_contexts[step].flatten(0, 1)
             both = torch.cat([x] * branches).to(kind)
             direction, new_keys, new_contexts = self.estimator(
-                both, inputs, mask, shifts[step], known, lengths=lengths, keep=keep
+                both, inputs, mask, shifts[step], (keys, contexts), lengths
             )
             direction = direction.float()
             if branches > 1:
                 given, free = direction.chunk(2)
                 direction = (1 + GUIDANCE) * given - GUIDANCE * free
             x = x + (times[step + 1] - times[step]) * direction
-            # Copied, because a compiled estimator writes its next results over these.
-            new_keys = new_keys.unflatten(2, (branches, -1))
-            keys = keys if step else new_keys.new_empty(steps, *new_keys.shape)
-            keys[step] = new_keys
-            contexts[step] = new_contexts.unflatten(0, (branches, -1))
-        return x, keys, contexts
+            contexts.copy_(new_contexts)
+            if keys is not None and new_keys is not None:
+                keys[..., -noise.shape[2] :, :] = new_keys
+        return x
 
     def _schedule(self, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Times ``[steps+1]`` and :meth:`Estimator.shifts` of each step, which are always the same."""
@@ -130,19 +127,24 @@ class Flow(nn.Module):
             step_contexts=part.new_zeros(steps, branches, estimator.context_channels, 2),
         )
 
-    def forward(self, batch: FlowBatch, *, keep: bool) -> tuple[Tensor, KeptBatch]:
+    def forward(self, batch: FlowBatch, *, keep: bool) -> Tensor:
         """Make the frames of a batch, in as many steps as its past has.
 
+        Args:
+            batch: the rows.
+            keep: whether what is needed later is added to the batch's past; without it, no row may
+                have one.
+
         Returns:
-            Spectrograms ``[B, 80, 2T]``, without meaning in the padding; and what is kept of the
-            pieces themselves, padded on the right (of no meaning without ``keep``).
+            Spectrograms ``[B, 80, 2T]``, without meaning in the padding.
         """
         past, frames = batch.past, batch.noise.shape[2]
-        token_carry = Carry(past.token_keys, past.token_contexts, batch.lengths, keep=keep)
-        frame_carry = Carry(past.frame_keys, past.token_contexts[:, :0], batch.lengths, keep=keep)
+        token_carry = Carry(past.token_keys if keep else None, past.token_contexts, batch.lengths)
+        frame_carry = Carry(past.frame_keys if keep else None, past.token_contexts[:, :0], batch.lengths)
         encoded = self.encoder(
             self.input_embedding(batch.tokens), batch.ahead, batch.masks[:2], (token_carry, frame_carry)
         )
+        past.token_contexts.copy_(token_carry.new_contexts())
         speakers = self.spk_embed_affine_layer(F.normalize(batch.speakers, dim=1))
         inputs = torch.cat(
             [
@@ -153,13 +155,5 @@ class Flow(nn.Module):
             dim=1,
         )
         lengths = FRAMES_PER_TOKEN * batch.lengths
-        mels, step_keys, step_contexts = self.decoder(
-            batch.noise, inputs, batch.masks[2], lengths, past, keep=keep
-        )
-        return mels, KeptBatch(
-            token_keys=token_carry.new_keys(),
-            frame_keys=frame_carry.new_keys(),
-            step_keys=step_keys,
-            token_contexts=token_carry.new_contexts(),
-            step_contexts=step_contexts,
-        )
+        mels: Tensor = self.decoder(batch.noise, inputs, batch.masks[2], lengths, past, keep=keep)
+        return mels

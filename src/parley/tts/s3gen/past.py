@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
 
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
+from parley.tts.s3gen.workspace import Workspace
 
 ALWAYS = 1 << 40
 """Position of what is never too far back to be seen: the prompt."""
@@ -101,78 +103,97 @@ class Past:
 
 
 @dataclass(frozen=True)
-class KeptBatch:
-    """What is kept of B rows."""
+class PastBatch:
+    """The pasts of B rows, padded on the left, and room behind them for what a run adds.
+
+    A run writes its keys into the room and its contexts over those of the past.
+    """
 
     token_keys: Tensor
-    """``[layers, 2, B, heads, P, d]``."""
+    """``[layers, 2, B, heads, P+T, d]``."""
     frame_keys: Tensor
-    """``[layers, 2, B, heads, 2P, d]``."""
+    """``[layers, 2, B, heads, 2(P+T), d]``."""
     step_keys: Tensor
-    """``[steps, layers, 2, branches, B, heads, M, d]``."""
+    """``[steps, layers, 2, branches, B, heads, M+2T, d]``."""
     token_contexts: Tensor
     """``[B, C, 2]``."""
     step_contexts: Tensor
     """``[steps, branches, B, C, 2]``."""
+    tokens: Tensor
+    """Length of each row's past, i64 ``[B]``."""
+    positions: Tensor
+    """Token of each frame of the estimator's past, i64 ``[B, M]``; see :data:`ALWAYS`, :data:`NEVER`."""
+    room: int
+    """T."""
 
     def row(self, index: int, tokens: int) -> Past:
-        """One row's first tokens, and the contexts, in memory of their own."""
+        """What a run has added for a row's piece of so many tokens, in memory of its own."""
         frames = FRAMES_PER_TOKEN * tokens
+
+        def added(keys: Tensor, room: int, count: int) -> Tensor:
+            begin = keys.shape[-2] - room
+            return keys[..., index, :, begin : begin + count, :].clone()
+
+        room = FRAMES_PER_TOKEN * self.room
         return Past(
             tokens=tokens,
-            token_keys=self.token_keys[:, :, index, :, :tokens].clone(),
-            frame_keys=self.frame_keys[:, :, index, :, :frames].clone(),
-            step_keys=self.step_keys[:, :, :, :, index, :, :frames].clone(),
+            token_keys=added(self.token_keys, self.room, tokens),
+            frame_keys=added(self.frame_keys, room, frames),
+            step_keys=added(self.step_keys, room, frames),
             token_contexts=self.token_contexts[index].clone(),
             step_contexts=self.step_contexts[:, :, index].clone(),
         )
 
 
-@dataclass(frozen=True)
-class PastBatch(KeptBatch):
-    """The pasts of B rows, padded on the left; every length may be 0."""
-
-    tokens: Tensor
-    """Length of each row's past, i64 ``[B]``."""
-    positions: Tensor
-    """Token of each frame in ``step_keys``, i64 ``[B, M]``: absolute, :data:`ALWAYS` or :data:`NEVER`."""
-
-
-def side_by_side(rows: Sequence[Sequence[Past]], empty: Past, *, frames: int = 0) -> PastBatch:
+def side_by_side(
+    rows: Sequence[Sequence[Past]], empty: Past, workspace: Workspace, *, room: int, frames: int = 0
+) -> PastBatch:
     """Put pasts side by side, where ``empty`` is.
 
     Args:
         rows: of each row the pasts that follow each other, if any.
         empty: a past of no tokens.
+        workspace: holds the largest part of the result.
+        room: tokens that the run may add.
         frames: of the estimator's past to pad to; more if a row has more.
     """
     lasts = [row[-1] if row else empty for row in rows]
-    step_keys = _aligned([[past.step_keys for past in row] for row in rows], empty.step_keys, frames)
-    positions = torch.full((len(rows), step_keys.shape[-2]), NEVER)
-    for index, row in enumerate(rows):
-        known = torch.cat([past.positions() for past in (empty, *row)])
-        positions[index, positions.shape[1] - len(known) :] = known
+    known = [torch.cat([past.positions() for past in (empty, *row)]) for row in rows]
+    length = max(frames, *(len(positions) for positions in known))
+    positions = torch.stack([F.pad(own, (length - len(own), 0), value=NEVER) for own in known])
+    space = FRAMES_PER_TOKEN * room
     device = empty.token_keys.device
     return PastBatch(
-        token_keys=_aligned([[past.token_keys for past in row] for row in rows], empty.token_keys),
-        frame_keys=_aligned([[past.frame_keys for past in row] for row in rows], empty.frame_keys),
-        step_keys=step_keys,
+        token_keys=_aligned([[past.token_keys for past in row] for row in rows], empty.token_keys, room),
+        frame_keys=_aligned([[past.frame_keys for past in row] for row in rows], empty.frame_keys, space),
+        step_keys=_aligned(
+            [[past.step_keys for past in row] for row in rows], empty.step_keys, space, length, workspace
+        ),
         token_contexts=torch.stack([past.token_contexts for past in lasts]),
         step_contexts=torch.stack([past.step_contexts for past in lasts], dim=2),
         tokens=torch.tensor([sum(past.tokens for past in row) for row in rows], device=device),
         positions=positions.to(device),
+        room=room,
     )
 
 
-def _aligned(rows: Sequence[Sequence[Tensor]], empty: Tensor, length: int = 0) -> Tensor:
-    """Keys ``[..., heads, n, d]`` of each row's pasts as ``[..., B, heads, P, d]``, zero on the left."""
+def _aligned(
+    rows: Sequence[Sequence[Tensor]],
+    empty: Tensor,
+    room: int,
+    length: int = 0,
+    workspace: Workspace | None = None,
+) -> Tensor:
+    """Keys ``[..., heads, n, d]`` of each row's pasts as ``[..., B, heads, P+room, d]``, zero on the left."""
     length = max(length, *(sum(keys.shape[-2] for keys in row) for row in rows))
     *outer, heads, _, size = empty.shape
-    batch = empty.new_zeros((*outer, len(rows), heads, length, size))
+    shape = (*outer, len(rows), heads, length + room, size)
+    batch = empty.new_empty(shape) if workspace is None else workspace.take(shape, empty)
     for index, row in enumerate(rows):
         end = length
         for keys in reversed(row):
             begin = end - keys.shape[-2]
             batch[..., index, :, begin:end, :] = keys
             end = begin
+        batch[..., index, :, :end, :] = 0  # not to be seen, but a number
     return batch

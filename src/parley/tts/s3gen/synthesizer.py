@@ -16,10 +16,11 @@ from parley.tts.s3gen.batch import FlowRow, Padding, Voice, pack
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
-from parley.tts.s3gen.past import KeptBatch, Past
+from parley.tts.s3gen.past import Past, PastBatch
 from parley.tts.s3gen.prompts import DEFAULT_VOICES, PromptPasts
 from parley.tts.s3gen.utterance import Utterance, prompt_row
 from parley.tts.s3gen.vocoding import VocoderJob, vocode
+from parley.tts.s3gen.workspace import Workspace
 
 _log = logging.getLogger(__name__)
 _PROMPTS = 8  # that are made in one run of the flow
@@ -66,6 +67,7 @@ class Synthesizer:
         self.empty = networks.flow.empty_past(steps or (2 if networks.flow.meanflow else 10))
         """A past of no tokens."""
         self._buckets = buckets
+        self._workspace = Workspace()
         self._prompts = PromptPasts(self._prompt_pasts, voices)
 
     @property
@@ -104,24 +106,27 @@ class Synthesizer:
         results = iter(audio)
         return [next(results) if isinstance(piece, _Piece) else piece for piece in pieces]
 
-    def flow(self, rows: Sequence[FlowRow], *, keep: bool = False) -> tuple[list[Tensor], KeptBatch]:
+    def flow(self, rows: Sequence[FlowRow], *, keep: bool = False) -> tuple[list[Tensor], PastBatch]:
         """Run the flow.
 
         Args:
             rows: one for each utterance.
-            keep: whether the new pasts are wanted.
+            keep: whether pasts are wanted; without it, no row may have one.
 
         Returns:
-            The spectrograms of the rows without their prompts, each ``[80, n]``; and what is kept.
+            The spectrograms of the rows without their prompts, each ``[80, n]``; and what is kept,
+            valid until the next call.
         """
         unused = self._buckets.round_rows(len(rows)) - len(rows)
-        padding = Padding(self._buckets.round_frames, self._buckets.round_past if keep else lambda past: past)
+        padding = Padding(self._buckets.round_frames, self._buckets.round_past)
         with torch.inference_mode():
-            batch = pack([*rows, *[rows[0]] * unused], self.empty, padding)
-            mels, kept = self._networks.flow(batch, keep=keep)
+            batch = pack(
+                [*rows, *[rows[0]] * unused], self.empty, self._workspace, padding=padding, keep=keep
+            )
+            mels = self._networks.flow(batch, keep=keep)
         return [
             mel[:, FRAMES_PER_TOKEN * row.prompt : row.frames] for row, mel in zip(rows, mels, strict=False)
-        ], kept
+        ], batch.past
 
     def _pieces(self, jobs: Sequence[Job]) -> list[_Piece | ParleyError]:
         """Run the flow; the utterances stay as they were."""

@@ -92,15 +92,21 @@ def test_the_estimator_is_one_graph(networks):
     inputs = (
         torch.randn(2, 80, 24, generator=generator),
         torch.randn(2, 240, 24, generator=generator),
-        torch.ones(2, 1, 24, 40, dtype=torch.bool),
+        torch.zeros(2, 1, 24, 40),
         estimator.shifts(torch.tensor([0.0, 0.5])),
         (
-            torch.randn(estimator.attentions, 2, 2, estimator.heads, 16, 64, generator=generator),
+            torch.randn(estimator.attentions, 2, 2, estimator.heads, 40, 64, generator=generator),
             torch.randn(2, estimator.context_channels, 2, generator=generator),
         ),
+        torch.tensor([24, 17]),
     )
-    known = {"lengths": torch.tensor([24, 17]), "keep": True}
-    torch.testing.assert_close(compiled(*inputs, **known), estimator(*inputs, **known))
+    keys = inputs[4][0].clone()
+    mel, new_keys, contexts = compiled(*inputs)
+    torch.testing.assert_close(inputs[4][0], keys, msg="a CUDA graph must not write to its inputs")
+    plain_mel, none, plain_contexts = estimator(*inputs)
+    assert none is None
+    torch.testing.assert_close((mel, contexts), (plain_mel, plain_contexts))
+    torch.testing.assert_close(new_keys, inputs[4][0][..., 16:, :])
 
 
 def tensors(prompt=10, **changes):
