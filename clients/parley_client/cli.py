@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.errors import ModelUnavailableError, ParleyError
-from parley_client.commands import demo, probe, say, talk, transcribe
+from parley_client.commands import demo, probe, say, talk, transcribe, voices
 from parley_client.commands.common import handle_signals, run_to_end
 from parley_client.errors import ConnectError
 from parley_client.terminal.view import make_console
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "say": say,
     "talk": talk,
     "transcribe": transcribe,
+    "voices": voices,
     "probe": probe,
 }
 _INTERRUPTED = 130

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import grpc
-import grpc.aio
 import numpy as np
 import pytest
 import soundfile
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from fake_unary import serving
 
 from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
 from parley_client.cli import main
@@ -16,31 +15,10 @@ from parley_client.transcription import Transcriber
 AUDIO = np.arange(1_000, dtype=np.int16)
 
 
-class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    def __init__(self):
-        self.requests = []
-        self.answer = b'{"text": "hello", "duration_ms": 62}'
-        self.failure = None
-
-    async def ModelInfer(self, request, context):  # noqa: N802
-        self.requests.append(request)
-        if self.failure:
-            await context.abort(*self.failure)
-        response = service_pb2.ModelInferResponse(model_name=request.model_name)
-        if self.answer is not None:
-            response.raw_output_contents.append(len(self.answer).to_bytes(4, "little") + self.answer)
-        return response
-
-
 @pytest.fixture
 async def triton():
-    fake = FakeTriton()
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
-    fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    yield fake
-    await server.stop(None)
+    async with serving(b'{"text": "hello", "duration_ms": 62}') as fake:
+        yield fake
 
 
 async def test_a_recording_goes_in_and_its_text_comes_back(triton):

@@ -1,0 +1,138 @@
+"""``parley voices``: list, make and delete the server's voices."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from parley.tts.voices.messages import VoiceSummary
+from parley_client.commands.common import positive
+from parley_client.connection import DEFAULT_SERVER
+from parley_client.errors import AudioFileError
+from parley_client.voices import MAX_FILE_BYTES, Voices
+
+HELP = "list, make and delete the server's voices"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="all voices")
+    enroll = actions.add_parser("enroll", help="make a voice of a recording")
+    enroll.add_argument(
+        "file", type=Path, metavar="FILE", help="WAV, FLAC or OGG, one channel, 5-30 s of speech"
+    )
+    enroll.add_argument("--name", required=True, help="for people")
+    enroll.add_argument("--consent", default="", metavar="TEXT", help="the speaker's consent, in words; kept")
+    enroll.add_argument("--id", dest="voice_id", help="1-64 of a-z 0-9 _ - (default: made of the name)")
+    enroll.add_argument("--language", action="append", default=[], help="spoken in it; repeatable")
+    enroll.add_argument("--description", default="", metavar="TEXT")
+    enroll.add_argument("--replace", action="store_true", help="in place of another voice of this id")
+    show = actions.add_parser("show", help="all details of a voice, its consent too")
+    delete = actions.add_parser("delete", help="forget a voice")
+    for action in (show, delete):
+        action.add_argument("voice_id", metavar="ID")
+    for action in (listing, enroll, show):
+        action.add_argument("--json", action="store_true", help="print one JSON object per voice")
+    for action in (listing, enroll, show, delete):
+        action.add_argument(
+            "--server",
+            default=DEFAULT_SERVER,
+            metavar="HOST:PORT",
+            help="Triton's gRPC endpoint (default: %(default)s)",
+        )
+        action.add_argument(
+            "--timeout",
+            type=positive,
+            default=60.0,
+            metavar="S",
+            help="longest wait for the answer (default: %(default)s s)",
+        )
+
+
+async def run(args: argparse.Namespace, console: Console) -> int:
+    """Do what the arguments ask for.
+
+    Raises:
+        ParleyError: the file cannot be read, or the server refused or failed.
+    """
+    async with Voices(args.server, timeout_s=args.timeout) as voices:
+        if args.action == "list":
+            _show(args, console, await voices.list())
+        elif args.action == "show":
+            _show_all(args, console, await voices.describe(args.voice_id))
+        elif args.action == "delete":
+            await voices.delete(args.voice_id)
+            console.print(f"Deleted {escape(args.voice_id)}.")
+        else:
+            _show_all(args, console, await _enroll(args, voices))
+    return 0
+
+
+async def _enroll(args: argparse.Namespace, voices: Voices) -> VoiceSummary:
+    return await voices.enroll(
+        await asyncio.to_thread(_read, args.file),
+        name=args.name,
+        consent=args.consent,
+        voice_id=args.voice_id,
+        languages=args.language,
+        description=args.description,
+        replace=args.replace,
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise AudioFileError(f"{path}: {error.strerror or error}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise AudioFileError(f"{path}: more than {MAX_FILE_BYTES >> 20} MiB")
+    return data
+
+
+def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSummary]) -> None:
+    if args.json:
+        for voice in voices:
+            print(msgspec.json.encode(voice).decode(), flush=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("id", "name", "languages", "prompt", ""):
+        table.add_column(heading)
+    for voice in voices:
+        table.add_row(
+            escape(voice.voice_id),
+            escape(voice.details.name),
+            escape(", ".join(voice.details.languages)),
+            f"{voice.prompt_s:.1f} s",
+            "built in" if voice.built_in else escape(", ".join(voice.details.warnings)),
+        )
+    console.print(table)
+
+
+def _show_all(args: argparse.Namespace, console: Console, voice: VoiceSummary) -> None:
+    if args.json:
+        _show(args, console, [voice])
+        return
+    details = voice.details
+    rows = {
+        "id": voice.voice_id,
+        "name": details.name,
+        "languages": ", ".join(details.languages),
+        "description": details.description,
+        "consent": details.consent,
+        "recording": f"{details.reference_s:.1f} s, of which {voice.prompt_s:.1f} s are the prompt",
+        "made for": f"{details.variant}, checkpoint {details.checkpoint}",
+        "warnings": ", ".join(details.warnings),
+    }
+    for name, value in rows.items():
+        if value:
+            console.print(f"[dim]{name:>12}[/]  {escape(value)}", soft_wrap=True)

@@ -1,0 +1,102 @@
+"""Calls of models that answer each request once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.errors import InferenceError
+from parley_client.triton import error_of
+
+ReplyT = TypeVar("ReplyT")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor of a request."""
+
+    name: str
+    datatype: str
+    """As Triton calls it, for example ``INT16``."""
+    shape: Sequence[int]
+    raw: bytes
+
+
+def message_input(message: msgspec.Struct, *, batched: bool = False) -> Input:
+    """A request's message."""
+    content = msgspec.json.encode(message)
+    # A BYTES tensor is each element's length (4 bytes, little endian) followed by the element.
+    raw = len(content).to_bytes(4, "little") + content
+    return Input("REQUEST", "BYTES", [1, 1] if batched else [1], raw)
+
+
+class UnaryModel:
+    """A connection to one model, whose replies are JSON.
+
+    Args:
+        server: ``host:port`` of Triton's gRPC endpoint.
+        model: name of the model.
+        credentials: TLS; None: plain text.
+    """
+
+    def __init__(
+        self, server: str, model: str, *, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        # A recording is one message, and so is a long list.
+        options: Sequence[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+        ]
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(server, options=options)
+        else:
+            self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._model = model
+
+    async def infer(self, inputs: Sequence[Input], kind: type[ReplyT], timeout_s: float) -> ReplyT:
+        """Ask and wait for the reply.
+
+        Args:
+            inputs: tensors of the request.
+            kind: of the reply.
+            timeout_s: seconds to wait, connecting included.
+
+        Raises:
+            ParleyError: what the model answered.
+            ModelUnavailableError: nothing answers, or the server has no such model.
+            DeadlineExceededError: it took longer than ``timeout_s``.
+            InferenceError: the server failed.
+        """
+        call = service_pb2.ModelInferRequest(model_name=self._model)
+        for tensor in inputs:
+            call.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            call.raw_input_contents.append(tensor.raw)
+        try:
+            response = await self._stub.ModelInfer(call, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        try:
+            return msgspec.json.decode(response.raw_output_contents[0][4:], type=kind)
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise InferenceError(f"the server's answer cannot be read: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connection; what is under way is cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        await self.close()
