@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
+from parley.agent.outage import Outage
 from parley.asr.messages import (
     AsrEvent,
     AsrFallbackEvent,
@@ -43,7 +44,6 @@ _KEEP_OPEN_S = 20.0
 _NOTHING = np.zeros(0, np.int16)
 _RETRIES = 3
 _RETRY_S = 0.05
-_REOPEN_S = (0.1, 0.25, 0.5, 1.0, 2.0)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -109,6 +109,7 @@ class Listener:
         self._speaking = False
         self._utterance = 0
         self._utterances_before = 0
+        self._outage = Outage(config.deadlines.asr_outage_s)
         self._dropped = 0
         self._dropped_at = -_REPORT_INTERVAL_S
 
@@ -200,6 +201,7 @@ class Listener:
             wait *= 2
         if len(piece.samples):
             self._timeline.heard(piece.position, len(piece.samples))
+            self._outage.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.listened(piece)
         self._pass_on(reply)
 
@@ -216,24 +218,23 @@ class Listener:
 
     async def _reopen(self, error: ParleyError) -> None:
         """Replace a recogniser that has failed; audio waits in the buffer meanwhile."""
+        if not self._outage.failed(_now()):
+            raise error
         self._handler.failed(error)
-        began = _now()
-        attempt = 0
         while True:
             await self.close()
             self._end_utterance()
+            await asyncio.sleep(self._outage.wait_s())
             try:
                 await self.open()
             except ParleyError as failure:
-                if _now() - began > self._config.deadlines.asr_outage_s:
+                if not self._outage.failed(_now()):
                     raise
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
             else:
                 self._timeline.restart()
                 self._utterances_before = self._utterance
                 return
-            await asyncio.sleep(_REOPEN_S[min(attempt, len(_REOPEN_S) - 1)])
-            attempt += 1
 
     async def _within(self, call: Awaitable[T]) -> T:
         return await within(call, self._config.deadlines.asr_s, "the recogniser")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import numpy as np
 import pytest
@@ -278,6 +279,42 @@ async def test_a_recogniser_that_stays_away_closes_the_session():
     assert set(call.outlet.codes) == {"model_unavailable", "audio_dropped"}
     await call.hang_up()
     await call.check_nothing_left()
+
+
+class Endless(deque):
+    """Failures that never end."""
+
+    def __init__(self, failure):
+        super().__init__([failure])
+
+    def popleft(self):
+        return self[0]
+
+
+async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever():
+    # As when a network behind it is gone: a new stream is opened without it.
+    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    await call.start()
+    call.rail.push_failures = Endless(ModelUnavailableError("silero_vad is gone"))
+    await call.until(19_000)
+    assert call.outlet.reason is None
+    await call.until(30_000)
+    assert call.outlet.reason == "failed"
+    assert call.outlet.codes.count("model_unavailable") < 20
+    assert len(call.rail.streams) < 20
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
+async def test_failures_far_apart_are_no_outage():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    await call.start()
+    for second in range(5, 60, 5):
+        call.rail.push_failures.append(InferenceError("broken"))
+        await call.until(second * 1_000)
+    assert call.outlet.codes == ["inference_failed"] * 11
+    await call.end()
+    assert call.outlet.reason == "ended"
 
 
 async def test_a_recogniser_that_returns_is_used_again():
