@@ -201,8 +201,8 @@ class Session:
                     self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
                     self.end("idle")
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._broken("watch")
             self.end("failed")  # nobody else would ever end it
+            self._broken("watch")
 
     async def _warm_up(self) -> None:
         context = self._context

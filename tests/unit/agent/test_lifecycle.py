@@ -527,6 +527,20 @@ async def test_a_client_that_cannot_be_asked_whether_it_is_there_is_not_kept():
     await call.check_nothing_left()
 
 
+async def test_a_client_that_cannot_be_told_anything_either_is_not_kept(caplog):
+    call = FakeCall()
+    await call.start(microphone=False)
+
+    def lost(event, audio=None):
+        raise LookupError("no such request")
+
+    call.outlet.gone, call.outlet.send = LookupError("no such request"), lost
+    await asyncio.sleep(10)
+    assert call.outlet.finished
+    assert len(call.host) == 0
+    assert "could not be told that the session is over" in caplog.text
+
+
 async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
     call = FakeCall(AgentConfig(max_sessions=1))
     call.rail.start_s = 1.0
