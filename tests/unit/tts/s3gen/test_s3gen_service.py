@@ -86,7 +86,7 @@ def make_service():
     services = []
 
     def make(steps, plan=None, **limits):
-        service = S3GenService(steps, plan or Plan(), ServiceLimits(batch=Limits(), **limits))
+        service = S3GenService(steps, plan or Plan(), ServiceLimits(**{"batch": Limits(), **limits}))
         services.append(service)
         return service
 
@@ -124,6 +124,20 @@ def test_all_that_wait_share_the_next_step(make_service, synthesizer, voice):
     steps.go(2)
     assert len(steps.begun.get(timeout=WAIT_S)) == 4
     assert [sink.wait().samples for sink in sinks] == [12 * 960] * 5
+
+
+def test_what_is_heard_after_other_audio_can_wait(make_service, synthesizer, voice):
+    steps = Gated(synthesizer)
+    service = make_service(steps, batch=Limits(max_batch=1))
+    sinks = [Sink() for _ in range(3)]
+    for number, (tokens, after_s) in enumerate([(10, 0.0), (11, 30.0), (12, 0.0)]):
+        message = opening(str(number), final=True, after_s=after_s)
+        service.open(message, voice, make_tokens(tokens), sinks[number])
+        if number == 0:
+            assert steps.begun.get(timeout=WAIT_S) == [10]
+    steps.go(3)
+    assert [steps.begun.get(timeout=WAIT_S) for _ in range(2)] == [[12], [11]]
+    assert all(sink.wait().error is None for sink in sinks)
 
 
 def test_stop_silences_a_running_step(make_service, synthesizer, voice):
@@ -218,6 +232,8 @@ def test_refusals(make_service, synthesizer, voice):
         (opening(sample_rate=4_000), UnsupportedSampleRateError),
         (opening(sample_rate=96_000), UnsupportedSampleRateError),
         (opening(seed=-1), InvalidMessageError),
+        (opening(after_s=-0.1), InvalidMessageError),
+        (opening(after_s=60.1), InvalidMessageError),
     ]:
         with pytest.raises(error):
             service.open(message, voice, NONE, sink)
