@@ -66,7 +66,7 @@ async def test_the_server_s_choice_counts_where_the_client_makes_none():
     call.hears((200, 1_000, "hello there"))
     await answered(call, Start())
     assert decisions(call) == [("wait", "sounds_complete"), ("commit", "waited")]
-    assert call.outlet.of(TurnDecision)[0].needed_ms == 800
+    assert call.outlet.of(TurnDecision)[0].needed_ms == 1_000
 
 
 async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
