@@ -1,0 +1,198 @@
+"""Voices made by the real server of real recordings, and spoken with, on small random weights."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+
+import numpy as np
+import pytest
+import soundfile
+from chatterbox_weights import write_weights
+from leftovers import ANY_PORTS, leftovers
+
+from parley.engines.chatterbox import ChatterboxSpeaker
+from parley.errors import (
+    ConsentMissingError,
+    InvalidMessageError,
+    ReferenceAudioError,
+    ReferenceClippedError,
+    ReferenceNotMonoError,
+    ReferenceTooLongError,
+    ReferenceTooQuietError,
+    ReferenceTooShortError,
+    UnsupportedSampleRateError,
+    UnsupportedVoiceError,
+    VoiceExistsError,
+)
+from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+from parley.serving.loopback import LoopbackPort
+from parley.tts.messages import SpeakRequest
+from parley.tts.voices.messages import ListVoices, VoicesReply
+from parley_client.cli import main
+from parley_client.voices import Voices
+
+CLIPS = ROOT / "tests/data/asr_eval"
+RATE = 16_000
+
+
+def speech(seconds):
+    """Sentences with pauses between them; f32 [n]."""
+    pieces = []
+    for path in sorted(CLIPS.glob("sentences-*.flac")):
+        pieces += [soundfile.read(path, dtype="float32")[0], np.zeros(RATE // 4, np.float32)]
+    return np.concatenate(pieces)[: int(seconds * RATE)]
+
+
+def as_file(audio, rate=RATE, kind="WAV"):
+    file = io.BytesIO()
+    soundfile.write(file, audio, rate, format=kind)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("voices")
+
+
+@pytest.fixture(scope="module")
+def voice_server(folder):
+    """A server with all of Chatterbox."""
+    weights = write_weights(folder / "weights")
+    environment = weights | {
+        "PARLEY_WEIGHTS_VOICE_ENROLLMENT": weights["PARLEY_WEIGHTS_CHATTERBOX"],
+        "PARLEY_VOICES": str(folder / "voices"),
+    }
+    options = ServerOptions(
+        state_dir=folder / "state",
+        load_models=("t3", "s3gen", "chatterbox", "voice_enrollment"),
+        environment=environment,
+        **ANY_PORTS,
+    )
+    running = EmbeddedServer(options)
+    with running:
+        session = running.pid
+        yield running
+    assert leftovers(session, running.shm_prefix) == ([], [])
+
+
+@pytest.fixture
+async def voices(voice_server):
+    async with Voices(voice_server.endpoints.grpc, timeout_s=60.0) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def port(voice_server):
+    port = LoopbackPort(voice_server.endpoints.grpc)
+    yield port
+    await port.close()
+
+
+async def spoken(port, voice):
+    request = SpeakRequest(request_id=uuid.uuid4().hex, text="Hello there.", voice=voice, seed=1)
+    return np.concatenate([audio async for _, audio in ChatterboxSpeaker(port).speak(request)])
+
+
+async def test_a_voice_is_made_listed_spoken_with_and_forgotten(voices, port, folder):
+    before = [voice.voice_id for voice in await voices.list()]
+    made = await voices.enroll(
+        as_file(speech(9.0), kind="FLAC"), name="Anna", consent="I agree. Anna", languages=["en"]
+    )
+    assert made.voice_id.startswith("anna-")
+    assert made.details.consent == "I agree. Anna"
+    assert made.prompt_s == 4.0
+    assert await voices.describe(made.voice_id) == made
+    assert [voice.voice_id for voice in await voices.list()] == [*before, made.voice_id]
+    (kept,) = (folder / "voices").iterdir()
+    assert kept.name == f"{made.voice_id}.{made.digest}.safetensors"
+
+    audio = await spoken(port, made.voice_id)
+    assert len(audio) > 24_000 / 4
+    default = await spoken(port, None)
+    assert len(audio) != len(default) or not np.array_equal(audio, default)
+
+    await voices.delete(made.voice_id)
+    assert [voice.voice_id for voice in await voices.list()] == before
+    with pytest.raises(UnsupportedVoiceError):
+        await spoken(port, "nobody-12345678")
+
+
+async def test_a_voice_that_came_with_the_weights_stays(voices):
+    (built_in, *_) = [voice for voice in await voices.list() if voice.built_in]
+    with pytest.raises(Exception, match="came with the weights") as caught:
+        await voices.delete(built_in.voice_id)
+    assert caught.value.code == "not_permitted"
+
+
+def clipped():
+    return as_file(np.clip(20 * speech(9.0), -1, 1))
+
+
+@pytest.mark.parametrize(
+    ("recording", "fields", "error"),
+    [
+        (as_file(speech(4.0)), {}, ReferenceTooShortError),
+        (as_file(np.tile(speech(16.0), 2)), {}, ReferenceTooLongError),
+        (clipped(), {}, ReferenceClippedError),
+        (as_file(np.zeros(9 * RATE)), {}, ReferenceTooQuietError),
+        (as_file(0.002 * speech(9.0)), {}, ReferenceTooQuietError),
+        (as_file(np.stack([speech(9.0)] * 2, axis=1)), {}, ReferenceNotMonoError),
+        (as_file(speech(9.0), 4_000), {}, UnsupportedSampleRateError),
+        (as_file(speech(9.0), 96_000), {}, UnsupportedSampleRateError),
+        (b"this is not a recording", {}, ReferenceAudioError),
+        (b"", {}, ReferenceAudioError),
+        (bytes(17 << 20), {"sample_rate": 48_000}, ReferenceAudioError),
+        (as_file(speech(9.0)), {"consent": ""}, ConsentMissingError),
+        (as_file(speech(9.0)), {"voice_id": "../anna"}, UnsupportedVoiceError),
+        (as_file(speech(9.0)), {"name": ""}, InvalidMessageError),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else None,
+)
+async def test_what_no_voice_can_be_made_of_gets_its_code(voices, recording, fields, error):
+    before = await voices.list()
+    with pytest.raises(error) as caught:
+        await voices.enroll(recording, **{"name": "Anna", "consent": "I agree.", **fields})
+    assert type(caught.value) is error
+    assert await voices.list() == before
+
+
+async def test_many_at_once_are_answered_in_order(voices):
+    recording = as_file(speech(9.0))
+    wanted = [
+        voices.enroll(recording, name=name, consent="I agree.", voice_id="same")
+        for name in ("Anna", "Bert", "Carl")
+    ]
+    results = await asyncio.gather(*wanted, return_exceptions=True)
+    made = [result for result in results if not isinstance(result, BaseException)]
+    assert len(made) == 1
+    assert all(isinstance(result, VoiceExistsError) for result in results if result not in made)
+    replaced = await voices.enroll(recording, name="Dora", consent="Yes.", voice_id="same", replace=True)
+    assert (await voices.describe("same")).details.name == replaced.details.name == "Dora"
+    await voices.delete("same")
+
+
+async def test_raw_requests_are_answered(port):
+    for message in (struct_tensor(ListVoices()), text_tensor(b'{"op":"list"}')):
+        answer = await port.infer(ModelRequest("voice_enrollment", {"REQUEST": message}, ("REPLY",)))
+        assert tensor_struct(answer["REPLY"], VoicesReply).voices
+    with pytest.raises(InvalidMessageError):
+        await port.infer(ModelRequest("voice_enrollment", {"REQUEST": text_tensor(b"{")}, ("REPLY",)))
+
+
+def test_the_command(voice_server, tmp_path, capsys):
+    path = tmp_path / "anna.wav"
+    path.write_bytes(as_file(speech(9.0)))
+    server = ["--server", voice_server.endpoints.grpc]
+    enroll = ["voices", "enroll", str(path), "--name", "Anna", "--consent", "I agree.", "--json", *server]
+    assert main(enroll) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert main(["voices", "list", *server]) == 0
+    assert made["voice_id"] in capsys.readouterr().out
+    assert main(["voices", "delete", made["voice_id"], *server]) == 0
+    assert main(["voices", "delete", made["voice_id"], *server]) == 1
+    assert "unsupported_voice" in capsys.readouterr().err
