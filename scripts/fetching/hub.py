@@ -147,16 +147,13 @@ class Hub:
         Raises:
             FetchError: the repository is missing, closed, or has no such files.
         """
-        repository = f"/api/models/{weights.repository}"
-        commit = str(self._json(f"{repository}/revision/{weights.revision}").json()["sha"])
-        files: list[RemoteFile] = []
-        page: str | None = f"{repository}/tree/{commit}?recursive=true"
-        for _ in range(_PAGES):
-            if page is None:
-                break
-            answer = self._json(page)
-            files += [_remote_file(entry) for entry in answer.json() if entry.get("type") == "file"]
-            page = answer.links.get("next", {}).get("url")
+        try:
+            commit, files = self._list(weights)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FetchError(
+                f"what the hub says of {weights.repository} cannot be understood; "
+                f"is {BASE_VARIABLES[0]} right?"
+            ) from error
         chosen = tuple(
             file for file in files if any(fnmatch.fnmatchcase(file.name, glob) for glob in weights.include)
         )
@@ -168,6 +165,20 @@ class Hub:
         if missing:
             raise FetchError(f"{weights.repository} has no {', '.join(missing)} at {commit}")
         return Snapshot(commit, chosen)
+
+    def _list(self, weights: Weights) -> tuple[str, list[RemoteFile]]:
+        """The commit, and all files of it."""
+        repository = f"/api/models/{weights.repository}"
+        commit = str(self._json(f"{repository}/revision/{weights.revision}").json()["sha"])
+        files: list[RemoteFile] = []
+        page = f"{repository}/tree/{commit}?recursive=true"
+        for _ in range(_PAGES):
+            answer = self._json(page)
+            files += [_remote_file(entry) for entry in answer.json() if entry.get("type") == "file"]
+            if "next" not in answer.links:
+                return commit, files
+            page = answer.links["next"]["url"]
+        raise FetchError(f"{weights.repository} lists its files on more than {_PAGES} pages")
 
     def _json(self, address: str) -> httpx.Response:
         retry = self.retry()

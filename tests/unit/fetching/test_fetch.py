@@ -215,6 +215,20 @@ def test_what_will_not_pass_is_not_tried_again(person, code, advice):
     assert person.sleeps == []
 
 
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b'"no"'])
+def test_a_hub_that_answers_something_else_is_named(person, answer):
+    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, answer)]
+    with pytest.raises(FetchError, match="cannot be understood"):
+        person.fetch()
+
+
+def test_a_listing_that_does_not_end_is_not_taken_for_whole(person, monkeypatch):
+    monkeypatch.setattr("fetching.hub._PAGES", 2)
+    person.remote.page = 1
+    with pytest.raises(FetchError, match="more than 2 pages"):
+        person.fetch(include=("*.onnx",))
+
+
 def test_a_listing_in_pages_is_read_to_its_end(person):
     person.remote.page = 1
     assert whole(person.fetch())
