@@ -16,6 +16,7 @@ from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming, SessionId
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, TURN_MODELS, find_engine
+from parley.errors import InferenceError
 from parley.inference import (
     InferencePort,
     ModelRequest,
@@ -191,7 +192,10 @@ class EndingPort:
     async def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model that is not decoupled."""
         if request.sequence is not None and request.sequence.end:
-            return await _last_response(self._port, request)
+            last = await _last_response(self._port, request)
+            if not last:
+                raise InferenceError(f"{request.model} ended its stream without an answer")
+            return last
         return await self._port.infer(request)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:

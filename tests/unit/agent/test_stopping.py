@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from parley.errors import InferenceError
 from parley.inference import ModelRequest, SequenceFlags
 from parley.serving.agent_service import EndingPort
 from parley.serving.stopping import wait_for_stop
@@ -105,3 +106,14 @@ async def test_only_the_end_of_a_sequence_takes_the_stream(flags, way):
     answer = await EndingPort(port).infer(ModelRequest("m", {}, (), sequence=flags))
     assert port.ways == [way]
     assert answer == ({"REPLY": 2} if way == "stream" else {})
+
+
+async def test_an_end_that_is_not_answered_is_a_failed_call():
+    class Silent(FakePort):
+        async def stream(self, request):
+            return
+            yield
+
+    # Whoever asked looks for an output by its name.
+    with pytest.raises(InferenceError, match="m ended its stream without an answer"):
+        await EndingPort(Silent()).infer(ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True)))
