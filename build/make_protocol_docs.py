@@ -67,7 +67,8 @@ A message or event is one JSON object whose field `type` is the name that heads 
 client                                 server
 start                                  connected, agent_state listening
 audio …                                speech_started, transcript (partial) …
-audio …                                speech_stopped, transcript (final), agent_state processing
+audio …                                speech_stopped, transcript (final), turn_decision,
+                                       agent_state processing
                                        tool_request
 tool_response                          response (text) …, audio …, agent_state speaking
 playback …                             response_done, metrics, agent_state listening

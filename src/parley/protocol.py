@@ -83,7 +83,7 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     min_speech_ms: int = 96
     """Speech shorter than this is ignored (milliseconds)."""
     silence_ms: int = 300
-    """Silence after which the user has finished (milliseconds)."""
+    """Silence that ends an utterance (milliseconds); whether it ends the user's turn too, ``turn`` says."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,7 +187,7 @@ class SpeechStarted(_Event, frozen=True, tag="speech_started", kw_only=True):
 
 
 class SpeechStopped(_Event, frozen=True, tag="speech_stopped", kw_only=True):
-    """The user has finished speaking."""
+    """The user has fallen silent; the final transcript follows."""
 
     at_ms: int
     """Where the speech ended."""

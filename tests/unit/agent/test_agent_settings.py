@@ -1,0 +1,42 @@
+"""The agent's settings in the two profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from parley.agent.config import AgentConfig
+from parley.errors import ModelLoadingError
+from parley.serving.parameters import Parameters
+
+FOLDER = Path(__file__).resolve().parents[3] / "model_repository" / "voice_agent"
+
+
+def read(profile, **environment):
+    config = text_format.Parse((FOLDER / profile).read_text(), ModelConfig())
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment))
+
+
+def test_only_real_voices_are_judged_by_their_sound():
+    gpu, cpu = read("config.pbtxt"), read("configs/cpu.pbtxt")
+    assert (gpu.eagerness, cpu.eagerness) == ("normal", "off")
+    assert gpu.turn == cpu.turn == "smart_turn"
+
+
+def test_an_operator_may_choose_otherwise():
+    chosen = read(
+        "configs/cpu.pbtxt",
+        PARLEY_VOICE_AGENT_EAGERNESS="patient",
+        PARLEY_VOICE_AGENT_TURN="none",
+        PARLEY_VOICE_AGENT_TURN_DEADLINE_S="0.1",
+    )
+    assert (chosen.eagerness, chosen.turn, chosen.deadlines.turn_s) == ("patient", "none", 0.1)
+
+
+def test_an_eagerness_that_does_not_exist_is_refused():
+    with pytest.raises(ModelLoadingError, match="eager, normal, patient, off"):
+        read("config.pbtxt", PARLEY_VOICE_AGENT_EAGERNESS="hasty")
