@@ -71,8 +71,7 @@ def warm_up(synthesizer: Flows, buckets: Buckets, *, keep: bool) -> None:
         keep: whether pasts are kept.
     """
     began = time.perf_counter()
-    pasts = (buckets.past or (0,)) if keep else (0,)
-    sizes = list(itertools.product(buckets.frames, pasts, buckets.rows))
+    sizes = list(itertools.product(buckets.frames, buckets.past or (0,), buckets.rows))
     for frames, past, rows in sizes:
         synthesizer.flow([_empty_row(frames, synthesizer.empty, past)] * rows, keep=keep)
     _log.info("ran %d sizes of the flow in %.1f s", len(sizes), time.perf_counter() - began)

@@ -58,8 +58,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_batch_frames``: rows times frames of one step.
         ``idle_s``: seconds without tokens after which an utterance is given up.
         ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
-        ``frame_buckets``: rising sizes to which pieces are padded: with the past kept, of the new
-            frames; else of all.
+        ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
+        ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
         ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
         ``row_buckets``: rising numbers of rows to which batches are padded.
 
@@ -67,19 +67,15 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ModelLoadingError: a setting or the weights are not usable.
     """
     device = _device(parameters)
-    buckets = Buckets(
-        frames=parse_sizes(parameters.text("frame_buckets", ""), "frame_buckets"),
-        rows=parse_sizes(parameters.text("row_buckets", ""), "row_buckets"),
-        past=parse_sizes(parameters.text("past_buckets", ""), "past_buckets"),
-    )
     networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
     networks.flow.to(device)
     networks.vocoder.to(device)
+    plan = _plan(parameters, guided=not networks.flow.meanflow)
+    buckets = _buckets(parameters, keep=plan.keeps_past)
     estimator = networks.flow.decoder.estimator
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
     if parameters.choice("compile", "false", ("true", "false")) == "true":
         compile_estimator(estimator, buckets)
-    plan = _plan(parameters, guided=not networks.flow.meanflow)
     synthesizer = Synthesizer(
         networks,
         device,
@@ -104,6 +100,14 @@ def _device(parameters: Parameters) -> torch.device:
     if threads := parameters.integer("threads", 0):
         torch.set_num_threads(threads)
     return torch.device(kind)
+
+
+def _buckets(parameters: Parameters, *, keep: bool) -> Buckets:
+    def sizes(name: str) -> tuple[int, ...]:
+        return parse_sizes(parameters.text(name, ""), name)
+
+    frames, whole = sizes("frame_buckets"), sizes("whole_buckets")
+    return Buckets(frames if keep else whole, sizes("row_buckets"), sizes("past_buckets") if keep else ())
 
 
 def _plan(parameters: Parameters, *, guided: bool) -> Plan:

@@ -28,6 +28,8 @@ class Limits:
     """Rows times the length to which all are padded: bounds memory."""
     stretch: float = 1.5
     """How much longer than the most urgent row others may make the run."""
+    overhead: int = 64
+    """Frames that take as long as starting a run."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def choose(ready: Sequence[Work[Key]], limits: Limits) -> list[Work[Key]]:
             break
         longest = max(work.frames, *(other.frames for other in batch), 0)
         fits = longest * (len(batch) + 1) <= limits.max_frames
-        if fits and work.frames <= batch[0].frames * limits.stretch:
+        longer = (work.frames + limits.overhead) / (batch[0].frames + limits.overhead)
+        if fits and longer <= limits.stretch:
             batch.append(work)
     return batch

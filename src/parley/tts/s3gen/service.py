@@ -62,6 +62,10 @@ class Steps(Protocol):
         """Tokens are smaller than this."""
         ...
 
+    def prepare(self, utterances: Sequence[Utterance]) -> None:
+        """Make what can be made before their tokens have come."""
+        ...
+
     def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
         """Make what the jobs ask for."""
         ...
@@ -84,6 +88,7 @@ class _Entry:
     sink: AudioSink
     playout: Playout
     fed_at: float
+    prepared: bool = False
 
 
 class S3GenService:
@@ -218,6 +223,9 @@ class S3GenService:
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
             try:
+                if not batch:
+                    self._prepare()
+                    continue
                 results = self._synthesizer.step([job for _, job in batch])
                 for (key, job), result in zip(batch, results, strict=True):
                     self._hand_out(key, job, result)
@@ -228,7 +236,7 @@ class S3GenService:
                     self._hand_out(key, job, ParleyError(f"{type(error).__name__}: {error}"))
 
     def _next_batch(self) -> list[tuple[str, Job]] | None:
-        """Wait for something to do; None when the service is closed."""
+        """Wait for something to do; nothing if something can be prepared, None when closed."""
         with self._changed:
             while not self._closed:
                 self._give_up_idle()
@@ -240,8 +248,18 @@ class S3GenService:
                 if jobs:
                     ready = [self._work(key, job) for key, job in jobs.items()]
                     return [(work.key, jobs[work.key]) for work in choose(ready, self._limits.batch)]
+                if not all(entry.prepared for entry in self._entries.values()):
+                    return []
                 self._changed.wait(self._limits.idle_s / 4)
             return None
+
+    def _prepare(self) -> None:
+        """Use the time until the first tokens come; each utterance's once, whether it succeeds or not."""
+        with self._changed:
+            waiting = [entry for entry in self._entries.values() if not entry.prepared]
+            for entry in waiting:
+                entry.prepared = True
+        self._synthesizer.prepare([entry.utterance for entry in waiting])
 
     def _work(self, key: str, job: Job) -> Work[str]:
         frames = job.utterance.frames_until(job.end)

@@ -75,10 +75,6 @@ class Synthesizer:
         """Tokens are smaller than this."""
         return self._networks.flow.vocabulary
 
-    def prepared(self, utterance: Utterance) -> bool:
-        """Whether :meth:`prepare` has nothing to do for an utterance."""
-        return not utterance.keeps_past or utterance.voice in self._prompts
-
     @torch.inference_mode()
     def prepare(self, utterances: Sequence[Utterance]) -> None:
         """Make what can be made of utterances before their first tokens have come.
@@ -86,7 +82,7 @@ class Synthesizer:
         Raises:
             Exception: the networks failed; the utterances can still be tried.
         """
-        self._prompts.get([utterance.voice for utterance in utterances])
+        self._prompts.get([utterance.voice for utterance in utterances if utterance.keeps_past])
 
     @torch.inference_mode()
     def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:

@@ -32,21 +32,48 @@ def test_a_model_with_its_own_settings(weights, voice):
             chunks="8,20",
             hold_back="14",
             max_tokens="90",
-            frame_buckets="200,400",
+            frame_buckets="40,200",
+            past_buckets="100,250",
             row_buckets="1,2",
+            past_tokens="60",
         ),
         "none",
     )
     assert loaded.plan.schedule.sizes == (8, 20)
     assert loaded.plan.hold_back == 14
+    assert loaded.plan.past_tokens == 60
     utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
     assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(90), 30))) == 90 * 960
+
+
+@pytest.mark.parametrize(
+    ("meanflow", "values", "keeps"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"past": "kept"}, True),
+        (True, {"past": "recomputed"}, False),
+        (True, {"attention": "full"}, False),
+    ],
+)
+def test_when_the_past_is_kept(tmp_path, voice, meanflow, values, keeps):
+    from chatterbox_export.small_s3gen import write_small_s3gen
+
+    path = write_small_s3gen(tmp_path, width=32, layers=1, channels=16, meanflow=meanflow)
+    buckets = {"frame_buckets": "40", "past_buckets": "80", "whole_buckets": "200", "row_buckets": "1"}
+    loaded = load_s3gen(settings(path.parent, **buckets, **values), "none")
+    assert loaded.plan.keeps_past == keeps
+    assert loaded.buckets.frames == ((40,) if keeps else (200,))
+    utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+    assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(30), 30))) == 30 * 960
 
 
 @pytest.mark.parametrize(
     "values",
     [
         {"chunks": "0"},
+        {"past": "never"},
+        {"past_buckets": "0"},
         {"precision": "int8"},
         {"attention": "none"},
         {"device": "tpu"},

@@ -31,6 +31,12 @@ def test_short_rows_join_an_urgent_long_one():
     assert keys(choose(ready, Limits())) == ["urgent", "short"]
 
 
+def test_starting_a_run_costs_time_too():
+    ready = [Work("urgent", 24, 0.0), Work("longer", 60, 1.0), Work("long", 100, 2.0)]
+    assert keys(choose(ready, Limits(overhead=64))) == ["urgent", "longer"]
+    assert keys(choose(ready, Limits(overhead=0))) == ["urgent"]
+
+
 def test_memory_is_bounded():
     ready = [Work(n, 500, float(n)) for n in range(8)]
     assert keys(choose(ready, Limits(max_frames=1_600))) == [0, 1, 2]
@@ -95,9 +101,10 @@ def test_chunks_that_make_no_sense(text):
 
 
 def test_buckets():
-    buckets = Buckets(parse_sizes("192,256", "frames"), parse_sizes("1,2,4", "rows"))
+    buckets = Buckets(parse_sizes("192,256", "frames"), parse_sizes("1,2,4", "rows"), (300,))
     assert [buckets.round_frames(n) for n in (1, 192, 193, 300)] == [192, 192, 256, 300]
     assert [buckets.round_rows(n) for n in (1, 3, 5)] == [1, 4, 5]
+    assert [buckets.round_past(n) for n in (0, 300, 301)] == [300, 300, 301]
     assert parse_sizes("", "rows") == ()
     for text in ("2,1", "0,1", "x", "1,1"):
         with pytest.raises(ModelLoadingError, match="rows"):

@@ -73,6 +73,9 @@ class Gated:
         for _ in range(times):
             self._gate.put(True)
 
+    def prepare(self, utterances):
+        self._synthesizer.prepare(utterances)
+
     def step(self, jobs):
         self.begun.put([job.end for job in jobs])
         assert self._gate.get(timeout=WAIT_S)
@@ -217,12 +220,33 @@ def test_a_step_that_returns_an_error(make_service, voice):
     class Failing:
         vocabulary = 6561
 
+        def prepare(self, utterances):
+            pass
+
         def step(self, jobs):
             return [InferenceError("no") for _ in jobs]
 
     service, sink = make_service(Failing()), Sink()
     service.open(opening(final=True), voice, make_tokens(20), sink)
     assert isinstance(sink.wait().error, InferenceError)
+
+
+def test_the_voice_is_prepared_while_tokens_are_awaited(make_service, synthesizer, voice):
+    prepared = queue.SimpleQueue()
+
+    class Failing(Gated):
+        def prepare(self, utterances):
+            prepared.put([utterance.tokens for utterance in utterances])
+            raise RuntimeError("out of memory")
+
+    steps, sink = Failing(synthesizer), Sink()
+    service = make_service(steps)
+    service.open(opening(), voice, NONE, sink)
+    assert prepared.get(timeout=WAIT_S) == [0]
+    service.push(PushTokens(utterance_id="a", first=0, final=True), make_tokens(12))
+    steps.go()
+    assert sink.wait().samples == 12 * 960, "it can be made in the step as well"
+    assert prepared.empty(), "tried once"
 
 
 def test_refusals(make_service, synthesizer, voice):
