@@ -94,7 +94,8 @@ def _t3_difference(published: Path, converted: Path, voice: Voice) -> float:
     ours = Reference(converted, shape).logits(prompt.embeddings, speech)
     tensors = read(published)
     theirs = upstream_models.fill(upstream_models.t3(shape, tensors), tensors)
-    return float((ours - t3_logits(theirs, speaker, text, speech)).abs().max())
+    expected = t3_logits(theirs, speaker, text, speech)
+    return float((ours - expected).abs().max() / expected.std())
 
 
 @torch.inference_mode()

@@ -60,7 +60,7 @@ class Limits:
     """How far what is served may be from chatterbox-tts itself: largest differences."""
 
     t3: float
-    """Of T3's logits."""
+    """Of T3's logits, in units of their standard deviation."""
     mel: float
     """Of the flow's log-mel spectrogram."""
     pitch: float

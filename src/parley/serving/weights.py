@@ -13,6 +13,10 @@ MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
 
 # How to get each set of weights that the project itself makes.
 _MADE_BY: Mapping[str, str] = {
+    **{
+        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}`"
+        for name in ("chatterbox", "chatterbox-multilingual", "chatterbox-turbo")
+    },
     "tiny-qwen3": "make it with `python build/train_tiny_llm.py`, or restore it with "
     "`git checkout -- models/tiny-qwen3`",
     "tiny-nemotron-streaming": "make it with `python build/train_tiny_streaming.py`, or restore it with "

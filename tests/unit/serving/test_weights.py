@@ -58,3 +58,10 @@ def test_missing_file_is_named(root):
 def test_missing_weights_that_can_be_downloaded_name_the_command(root):
     with pytest.raises(WeightsNotFoundError, match=r"scripts/fetch_models parakeet-tdt-0\.6b-v2"):
         resolve_weights(parameters(root), "parakeet-tdt-0.6b-v2")
+
+
+def test_missing_weights_that_must_be_converted_name_both_commands(root):
+    with pytest.raises(
+        WeightsNotFoundError, match=r"MODEL=resemble/chatterbox-turbo.*convert MODEL=chatterbox-turbo"
+    ):
+        resolve_weights(parameters(root), "chatterbox-turbo")
