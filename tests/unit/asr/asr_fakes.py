@@ -47,6 +47,15 @@ class RandomJoint:
         scores[:, VOCABULARY] += 4.0  # blanks are common
         return scores, new_hidden, new_cell
 
+    def scan(self, frames, targets, hidden, cell):
+        rows, times, _ = frames.shape
+        every = [
+            np.repeat(values, times, axis=axis) for values, axis in ((targets, 0), (hidden, 1), (cell, 1))
+        ]
+        scores, hidden, cell = self.step(frames.reshape(rows * times, -1), *every)
+        self.rows_seen[-1] = rows
+        return scores.reshape(rows, times, -1), hidden[:, ::times], cell[:, ::times]
+
 
 class ScriptedJoint:
     """Answers (token, duration class) pairs in turn, for one row."""
@@ -64,6 +73,10 @@ class ScriptedJoint:
         scores[0, token] = 9.0
         scores[0, VOCABULARY + 1 + duration] = 9.0
         return scores, hidden + 1, cell + 1
+
+    def scan(self, frames, targets, hidden, cell):
+        scores, hidden, cell = self.step(frames[:, 0], targets, hidden, cell)
+        return scores[:, None], hidden, cell
 
 
 class LoudnessModels:

@@ -25,6 +25,9 @@ from parley.errors import InferenceError
 
 CONFIDENCE_ALPHA = 0.33
 """Order of the Tsallis entropy, as in NeMo's recommended confidence settings."""
+_AHEAD = 8
+"""Frames that a transducer without durations is asked about at once: most have nothing but a blank, and
+after a blank it says the same as before."""
 
 
 class JointNetwork(Protocol):
@@ -55,6 +58,16 @@ class JointNetwork(Protocol):
         Returns:
             Logits f32 ``[B, tokens + 1 + durations]``, and the states after the target.
         """
+        ...
+
+    def scan(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """As :meth:`step`, but at each of several frames: f32 ``[B, T, D]`` to ``[B, T, ...]``."""
         ...
 
 
@@ -189,6 +202,7 @@ class TransducerDecoder:
                 transducer.
         """
         rows = len(lengths)
+        ahead = 1 if len(self._durations) else _AHEAD
         by_frame = np.ascontiguousarray(encoded.transpose(0, 2, 1))
         targets = state.targets.copy()
         # The network wants its layers first.
@@ -200,10 +214,18 @@ class TransducerDecoder:
         confidences: list[NDArray[np.float32]] = []
         active = np.flatnonzero(at < lengths)
         while len(active):
-            logits, next_hidden, next_cell = self.network.step(
-                by_frame[active, at[active]], targets[active], hidden[:, active], cell[:, active]
+            left = lengths[active] - at[active]
+            places = np.minimum(np.arange(min(ahead, left.max())), left[:, None] - 1)
+            scores, next_hidden, next_cell = self.network.scan(
+                by_frame[active[:, None], at[active][:, None] + places],
+                targets[active],
+                hidden[:, active],
+                cell[:, active],
             )
-            check_scores(logits, self.blank, len(self._durations))
+            check_scores(scores.reshape(-1, scores.shape[2]), self.blank, len(self._durations))
+            logits, passed = self._until_token(scores, places)
+            at[active] += passed
+            symbols[active[passed > 0]] = 0
             token_scores = logits[:, : self.blank + 1]
             ids = token_scores.argmax(axis=1)
             speaks = ids != self.blank
@@ -233,6 +255,26 @@ class TransducerDecoder:
             phrase,
         )
         return _by_row(rows, emitted, confidences), after
+
+    def _until_token(
+        self, scores: NDArray[np.float32], places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Pass over the frames at which there is only a blank, but for the last.
+
+        Args:
+            scores: f32 ``[n, T, classes]``.
+            places: i64 ``[n, T]``, which frame each of them is of.
+
+        Returns:
+            The scores at the frame that is then reached, f32 ``[n, classes]``, and how many frames
+            were passed over, i64 ``[n]``.
+        """
+        if scores.shape[1] == 1:
+            return scores[:, 0], places[:, 0]
+        speaks = scores[:, :, : self.blank + 1].argmax(axis=2) != self.blank
+        first = np.where(speaks.any(axis=1), speaks.argmax(axis=1), -1)
+        rows = np.arange(len(scores))
+        return scores[rows, first], places[rows, first]
 
     def _durations_of(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
         """How many frames each row's scores advance by: i64 ``[B]``; 0 where there is no such score."""

@@ -61,14 +61,25 @@ class OnnxJoint:
         hidden: NDArray[np.float32],
         cell: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """See :meth:`parley.asr.decoding.transducer.JointNetwork.step`.
+        """See :meth:`parley.asr.decoding.transducer.JointNetwork.step`; raises as :meth:`scan`."""
+        logits, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
+        return logits[:, 0], hidden, cell
+
+    def scan(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.asr.decoding.transducer.JointNetwork.scan`.
 
         Raises:
             InferenceError: the network failed.
         """
         rows = len(targets)
         feed = {
-            "encoder_outputs": frames[:, :, None],
+            "encoder_outputs": frames.transpose(0, 2, 1),
             "targets": targets[:, None],
             "target_length": np.ones(rows, np.int32),
             "input_states_1": hidden,
@@ -78,4 +89,4 @@ class OnnxJoint:
             logits, hidden, cell = self._session.run(["outputs", "output_states_1", "output_states_2"], feed)
         except Exception as error:  # ONNX Runtime's own exceptions have no common base class
             raise InferenceError(f"the joint network failed on {rows} rows: {error}") from error
-        return logits.reshape(rows, -1), hidden, cell
+        return logits[:, :, 0], hidden, cell

@@ -211,6 +211,7 @@ class Rounds:
 
     def keep(self, slots: Sequence[int]) -> None:
         """Scatter the rows of these slots, as far as they were part of it."""
-        rows = np.flatnonzero(np.isin(self.slots, slots))
+        wanted = set(slots)
+        rows = np.array([row for row, slot in enumerate(self.slots.tolist()) if slot in wanted], np.int64)
         if len(rows):
             self._arrays.scatter(self.slots[rows], take(self.rows, rows, tuple(self.rows)))
