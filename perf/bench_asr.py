@@ -3,7 +3,9 @@
 First the bare recognisers, each on one processor and one thread, by turns: how long a step of 1, 8
 and 32 streams takes, and whether they write the same texts. Then the servers, Triton and
 sherpa-onnx's own, with streams that speak in real time; the client shares the machine with them.
-Both get the same weights: ``build/export_sherpa.py`` only splits the files.
+Both get the same weights: ``build/export_sherpa.py`` only splits the files. Then streaming against
+decoding everything anew and against waiting for the end. ``--real-size`` measures steps of the encoders
+that ``build/make_real_size_streaming.py`` has made, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +27,24 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from streams.bare import Bare, compare
-from streams.paced import Line, Paced, SherpaLine, Speech, TritonLine, run_level
+from streams.paced import Line, SherpaLine, Speech, TritonLine, WholeLine, run_level
+from streams.real_size import measure, measure_machine
 from streams.servers import sherpa, triton
+from streams.tables import figures, print_bare, print_batch, print_paced
 
 from parley.errors import ParleyError
 from parley.launcher import LauncherError
 from parley.launcher.options import ROOT
 from parley_client.terminal.view import make_console
-from parley_client.turns import percentile
 
 MODEL = ROOT / "models" / "tiny-nemotron-streaming"
 CLIPS = ROOT / "tests" / "data" / "asr_eval"
 PEERS = ROOT / ".venv-peers" / "bin"
 WORK = ROOT / "out" / "bench-asr"
+REAL_SIZE = ROOT / "out" / "real-size"
 RAIL = "nemotron_streaming"
+OTHERS = {"decoded anew": "parakeet_tdt", "at the end": "parakeet_transcribe"}
+NETWORKS = ("parakeet_encoder", "parakeet_decoder")
 FRAME_MS = 80
 BATCHES = (1, 8, 32)
 LEAD = np.zeros(16 * 120, np.float32)
@@ -53,28 +60,46 @@ def main() -> int:
     parser.add_argument("--streams", default="1,16", help="paced streams at once (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20, help="of each level (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    parser.add_argument(
+        "--held", default="16,32,48", help="levels of streaming against batch (default: %(default)s)"
+    )
+    parser.add_argument("--real-size", action="store_true", help="measure encoders of 0.6 billion parameters")
+    parser.add_argument(
+        "--only", choices=("bare", "paced", "batch"), help="one part (default: all three, one after another)"
+    )
     args = parser.parse_args()
     look_aheads = [int(part) for part in args.look_aheads.split(",")]
     levels = [int(part) for part in args.streams.split(",")]
+    held = [int(part) for part in args.held.split(",")]
     console = make_console()
-    if not (PEERS / "python").exists():
-        console.print("bench-asr: .venv-peers is missing: use `make bench-asr`", style="red")
-        return 1
-    figures: dict[str, Any] = {"cpus": os.cpu_count(), "bare": [], "paced": []}
+    measured: dict[str, Any] = {"cpus": os.cpu_count()}
+    wanted = {args.only} if args.only else {"bare", "paced", "batch"}
     try:
-        for look_ahead in look_aheads:
-            _export(look_ahead)
-            figures["bare"].append(_bare(look_ahead))
-        _print_bare(console, figures["bare"])
+        if args.real_size:
+            measured["real_size"] = _real_size(console)
+            wanted = set()
+        if wanted and not (PEERS / "python").exists():
+            console.print("bench-asr: .venv-peers is missing: use `make bench-asr`", style="red")
+            return 1
         clips = [soundfile.read(path, dtype="int16")[0] for path in _clips()]
-        figures["paced"] = _paced(console, look_aheads, levels, clips, args.seconds)
-        _print_paced(console, figures["paced"])
+        if wanted:
+            for look_ahead in look_aheads:
+                _export(look_ahead)
+        if "bare" in wanted:
+            measured["bare"] = [_bare(look_ahead) for look_ahead in look_aheads]
+            print_bare(console, measured["bare"])
+        if "paced" in wanted:
+            measured["paced"] = _paced(console, look_aheads, levels, clips, args.seconds)
+            print_paced(console, measured["paced"])
+        if "batch" in wanted:
+            measured["batch"] = _batch(console, held, clips, args.seconds)
+            print_batch(console, measured["batch"])
     except (ParleyError, LauncherError, OSError, subprocess.SubprocessError) as error:
         console.print(f"bench-asr: {error}", style="red", markup=False)
         return 1
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(figures, indent=1))
+        args.json.write_text(json.dumps(measured, indent=1))
     return 0
 
 
@@ -93,7 +118,7 @@ def _export(look_ahead: int) -> None:
 
 
 def _bare(look_ahead: int) -> dict[str, Any]:
-    measured = compare(
+    compared = compare(
         {
             "parley": Bare(Path(sys.executable), "parley_runtime.py", MODEL),
             "sherpa": Bare(PEERS / "python", "sherpa_runtime.py", _rewritten(look_ahead)),
@@ -102,33 +127,15 @@ def _bare(look_ahead: int) -> dict[str, Any]:
         BATCHES,
         _clips(),
     )
-    pairs = list(zip(measured["texts"]["parley"], measured["texts"]["sherpa"], strict=True))
+    pairs = list(zip(compared["texts"]["parley"], compared["texts"]["sherpa"], strict=True))
     return {
         "look_ahead": look_ahead,
         "chunk_ms": FRAME_MS * (look_ahead + 1),
         "clips": len(pairs),
         "equal_texts": sum(one == other for one, other in pairs),
         "different": [pair for pair in pairs if pair[0] != pair[1]],
-        "step_ms": measured["step_ms"],
+        "step_ms": compared["step_ms"],
     }
-
-
-def _print_bare(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title="Streams that one processor holds in real time", title_justify="left")
-    for name in ("chunk", "in a step", "parley", "sherpa-onnx", "ratio", "equal texts"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        for count in BATCHES:
-            held = {name: count * row["chunk_ms"] / times[count] for name, times in row["step_ms"].items()}
-            table.add_row(
-                f"{row['chunk_ms']} ms",
-                str(count),
-                f"{held['parley']:.0f}",
-                f"{held['sherpa']:.0f}",
-                f"{held['parley'] / held['sherpa']:.2f}",
-                f"{row['equal_texts']} of {row['clips']}",
-            )
-    console.print(table)
 
 
 def _paced(
@@ -139,7 +146,7 @@ def _paced(
     seconds: float,
 ) -> list[dict[str, Any]]:
     rows = []
-    with triton(console, RAIL) as address:
+    with triton(console, [RAIL]) as address:
         for look_ahead in look_aheads:
             chunk_ms = FRAME_MS * (look_ahead + 1)
             for count in levels:
@@ -158,41 +165,55 @@ def _measure(
     name: str, chunk_ms: int, lines: Sequence[Line], clips: Sequence[NDArray[np.int16]], seconds: float
 ) -> dict[str, Any]:
     paced = asyncio.run(run_level(lines, Speech(clips, 16 * chunk_ms, seconds)))
-    return {"server": name, "chunk_ms": chunk_ms, "streams": len(lines), **_figures(paced)}
+    return {"server": name, "chunk_ms": chunk_ms, "streams": len(lines), **figures(paced)}
 
 
-def _figures(paced: Paced) -> dict[str, Any]:
-    beside = [whole - own for whole, own in zip(paced.chunks, paced.compute, strict=True)]
-    known = any(paced.compute)
-    return {
-        "chunks": len(paced.chunks),
-        "chunk_latency_ms": _percentiles(paced.chunks),
-        "beside_model_ms": _percentiles(beside) if known else None,
-        "final_ms": _percentiles(paced.finals),
-        "late_ms": _percentiles(paced.late),
-    }
+def _batch(
+    console: Console, levels: Sequence[int], clips: Sequence[NDArray[np.int16]], seconds: float
+) -> list[dict[str, Any]]:
+    """Streaming at 160 ms against decoding everything anew, and against waiting for the end."""
+    rows = []
+    with triton(console, [RAIL, *OTHERS.values(), *NETWORKS]) as address:
+        for name, model in {"streaming": RAIL, **OTHERS}.items():
+            for count in levels:
+                lines: list[Line] = [
+                    WholeLine(address, model)
+                    if name == "at the end"
+                    else TritonLine(address, model, 160 if model == RAIL else None)
+                    for _ in range(count)
+                ]
+                rows.append(_measure(name, 160, lines, clips, seconds))
+    return rows
 
 
-def _percentiles(values: Sequence[float]) -> list[float]:
-    """p50, p95, p99."""
-    return [round(percentile(list(values), share) or 0.0, 2) for share in (0.5, 0.95, 0.99)]
-
-
-def _print_paced(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title="Paced streams, milliseconds: p50 / p95 / p99", title_justify="left")
-    table.add_column("chunk", justify="right")
-    table.add_column("streams", justify="right")
-    for name in ("server", "chunk to answer", "of that, beside the model's calls", "end to final text"):
-        table.add_column(name)
-    for row in rows:
-        cells = (row["chunk_latency_ms"], row["beside_model_ms"], row["final_ms"])
-        table.add_row(
-            f"{row['chunk_ms']} ms",
-            str(row["streams"]),
-            row["server"],
-            *("" if cell is None else " / ".join(f"{value:.1f}" for value in cell) for cell in cells),
-        )
+def _real_size(console: Console) -> list[dict[str, Any]]:
+    folders = sorted(REAL_SIZE.glob("r*/config.json"))
+    if not folders:
+        raise OSError(f"{REAL_SIZE} is empty: build/make_real_size_streaming.py makes what is measured")
+    machine = measure_machine(REAL_SIZE, threads=1)
+    console.print(
+        f"one processor: {machine.operations / 1e9:.0f} billion operations a second in eight bits, "
+        f"{machine.bytes / 1e9:.1f} GB a second from memory"
+    )
+    table = Table(
+        title="Encoder of 0.6 billion parameters in eight bits, one processor", title_justify="left"
+    )
+    for name in ("chunk", "streams in a step", "step, ms", "floor, ms", "of real time"):
+        table.add_column(name, justify="right")
+    rows = []
+    for folder in folders:
+        for count in (1, 4, 8):
+            step = measure(folder.parent, count, threads=1)
+            rows.append({**asdict(step), "floor_ms": step.floor_ms(machine)})
+            table.add_row(
+                f"{step.chunk_ms} ms",
+                str(count),
+                f"{step.ms:.0f}",
+                f"{step.floor_ms(machine):.0f}",
+                f"{step.ms / step.chunk_ms:.1f}",
+            )
     console.print(table)
+    return rows
 
 
 if __name__ == "__main__":

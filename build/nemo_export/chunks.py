@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxslim
 from onnx import helper, numpy_helper
+from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
 LENGTH = "length"
 ENCODED_LENGTH = "encoded_lengths"
@@ -44,6 +45,8 @@ def specialise(
     inputs = {one.name: one for one in graph.input}
     order = list(inputs)
     hidden = _hide_weights(graph)
+    # All shapes first: without them a round of the folding gets only as far as the next Reshape.
+    model = SymbolicShapeInference.infer_shapes(model, auto_merge=True)
     slim = onnxslim.slim(model, skip_optimizations=["graph_fusion", "weight_tying"])
     graph = slim.graph
     there = {one.name: one for one in graph.input}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rail_client import answered, rail_request
 from tritonclient.grpc import service_pb2_grpc
 
-from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscriptEvent
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscribeReply, TranscriptEvent
 from parley.inference import tensor_bytes
 from parley.protocol import VadOptions
 
@@ -29,20 +29,39 @@ _PATIENT = VadOptions(silence_ms=2_000)
 """The flush ends an utterance, not a pause in it."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered to a chunk; times are 0 where it does not tell them."""
+
+    vad_ms: float = 0.0
+    encoder_ms: float = 0.0
+    decoder_ms: float = 0.0
+    """Of the model calls that served it, together with other streams."""
+    texts: int = 0
+    """New partial texts."""
+
+    @property
+    def calls_ms(self) -> float:
+        """All calls."""
+        return self.vad_ms + self.encoder_ms + self.decoder_ms
+
+
 @dataclass
 class Paced:
     """What the streams of one level measured, in milliseconds."""
 
     chunks: list[float] = field(default_factory=list)
     """From sending a chunk to the answer that has heard it."""
-    compute: list[float] = field(default_factory=list)
-    """Of these, the time of the model's own calls, if the server tells."""
+    answers: list[Answer] = field(default_factory=list)
+    """What the answer to each of them told."""
     finals: list[float] = field(default_factory=list)
     """From the end of an utterance, said by the client, to its final text."""
     late: list[float] = field(default_factory=list)
     """How late each chunk was sent, because the answer before had not come."""
-    texts: dict[int, str] = field(default_factory=dict)
-    """By clip."""
+    first_texts: list[float] = field(default_factory=list)
+    """From the beginning of each utterance to its first text."""
+    partials: list[int] = field(default_factory=list)
+    """Texts of each utterance before the final one."""
 
 
 class Line(Protocol):
@@ -56,8 +75,8 @@ class Line(Protocol):
         """An utterance is about to begin."""
         ...
 
-    async def send(self, piece: NDArray[np.int16]) -> float:
-        """Say the next chunk; the model's own time (milliseconds), 0 if it is not known."""
+    async def send(self, piece: NDArray[np.int16]) -> Answer:
+        """Say the next chunk."""
         ...
 
     async def finish(self) -> str:
@@ -68,7 +87,7 @@ class Line(Protocol):
 class TritonLine:
     """A sequence of a recogniser's Triton model."""
 
-    def __init__(self, server: str, model: str, lookahead_ms: int) -> None:
+    def __init__(self, server: str, model: str, lookahead_ms: int | None) -> None:
         self._server = server
         self._model = model
         self._id = f"bench-{uuid.uuid4()}"
@@ -92,10 +111,11 @@ class TritonLine:
         """See the interface."""
         self._finals = []
 
-    async def send(self, piece: NDArray[np.int16]) -> float:
+    async def send(self, piece: NDArray[np.int16]) -> Answer:
         """See the interface."""
         reply = await self._ask(piece.astype("<i2").tobytes(), b"{}")
-        return reply.vad_ms + reply.encoder_ms + reply.decoder_ms
+        texts = sum(isinstance(event, TranscriptEvent) for event in reply.events)
+        return Answer(reply.vad_ms, reply.encoder_ms, reply.decoder_ms, texts)
 
     async def finish(self) -> str:
         """See the interface; the final text may come a little after the answer."""
@@ -113,12 +133,47 @@ class TritonLine:
         return reply
 
 
+class WholeLine:
+    """A model that takes whole recordings: it hears an utterance when it is over."""
+
+    def __init__(self, server: str, model: str) -> None:
+        self._server = server
+        self._model = model
+        self._audio: list[NDArray[np.int16]] = []
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._server)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return self
+
+    async def __aexit__(self, *_problem: object) -> None:
+        await self._channel.close()
+
+    async def begin(self) -> None:
+        """See the interface."""
+        self._audio = []
+
+    async def send(self, piece: NDArray[np.int16]) -> Answer:
+        """See the interface; nothing is sent yet."""
+        self._audio.append(piece)
+        return Answer()
+
+    async def finish(self) -> str:
+        """See the interface."""
+        audio = np.concatenate(self._audio).astype("<i2").tobytes()
+        request = rail_request(self._model, "", audio)
+        answer = await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
+        raw = np.array([answer.raw_output_contents[0][4:]], object)
+        return msgspec.json.decode(tensor_bytes(raw), type=TranscribeReply).text
+
+
 class SherpaLine:
     """A connection to sherpa-onnx's websocket server; one utterance each."""
 
     def __init__(self, url: str, lead: NDArray[np.float32]) -> None:
         self._url = url
         self._lead = lead
+        self._text = ""
         self._socket: websockets.asyncio.client.ClientConnection | None = None
 
     async def __aenter__(self) -> Self:
@@ -130,16 +185,18 @@ class SherpaLine:
 
     async def begin(self) -> None:
         """See the interface."""
+        self._text = ""
         self._socket = await websockets.asyncio.client.connect(self._url, open_timeout=_DEADLINE_S)
         await self._socket.send(self._lead.tobytes())
 
-    async def send(self, piece: NDArray[np.int16]) -> float:
+    async def send(self, piece: NDArray[np.int16]) -> Answer:
         """See the interface."""
         assert self._socket is not None
         await self._socket.send((piece.astype(np.float32) / 32768).tobytes())
         async with asyncio.timeout(_DEADLINE_S):
-            await self._socket.recv()
-        return 0.0
+            text = json.loads(await self._socket.recv())["text"]
+        changed, self._text = text != self._text, text
+        return Answer(texts=int(changed))
 
     async def finish(self) -> str:
         """See the interface."""
@@ -186,16 +243,25 @@ async def _speak(line: Line, number: int, speech: Speech, until: float, paced: P
             at = (at + 1) % len(speech.clips)
             clip = np.pad(speech.clips[at], (0, -len(speech.clips[at]) % chunk))
             await line.begin()
-            due = time.perf_counter()
+            due = spoken = time.perf_counter()
+            first, texts = None, 0
             for start in range(0, len(clip), chunk):
                 due += chunk / RATE
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 began = time.perf_counter()
-                compute = await line.send(clip[start : start + chunk])
-                paced.chunks.append(1000 * (time.perf_counter() - began))
-                paced.compute.append(compute)
+                answer = await line.send(clip[start : start + chunk])
+                answered_at = time.perf_counter()
+                paced.chunks.append(1000 * (answered_at - began))
+                paced.answers.append(answer)
                 paced.late.append(1000 * (began - due))
+                texts += answer.texts
+                if texts and first is None:
+                    first = answered_at
             began = time.perf_counter()
-            paced.texts[at] = await line.finish()
-            paced.finals.append(1000 * (time.perf_counter() - began))
+            text = await line.finish()
+            ended = time.perf_counter()
+            paced.finals.append(1000 * (ended - began))
+            if text:
+                paced.first_texts.append(1000 * ((first or ended) - spoken))
+                paced.partials.append(texts)
             await asyncio.sleep(_PAUSE_S)

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,14 +17,15 @@ from parley_client.commands.demo import stop
 
 
 @contextlib.contextmanager
-def triton(console: Console, rail: str) -> Iterator[str]:
-    """The embedded Triton with one recogniser; yields its gRPC address."""
+def triton(console: Console, models: Sequence[str]) -> Iterator[str]:
+    """The embedded Triton with recognisers, whose own texts are final; yields its gRPC address."""
     options = ServerOptions(
         state_dir=ROOT / ".server" / "bench-asr",
         grpc_port=0,
         http_port=0,
         metrics_port=0,
-        load_models=("silero_vad", rail),
+        load_models=("silero_vad", *models),
+        environment={"PARLEY_NEMOTRON_STREAMING_FINALS": "own"},
     )
     server = EmbeddedServer(options)
     try:
