@@ -113,11 +113,6 @@ class EndOfTurn:
         self._texts_missing = 0
         self._forget()
 
-    @property
-    def begun_at(self) -> float | None:
-        """When the turn began; None: there is none."""
-        return self._begun_at
-
     def _forget(self) -> None:
         """Begin anew."""
         self._begun_at: float | None = None
