@@ -70,8 +70,14 @@ def key(request):
 @pytest.fixture(scope="module")
 def local():
     """The same without a server."""
+    return make_local()
+
+
+def make_local(beam_size=None):
     export = streaming_checkpoint.load(EXPORT)
-    recognizer, chunks = load_recognizer(export, LOOK_AHEADS, open_session, slots=4, audio=200_000)
+    recognizer, chunks = load_recognizer(
+        export, LOOK_AHEADS, open_session, slots=4, audio=200_000, beam_size=beam_size
+    )
     vad = SileroVad(open_session(bundled_folder() / FILE))
     desk = FinalsDesk(FinalsPolicy(MODEL), None, None, lambda: 0.0)
     return StreamingRail(
@@ -212,3 +218,23 @@ async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, lo
         )
         assert counted(server) == {(OTHER, MODEL, "model_unavailable"): 1}
         await port.close()
+
+
+async def test_a_beam_is_searched_where_it_is_told_to(tmp_path, clips, key):
+    beam = {"PARLEY_NEMOTRON_STREAMING_DECODING": "beam", "PARLEY_NEMOTRON_STREAMING_BEAM_SIZE": "3"}
+    rail = make_local(beam_size=3)
+    with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: "own"}, **beam) as server:
+        port = LoopbackPort(server.endpoints.grpc)
+        chosen = clips[:6]
+        heard = await asyncio.gather(
+            *(
+                hear(port, f"{key}-{n}", clip.audio, 1280, model=MODEL, nbest=3)
+                for n, clip in enumerate(chosen)
+            )
+        )
+        await port.close()
+    for clip, events in zip(chosen, heard, strict=True):
+        assert simple(events) == simple(hear_locally(rail, clip.audio, 1280))
+        (final,) = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
+        assert len(final.alternatives) == 3
+        assert final.alternatives[0].text == final.text

@@ -184,6 +184,33 @@ def test_the_command_writes_down_what_files_say(server, clips, tmp_path, capsys)
     assert "unsupported_language" in capsys.readouterr().err
 
 
+def test_phrases_of_the_command_are_favoured(server, clips, tmp_path, capsys):
+    said, audio = next(clip for clip in clips if "delhi" in clip[0])
+    file = str(tmp_path / "delhi.wav")
+    soundfile.write(file, audio, 16_000)
+    at = [file, "--server", server.endpoints.grpc]
+    texts = []
+    for options in ([], ["--phrase", "vienna", "--phrase-weight", "6"], ["--phrase", "delhi"]):
+        assert main(["transcribe", *options, *at]) == 0
+        texts.append(capsys.readouterr().out.strip())
+    assert texts == [said, said.replace("delhi", "vienna"), said]
+    assert main(["transcribe", "--phrase", "vienna", "--phrase-weight", "11", *at]) == 1
+    assert "phrase_weight" in capsys.readouterr().err
+
+
+def test_the_best_readings_come_on_request(clips, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PARLEY_PARAKEET_DECODER_DECODING", "beam")
+    file = str(tmp_path / "speech.wav")
+    soundfile.write(file, clips[0][1], 16_000)
+    with serve(tmp_path, (*MODELS[:3], MODEL)) as server:
+        assert main(["transcribe", file, "--json", "--nbest", "3", "--server", server.endpoints.grpc]) == 0
+    reply = json.loads(capsys.readouterr().out)
+    assert len(reply["alternatives"]) == 3
+    assert reply["alternatives"][0]["text"] == reply["text"]
+    scores = [own["score"] for own in reply["alternatives"]]
+    assert scores == sorted(scores, reverse=True)
+
+
 async def test_what_cannot_be_served_is_refused_with_its_code(port, clips):
     with pytest.raises(InvalidAudioError, match="empty"):
         await send(port, np.zeros(0, np.int16))

@@ -27,6 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
     )
+    parser.add_argument(
+        "--phrase-weight",
+        type=float,
+        default=TranscribeRequest().phrase_weight,
+        metavar="W",
+        help="how much phrases are favoured, 0 to 10 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--nbest",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --json: the N best readings too, of a server that searches with a beam (at most 16)",
+    )
     parser.add_argument("--words", action="store_true", help="print each word with its times (seconds)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per file")
     parser.add_argument(
@@ -50,7 +64,12 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ParleyError: a file cannot be read, or the server failed.
     """
-    request = TranscribeRequest(language=args.language, phrases=args.phrase)
+    request = TranscribeRequest(
+        language=args.language,
+        phrases=args.phrase,
+        phrase_weight=args.phrase_weight,
+        nbest=args.nbest,
+    )
     places = asyncio.Semaphore(_AT_ONCE)
 
     async with Transcriber(args.server) as transcriber:
