@@ -6,12 +6,13 @@ All layers are kept, so that the parts cost in proportion what the published one
 from __future__ import annotations
 
 import torch
+from torch import nn
+
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, Encoder
-from parley.tts.s3gen.estimator import MEL_BANDS, Estimator
+from parley.tts.s3gen.conformer import Encoder
+from parley.tts.s3gen.estimator import Estimator
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.hift import Vocoder
-from torch import nn
 
 VOCABULARY = 6561
 _ENCODER, _HIDDEN, _HEADS, _LAYERS, _UP_LAYERS = 512, 2048, 8, 6, 4

@@ -17,6 +17,7 @@ from parley.tts.s3gen.scheduler import Limits
 from parley.tts.s3gen.service import ServiceLimits
 from parley.tts.s3gen.synthesizer import Synthesizer
 from parley.tts.s3gen.utterance import Plan
+from parley.tts.watermark import load_watermark
 
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -53,6 +54,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_tokens``: of an utterance.
         ``max_step``: new tokens of one step.
         ``max_prompt_tokens``: of a voice.
+        ``watermark``: ``auto`` (if ``resemble-perth`` is installed), ``on`` or ``off``; see
+            :mod:`parley.tts.watermark`.
         ``max_utterances``: open at once.
         ``max_batch``: utterances of one step.
         ``max_batch_frames``: rows times frames of one step.
@@ -121,6 +124,7 @@ def _plan(parameters: Parameters, *, guided: bool) -> Plan:
         hold_back=parameters.integer("hold_back", default.hold_back),
         max_tokens=parameters.integer("max_tokens", default.max_tokens, minimum=1),
         max_step=parameters.integer("max_step", default.max_step, minimum=1),
+        watermark=load_watermark(parameters.choice("watermark", "auto", ("auto", "on", "off"))),
     )
 
 

@@ -7,6 +7,7 @@ import soxr
 from numpy.typing import NDArray
 
 from parley.tts.s3gen.hift import SAMPLE_RATE
+from parley.tts.watermark import WatermarkStream
 
 _SILENCE = SAMPLE_RATE // 50
 """Samples at the beginning that are silenced, and as many that are faded in.
@@ -20,10 +21,12 @@ class PcmOutput:
 
     Args:
         rate: hertz of what comes out.
+        mark: adds a watermark; None: there is none.
     """
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, mark: WatermarkStream | None = None) -> None:
         self.rate = rate
+        self._mark = mark
         self.samples = 0
         """Samples given so far."""
         self._received = 0
@@ -37,6 +40,8 @@ class PcmOutput:
         """The PCM that is certain so far; i16 ``[m]``, m may be 0."""
         faded = audio * fade_in(self._received, len(audio))
         self._received += len(audio)
+        if self._mark is not None:
+            faded = self._mark.push(faded, last=last)
         if self._resampler is not None:
             faded = self._resampler.resample_chunk(faded, last=last)
         self.samples += len(faded)

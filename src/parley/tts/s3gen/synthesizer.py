@@ -95,7 +95,7 @@ class Synthesizer:
         pieces = self._pieces(jobs)
         made = [(job, piece) for job, piece in zip(jobs, pieces, strict=True) if isinstance(piece, _Piece)]
         try:
-            audio: Sequence[NDArray[np.int16] | ParleyError] = self._audio(made)
+            audio: Sequence[NDArray[np.int16] | ParleyError] = self._audio(made) if made else []
         except Exception as error:  # noqa: BLE001 - logged and returned
             _log.exception("the vocoder failed for %d utterances", len(made))
             audio = [_failed(error)] * len(made)
@@ -127,7 +127,7 @@ class Synthesizer:
     def _pieces(self, jobs: Sequence[Job]) -> list[_Piece | ParleyError]:
         """Run the flow; the utterances stay as they were."""
         try:
-            return list(self._run_flow(jobs))
+            return list(self._run_flow(jobs)) if jobs else []
         except Exception as error:  # noqa: BLE001 - logged and returned
             if len(jobs) == 1:
                 _log.exception("a step of the synthesis failed")

@@ -19,6 +19,7 @@ from parley.tts.s3gen.output import PcmOutput
 from parley.tts.s3gen.past import Past
 from parley.tts.s3gen.schedule import ChunkSchedule
 from parley.tts.s3gen.vocoding import VocoderState
+from parley.tts.watermark import Watermark
 
 TOKENS_PER_SECOND = 25
 _OVERLAP = 8  # frames of the crossfade
@@ -49,6 +50,8 @@ class Plan:
     """Of one utterance: 60 s."""
     max_step: int = 200
     """New tokens of one step, unless a chunk or the end asks for more."""
+    watermark: Watermark | None = None
+    """Marks all audio, which then comes 214 ms later."""
 
     @property
     def keeps_past(self) -> bool:
@@ -73,7 +76,7 @@ class Utterance:
         self.finished = False
         """Whether all audio was made."""
         self.vocoder = VocoderState(seed, plan.hold_back)
-        self.output = PcmOutput(rate)
+        self.output = PcmOutput(rate, plan.watermark.begin() if plan.watermark else None)
         self._plan = plan
         self._seed = seed
         self._tokens = np.zeros(0, np.int64)

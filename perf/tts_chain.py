@@ -1,0 +1,73 @@
+"""Text to audio through Triton: the models chatterbox, t3 and s3gen with a small random checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tts_report import Spoken, percentiles
+
+from parley.engines.chatterbox import ChatterboxSpeaker
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+from parley.serving.loopback import LoopbackPort
+from parley.tts.messages import SpeakRequest
+
+sys.path.insert(0, str(ROOT / "tests" / "triton"))
+
+from chatterbox_weights import write_weights
+from leftovers import ANY_PORTS
+
+TEXT = "The train leaves at half past seven, and the ticket costs five pounds."
+_DEADLINE_S = 300.0
+
+
+def measure_chain(levels: Sequence[int]) -> None:
+    """Start a server, let so many sessions say a sentence at once, and print a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ServerOptions(
+            state_dir=Path(folder) / "state",
+            load_models=("t3", "s3gen", "chatterbox"),
+            environment=write_weights(Path(folder) / "weights"),
+            **ANY_PORTS,
+        )
+        with EmbeddedServer(options) as server:
+            asyncio.run(_measure(server.endpoints.grpc, levels))
+
+
+async def _measure(address: str, levels: Sequence[int]) -> None:
+    port = LoopbackPort(address, max_streams=4 * max(levels))
+    try:
+        await _level(port, 1)  # the first one is slow
+        print("sessions | audio s per s | RTF   | first audio ms, p50 / p95")
+        for sessions in levels:
+            spoken = await _level(port, sessions)
+            rate = sum(one.audio for one in spoken) / max(one.seconds for one in spoken)
+            first = percentiles([one.first for one in spoken])
+            print(f"{sessions:8} | {rate:13.1f} | {sessions / rate:.3f} | {first}", flush=True)
+    finally:
+        await port.close()
+
+
+async def _level(port: LoopbackPort, sessions: int) -> list[Spoken]:
+    speaker = ChatterboxSpeaker(port)
+    async with asyncio.timeout(_DEADLINE_S):
+        return await asyncio.gather(*(_speak(speaker, seed) for seed in range(sessions)))
+
+
+async def _speak(speaker: ChatterboxSpeaker, seed: int) -> Spoken:
+    began = time.perf_counter()
+    spoken = Spoken(first=0.0, seconds=0.0, audio=0.0)
+    async for chunk, audio in speaker.speak(SpeakRequest(request_id=uuid.uuid4().hex, text=TEXT, seed=seed)):
+        now = time.perf_counter() - began
+        if len(audio):
+            spoken = Spoken(
+                first=spoken.first or now, seconds=now, audio=spoken.audio + len(audio) / chunk.sample_rate
+            )
+    return replace(spoken, seconds=time.perf_counter() - began)
