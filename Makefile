@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr lock clean fetch export convert test-parity
+.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr bench-tts lock clean fetch export convert test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -79,6 +79,9 @@ convert: setup-export ## Convert a published Chatterbox checkpoint for the model
 
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
 	@$(PY) perf/bench_asr.py $(ARGS)
+
+bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
+	@$(PY) perf/bench_tts.py $(ARGS)
 
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)
