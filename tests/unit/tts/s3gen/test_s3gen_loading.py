@@ -1,5 +1,7 @@
 """From settings and files to a synthesizer, and from tensors to a voice."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -167,3 +169,42 @@ def test_a_voice_keeps_the_end_of_its_prompt():
 def test_voices_that_do_not_fit(changes, text):
     with pytest.raises(InvalidMessageError, match=text):
         read_voice(tensors(**changes), 100)
+
+
+def test_a_watermark_that_is_wanted_but_not_there_is_told(weights):
+    with pytest.raises(ModelLoadingError, match="resemble-perth is not installed"):
+        load_s3gen(settings(weights, watermark="on"), "none")
+    assert load_s3gen(settings(weights), "none").plan.watermark is None
+
+
+class Doubling:
+    """Marks audio by making it louder, and later."""
+
+    def __init__(self):
+        self.held = np.zeros(0, np.float32)
+
+    def begin(self):
+        return Doubling()
+
+    def push(self, audio, *, last):
+        self.held = np.append(self.held, 2 * audio)
+        until = len(self.held) if last else max(len(self.held) - 1000, 0)
+        given, self.held = self.held[:until], self.held[until:]
+        return given
+
+
+def test_all_audio_is_marked(weights, voice):
+    loaded = load_s3gen(settings(weights), "none")
+    plain, marked = (
+        np.concatenate(
+            stream(
+                loaded.synthesizer,
+                Utterance(voice, dataclasses.replace(loaded.plan, watermark=mark), seed=0, rate=24_000),
+                make_tokens(60),
+                20,
+            )
+        )
+        for mark in (None, Doubling())
+    )
+    assert len(plain) == len(marked)
+    np.testing.assert_allclose(marked, np.clip(2.0 * plain, -32767, 32767), atol=1.01)
