@@ -133,18 +133,54 @@ async def test_text_that_is_still_being_written(speaker):
     assert clicks(audio, [int(seam) for seam in seams if 0 < seam < len(audio)], 22_050) == []
 
 
+class Heard:
+    """Reads an utterance as it comes."""
+
+    def __init__(self, speaker, wanted):
+        self.pieces = []
+        self._more = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(speaker, wanted))
+
+    async def _read(self, speaker, wanted):
+        try:
+            async with aclosing(speaker.speak(wanted)) as stream:
+                async for _, audio in stream:
+                    if len(audio):
+                        self.pieces.append(audio)
+                        self._more.set()
+        finally:
+            self._more.set()
+
+    async def until(self, count):
+        """Wait for so many pieces, or for the end."""
+        while len(self.pieces) < count and not self._reading.done():
+            self._more.clear()
+            await self._more.wait()
+
+    async def end(self):
+        async with asyncio.timeout(5):
+            await self._reading
+
+    async def hang_up(self):
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+
+
+async def interrupt(speaker, wanted, heard):
+    """Stop it; at most one piece was still on its way."""
+    await speaker.abort(wanted.request_id)
+    before = len(heard.pieces)
+    await heard.end()
+    assert len(heard.pieces) - before <= 1
+
+
 async def test_stop_ends_within_one_chunk_and_frees_both_models(speaker):
     alone = joined(await collect(speaker, request()))
     for after in (0, 1, 2):
         wanted = request("One sentence here. " * 12, final=False)
-        heard = []
-        async with aclosing(speaker.speak(wanted)) as stream:
-            for _ in range(after):
-                await anext(stream)
-            await speaker.abort(wanted.request_id)
-            async with asyncio.timeout(5):
-                heard = [audio async for _, audio in stream if len(audio)]
-        assert len(heard) <= 1
+        heard = Heard(speaker, wanted)
+        await heard.until(after)
+        await interrupt(speaker, wanted, heard)
         with pytest.raises(SessionNotFoundError):
             await speaker.more(MoreText(request_id=wanted.request_id, text="more", first=228))
     assert difference(joined(await collect(speaker, request())), alone) <= 1e-4
@@ -211,16 +247,12 @@ class TestLoad:
                 own = request(**wanted[number])
                 if number not in interrupted:
                     return joined(await collect(speaker, own), own.text)
-                pieces = dice.randint(0, 3)
-                hang_up = dice.random() < 0.3
-                async with aclosing(speaker.speak(own)) as stream:
-                    for _ in range(pieces):
-                        if await anext(stream, None) is None:
-                            return None
-                    if not hang_up:
-                        await speaker.abort(own.request_id)
-                        heard = [audio async for _, audio in stream if len(audio)]
-                        assert len(heard) <= 1
+                heard = Heard(speaker, own)
+                await heard.until(dice.randint(0, 3))
+                if dice.random() < 0.3:
+                    await heard.hang_up()
+                else:
+                    await interrupt(speaker, own, heard)
                 return None
 
             results = await asyncio.gather(*map(speak, range(SESSIONS)))

@@ -151,6 +151,7 @@ def test_voice_and_language(speaker, library):
         ({"text": "a", "language": "xx"}, UnsupportedLanguageError),
         ({"text": "a" * (MAX_TEXT + 1)}, InvalidMessageError),
         ({"text": "a", "request_id": ""}, InvalidMessageError),
+        ({"text": "a", "final": False}, InvalidMessageError),
         ({"text": "a", "language": "fr"}, ParleyError),  # the library lacks the file
     ],
 )

@@ -19,6 +19,8 @@ Grammar: TypeAlias = Callable[[str], str]
 _TAG = re.compile(r"\[[^\W\d_][^\W\d_ -]*(?:[ -][^\W\d_]+)*\]")
 # Letters and plain punctuation, with no full stop but at the end: nothing to write out.
 _PLAIN = re.compile(r"(?:[^\W\d_]|[\s,;:!?'\"()\-\u2010-\u2015\u2018-\u201d\u2026])*\.*\s*")
+# Some grammars leave one.
+_SPACE_BEFORE_MARK = re.compile(r"\s+(?=[.,;:!?](?:\s|$))")
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +78,7 @@ def _apply(grammar: Grammar, text: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
     try:
-        return grammar(text)
+        return _SPACE_BEFORE_MARK.sub("", grammar(text))
     except Exception as error:  # noqa: BLE001 - said as it is written, and logged
         # Without its words, which may be the user's.
         _log.error("a text of %d characters could not be normalised: %s", len(text), type(error).__name__)

@@ -31,6 +31,11 @@ def test_other_text_is():
     assert normalizer().normalize("e.g. this", "en").text == "E.G. THIS"
 
 
+def test_no_space_before_punctuation():
+    spoken = normalizer(grammar=lambda text: text.replace("km.", "kilometres ."))
+    assert spoken.normalize("It is 20 km. Is it?", "en").text == "It is 20 kilometres. Is it?"
+
+
 def test_other_languages_pass_unchanged():
     assert normalizer().normalize("Zimmer 5", "de").text == "Zimmer 5"
 
