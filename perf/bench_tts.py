@@ -16,6 +16,7 @@ speed that a large matrix product has on the machine.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from tts_chain import measure_chain
 from tts_floor import best_rate, flops_per_second_of_audio
 from tts_networks import random_networks
 from tts_report import percentiles
-from tts_sessions import Level, speak
+from tts_sessions import PLAN, Level, speak
 
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.checkpoint import Networks
@@ -59,10 +60,11 @@ def main() -> None:
     for sessions in args.sessions or (_REAL_SESSIONS if args.real_size else _SESSIONS):
         together, alone = Level(sessions), Level(sessions)
         # The first run of each size is slow, and makes the voices' prompts.
-        speak(synthesizer, Level(sessions), tokens=min(args.tokens, 40), max_batch=args.max_batch)
+        shared = {"plan": replace(PLAN, recompute=args.recompute), "tokens": args.tokens}
+        speak(synthesizer, Level(sessions), max_batch=args.max_batch, **shared)
         for _ in range(args.rounds):
-            speak(synthesizer, together, tokens=args.tokens, max_batch=args.max_batch)
-            speak(synthesizer, alone, tokens=args.tokens, max_batch=1)
+            speak(synthesizer, together, max_batch=args.max_batch, **shared)
+            speak(synthesizer, alone, max_batch=1, **shared)
         _print(together, alone, best / flops)
 
 
@@ -73,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--real-size", action="store_true", help="random weights of the published size")
     parser.add_argument("--weights", type=Path, help="folder with a checkpoint")
     parser.add_argument("--guided", action="store_true", help="random weights of the kind with ten steps")
+    parser.add_argument("--recompute", action="store_true", help="without keeping the past")
     parser.add_argument("--chain", action="store_true", help="text to audio through Triton")
     parser.add_argument("--sessions", type=int, nargs="+", help="default: 1 2 4 8, small also 16 32")
     parser.add_argument("--max-batch", type=int, default=8, help="rows of a run (default: %(default)s)")

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from tts_sessions import make_speech
+from tts_sessions import PLAN, make_speech
 
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.estimator import MEL_BANDS
 from parley.tts.s3gen.hift import HOP
 from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
+from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Utterance
 
 _MATRIX = 2_048
 
@@ -27,7 +27,7 @@ def flops_per_second_of_audio(networks: Networks, device: torch.device, tokens: 
     """
     synthesizer = Synthesizer(networks, device)
     voice, spoken = make_speech(0, tokens)
-    utterance = Utterance(voice, Plan(max_step=1), seed=0, rate=24_000)
+    utterance = Utterance(voice, PLAN, seed=0, rate=24_000)
     utterance.push(spoken)
     utterance.end()
     synthesizer.prepare([utterance])

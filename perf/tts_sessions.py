@@ -20,8 +20,8 @@ from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan
 
 PROMPT_TOKENS = 75
 _DEADLINE_S = 900.0
-# Chunk by chunk, as when tokens come no faster than they are used.
-_PLAN = Plan(max_step=1)
+PLAN = Plan(max_step=1)
+"""Chunk by chunk, as when tokens come no faster than they are used."""
 
 
 @dataclass
@@ -69,11 +69,11 @@ class _Sink:
         self.ended.set()
 
 
-def speak(synthesizer: Synthesizer, level: Level, *, tokens: int, max_batch: int) -> None:
+def speak(synthesizer: Synthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN) -> None:
     """One round: all sessions begin at once, with all of their tokens, and are heard to their ends."""
     service = S3GenService(
         synthesizer,
-        _PLAN,
+        plan,
         ServiceLimits(batch=Limits(max_batch=max_batch), max_utterances=level.sessions),
     )
     sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
