@@ -208,6 +208,30 @@ def test_a_network_of_the_other_kind_is_an_error(batch, network, decoder):
         decoder.decode(*batch, decoder.initial_state(6))
 
 
+def test_an_rnnt_is_asked_about_several_frames_at_once_and_says_the_same(batch):
+    class Quiet(RandomJoint):
+        def step(self, *args):
+            scores, hidden, cell = super().step(*args)
+            scores[:, BLANK] += 5.0
+            return scores, hidden, cell
+
+    encoded, _ = batch
+    for seed in range(5):
+        ahead, one_by_one = Quiet(seed, ()), Quiet(seed, ())
+        decoder = decoder_of(ahead, durations=())
+        (tokens,), state = decoder.decode(encoded[:1], np.array([40]), decoder.initial_state(1))
+        decoder = decoder_of(one_by_one, durations=())
+        after, found = decoder.initial_state(1), []
+        for frame in range(40):
+            (part,), after = decoder.decode(encoded[:1, :, frame : frame + 1], np.array([1]), after)
+            found += [(token, frame) for token in part.ids.tolist()]
+        assert found == list(zip(tokens.ids.tolist(), tokens.frames.tolist(), strict=True))
+        assert np.array_equal(state.hidden, after.hidden)
+        assert len(tokens.ids) > 0
+        assert len(ahead.rows_seen) <= len(tokens.ids) + 40 / 8
+        assert len(one_by_one.rows_seen) >= 40
+
+
 def test_an_rnnt_leaves_a_frame_after_a_blank_or_the_limit(batch):
     class Talker(RandomJoint):
         def step(self, *args):
