@@ -91,7 +91,7 @@ def measure(folder: Path, streams: int, threads: int) -> Step:
         streams,
         1000 * seconds,
         2.0 * streams * (frames * new + (frames + left) * seen),
-        float(new + seen),
+        float((folder / "encoder.weights").stat().st_size),
     )
 
 
