@@ -71,11 +71,9 @@ class _Sink:
 
 def speak(synthesizer: Synthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN) -> None:
     """One round: all sessions begin at once, with all of their tokens, and are heard to their ends."""
-    service = S3GenService(
-        synthesizer,
-        plan,
-        ServiceLimits(batch=Limits(max_batch=max_batch), max_utterances=level.sessions),
-    )
+    row_cost = 1.0 if synthesizer.device.type == "cpu" else Limits.row_cost
+    batch = Limits(max_batch=max_batch, row_cost=row_cost)
+    service = S3GenService(synthesizer, plan, ServiceLimits(batch=batch, max_utterances=level.sessions))
     sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
     speech = [make_speech(number, tokens) for number in range(level.sessions)]
     try:

@@ -90,7 +90,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     return Loaded(
         synthesizer,
         plan,
-        _limits(parameters),
+        _limits(parameters, device),
         buckets,
         parameters.integer("max_prompt_tokens", 100),
     )
@@ -128,12 +128,13 @@ def _plan(parameters: Parameters, *, guided: bool) -> Plan:
     )
 
 
-def _limits(parameters: Parameters) -> ServiceLimits:
+def _limits(parameters: Parameters, device: torch.device) -> ServiceLimits:
     batch = Limits()
     return ServiceLimits(
         batch=Limits(
             max_batch=parameters.integer("max_batch", batch.max_batch, minimum=1),
             max_frames=parameters.integer("max_batch_frames", batch.max_frames, minimum=1),
+            row_cost=1.0 if device.type == "cpu" else batch.row_cost,
         ),
         max_utterances=parameters.integer("max_utterances", 64, minimum=1),
         idle_s=parameters.number("idle_s", 10.0, minimum=0.1),

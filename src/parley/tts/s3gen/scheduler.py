@@ -2,9 +2,10 @@
 
 The networks are busy with one batch at a time, so a batch is all that is decided: nothing is
 queued beyond it. The listener who would run dry first comes first. Everyone else joins whose work
-hardly makes the run longer: a run takes as long as its longest row, and rows beside each other
-are nearly free up to ``max_batch``. Nobody starves: a deadline is a time, it does not move while
-its utterance waits, and utterances that come later have later ones.
+makes the run little longer and costs no more there than in a run of its own: all rows of a run are
+as long as its longest. On a GPU further rows are nearly free up to ``max_batch``, on a CPU only the
+start of a run is shared. Nobody starves: a deadline is a time, it does not move while its utterance
+waits, and utterances that come later have later ones.
 
 Nothing here reads a clock or knows a network; times are seconds of the caller's clock.
 """
@@ -30,6 +31,12 @@ class Limits:
     """How much longer than the most urgent row others may make the run."""
     overhead: int = 64
     """Frames that take as long as starting a run."""
+    row_cost: float = 0.1
+    """What each further row costs, of the first one: near 0 on a GPU, 1 on a CPU."""
+
+    def cost(self, rows: int, frames: int) -> float:
+        """Of a run, in frames of one row."""
+        return self.overhead + frames * (1 + (rows - 1) * self.row_cost)
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,12 @@ def choose(ready: Sequence[Work[Key]], limits: Limits) -> list[Work[Key]]:
     for work in by_deadline[1:]:
         if len(batch) == limits.max_batch:
             break
-        longest = max(work.frames, *(other.frames for other in batch), 0)
-        fits = longest * (len(batch) + 1) <= limits.max_frames
-        longer = (work.frames + limits.overhead) / (batch[0].frames + limits.overhead)
-        if fits and longer <= limits.stretch:
+        before = max(other.frames for other in batch)
+        longest = max(work.frames, before)
+        rows = len(batch) + 1
+        longer = limits.cost(1, work.frames) / limits.cost(1, batch[0].frames)
+        apart = limits.cost(rows - 1, before) + limits.cost(1, work.frames)
+        together = limits.cost(rows, longest)
+        if longest * rows <= limits.max_frames and longer <= limits.stretch and together <= apart:
             batch.append(work)
     return batch

@@ -63,7 +63,8 @@ class Synthesizer:
         voices: int = DEFAULT_VOICES,
     ) -> None:
         self._networks = networks
-        self._device = device
+        self.device = device
+        """Where the networks are."""
         self.empty = networks.flow.empty_past(steps or (2 if networks.flow.meanflow else 10))
         """A past of no tokens."""
         self._buckets = buckets

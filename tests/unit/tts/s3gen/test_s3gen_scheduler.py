@@ -37,6 +37,13 @@ def test_starting_a_run_costs_time_too():
     assert keys(choose(ready, Limits(overhead=0))) == ["urgent"]
 
 
+def test_where_rows_are_not_free_only_equals_join():
+    on_cpu = Limits(row_cost=1.0, stretch=3.0)
+    unequal = [Work("urgent", 100, 0.0), Work("short", 26, 1.0), Work("alike", 90, 2.0)]
+    assert keys(choose(unequal, on_cpu)) == ["urgent", "alike"], "padding would cost more than a start"
+    assert keys(choose([Work("a", 24, 0.0), Work("b", 26, 1.0)], on_cpu)) == ["a", "b"]
+
+
 def test_memory_is_bounded():
     ready = [Work(n, 500, float(n)) for n in range(8)]
     assert keys(choose(ready, Limits(max_frames=1_600))) == [0, 1, 2]
