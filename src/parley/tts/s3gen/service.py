@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from parley.errors import (
 from parley.serving.early_aborts import EarlyAborts
 from parley.tts.s3gen.batch import Voice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
+from parley.tts.s3gen.ports import AudioSink, Steps
 from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
 from parley.tts.s3gen.synthesizer import Job
 from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
@@ -36,39 +37,6 @@ from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)
 _LONGEST_AFTER_S = 60.0
-
-
-class AudioSink(Protocol):
-    """Where the audio of one utterance goes."""
-
-    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
-        """Take a piece; False: no more is wanted."""
-        ...
-
-    def finish(self) -> None:
-        """All was sent, or the utterance was stopped."""
-        ...
-
-    def fail(self, error: ParleyError) -> None:
-        """The utterance failed."""
-        ...
-
-
-class Steps(Protocol):
-    """The part of :class:`parley.tts.s3gen.synthesizer.Synthesizer` that is used."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens are smaller than this."""
-        ...
-
-    def prepare(self, utterances: Sequence[Utterance]) -> None:
-        """Make what can be made before their tokens have come."""
-        ...
-
-    def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
-        """Make what the jobs ask for."""
-        ...
 
 
 @dataclass(frozen=True)
