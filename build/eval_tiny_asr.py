@@ -17,13 +17,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import parley  # noqa: F401 - first: it turns ONNX Runtime's telemetry off
+
+# isort: split
 import jiwer
 import numpy as np
 import numpy.typing as npt
 import onnx_asr
-import onnxruntime
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
+from onnxruntime import SessionOptions
 
+from parley.serving.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, Clips, make
 from tiny.speech import HELD_OUT_VOICES
@@ -48,7 +52,7 @@ class Recogniser:
     """The exported model under onnx-asr."""
 
     def __init__(self, folder: Path) -> None:
-        options = onnxruntime.SessionOptions()
+        options = SessionOptions()
         options.intra_op_num_threads = 1
         self._model = onnx_asr.load_model("nemo-conformer-tdt", folder, sess_options=options)
 
@@ -121,7 +125,7 @@ def _confused(text: str, hypothesis: str) -> list[tuple[str, str]]:
 
 def padding_error(folder: Path, heard: Sequence[Heard]) -> float:
     """The largest change of an encoder output when a clip is encoded in a padded batch instead of alone."""
-    encoder = onnxruntime.InferenceSession(folder / "encoder-model.onnx", providers=["CPUExecutionProvider"])
+    encoder = open_session(folder / "encoder-model.onnx")
     lengths = np.array([len(clip.audio) for clip in heard])
     audio = np.zeros((len(heard), lengths.max()), np.float32)
     for row, clip in zip(audio, heard, strict=True):

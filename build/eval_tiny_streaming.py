@@ -22,6 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import parley  # noqa: F401 - first: it turns ONNX Runtime's telemetry off
+
+# isort: split
 import jiwer
 import numpy as np
 import onnx_asr

@@ -18,6 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+
+import parley  # noqa: F401 - first: it turns ONNX Runtime's telemetry off
+
+# isort: split
 import torch
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 from nemo.utils import logging as nemo_logging

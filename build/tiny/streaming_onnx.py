@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
+
+from parley.serving.onnx import open_session
 
 Floats = npt.NDArray[np.float32]
 
@@ -25,8 +26,8 @@ class StreamingOnnx:
         self._streaming = self._config["streaming"]
         self.chunk_frames: int = self._streaming["chunk_frames"][str(look_ahead)]
         """Feature frames of a chunk."""
-        self._encoder = _session(folder / f"encoder-r{look_ahead}.onnx")
-        self._decoder = _session(folder / "decoder_joint-model.onnx")
+        self._encoder = open_session(folder / f"encoder-r{look_ahead}.onnx")
+        self._decoder = open_session(folder / "decoder_joint-model.onnx")
 
     def chunks(self, features: Floats) -> Iterator[Floats]:
         """Cut features ``[B, F, T]`` into encoder inputs ``[B, F, history + chunk]``.
@@ -89,9 +90,3 @@ class StreamingOnnx:
             },
         )
         return logits, following
-
-
-def _session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

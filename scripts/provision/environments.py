@@ -42,7 +42,7 @@ SERVE = Environment(
     ".venv",
     ("serve.txt", "networks.txt", "dev.txt"),
     tuple(SERVING),
-    "import numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
+    "import parley, numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
     "from parley.launcher.installation import find_installation\n"
     "find_installation()",
 )
@@ -55,7 +55,7 @@ EXPORT = Environment(
     ".venv-export",
     ("export.txt",),
     (),
-    "import nemo, numpy, onnx, parley, sherpa_onnx, torch, transformers",
+    "import parley, nemo, numpy, onnx, sherpa_onnx, torch, transformers",
     apart=("chatterbox.txt",),
     python=(3, 11, 4),  # NeMo unpacks archives with a filter that Python has had since
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from parley.launcher.installation import Installation
 from parley.launcher.options import ServerOptions
 from parley.launcher.ports import join_address
+from parley.telemetry import TELEMETRY_OFF
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""
@@ -91,7 +92,7 @@ def build_environment(
         # No model looks for anything on the network at run time.
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
+        **TELEMETRY_OFF,
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
     # Models reach each other's streams through the server's own endpoint.

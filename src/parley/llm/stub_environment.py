@@ -18,8 +18,6 @@ _DEFAULTS = {
     # Models are local folders; nothing may wait for a network.
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "TOKENIZERS_PARALLELISM": "false",
     # Other models share these cores: let the scheduler place the threads.

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import parley  # noqa: F401 - first: it turns ONNX Runtime's telemetry off
+
+# isort: split
 import numpy as np
 import pytest
 import soundfile

@@ -1,13 +1,13 @@
 from importlib.resources import as_file, files
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.features.frontend import LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
+from parley.serving.onnx import open_session
 
 REFERENCE = files("onnx_asr.preprocessors").joinpath("data")
 
@@ -31,7 +31,7 @@ def reference(bands, samples):
 def reference_graph(bands, samples):
     """The same from onnx-asr's ONNX graph, whose own error is larger: it computes in single precision."""
     with as_file(REFERENCE.joinpath(f"nemo{bands}.onnx")) as path:
-        session = onnxruntime.InferenceSession(str(path))
+        session = open_session(path)
     feed = {"waveforms": samples[None], "waveforms_lens": np.array([len(samples)], np.int64)}
     features, frames = session.run(None, feed)
     return features[0, :, : frames[0]]
