@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def load_grammars(languages: Sequence[str], cache: Path) -> dict[str, Grammar]:
-    """The grammars of these languages; the first time in a cache, each takes half a minute or more.
+    """The grammars of these languages; the first time in a cache, each takes half a minute to some minutes.
 
     Args:
         languages: some of :data:`LANGUAGES`.
