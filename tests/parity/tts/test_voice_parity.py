@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import types
 import warnings
+from functools import partial
 
+import librosa
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from chatterbox_export.small_listeners import small_listeners
 from chatterbox_export.small_t3 import write_small_t3
-from parley.tts.voices.enrollment import checkpoint, spectra
+from parley.tts.voices.enrollment import checkpoint, loudness, spectra
+from parley.tts.voices.enrollment.conditionals import Recording, VoiceMaker
+from parley.tts.voices.messages import VoiceDetails
 
 # Whole stretches and hundredths, and others.
 SECONDS = [0.9, 2.0, 5.013, 10.0]
@@ -36,6 +42,19 @@ def listeners(request):
 
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_tokenizer(listeners, seconds, monkeypatch):
+    theirs = upstream_tokenizer(listeners, monkeypatch)
+    audio = a_recording(seconds)
+    with torch.no_grad():
+        expected, _ = theirs.forward([audio])
+        mel = theirs.log_mel_spectrogram(torch.from_numpy(audio))
+        tokens = checkpoint.build_tokenizer(listeners | constants(theirs))(torch.from_numpy(audio))
+    assert (spectra.tokenizer_mel(torch.from_numpy(audio), len(mel)) - mel).abs().max() < 1e-5
+    assert len(set(tokens.tolist())) > len(tokens) / 8  # the comparison below means something
+    assert tokens.tolist() == expected[0].tolist()
+
+
+def upstream_tokenizer(listeners, monkeypatch):
+    """Upstream's tokenizer of the listeners' size, with their weights."""
     upstream = importlib.import_module("chatterbox.models.s3tokenizer.s3tokenizer")
     width, bands, _ = listeners["tokenizer.encoder.conv1.weight"].shape
     sizes = upstream.ModelConfig(
@@ -47,20 +66,28 @@ def test_tokenizer(listeners, seconds, monkeypatch):
     # Its own class reads the sizes from a default argument of its parent.
     monkeypatch.setattr(upstream.S3TokenizerV2.__init__, "__defaults__", (sizes,))
     theirs = upstream.S3Tokenizer().eval()
-    own = {
-        name.removeprefix("tokenizer."): t for name, t in listeners.items() if name.startswith("tokenizer.")
-    }
-    missing = theirs.load_state_dict(own, strict=False)
-    assert set(missing.missing_keys) <= {"_mel_filters", "window"}
-    assert not missing.unexpected_keys
-    audio = a_recording(seconds)
-    with torch.no_grad():
-        expected, _ = theirs.forward([audio])
-        mel = theirs.log_mel_spectrogram(torch.from_numpy(audio))
-        tokens = checkpoint.build_tokenizer(listeners | constants(theirs))(torch.from_numpy(audio))
-    assert (spectra.tokenizer_mel(torch.from_numpy(audio), bands) - mel).abs().max() < 1e-5
-    assert len(set(tokens.tolist())) > len(tokens) / 8  # the comparison below means something
-    assert tokens.tolist() == expected[0].tolist()
+    result = theirs.load_state_dict(part(listeners, "tokenizer."), strict=False)
+    assert set(result.missing_keys) <= {"_mel_filters", "window"}
+    assert not result.unexpected_keys
+    return theirs
+
+
+def upstream_speaker_encoder(listeners):
+    upstream = importlib.import_module("chatterbox.models.s3gen.xvector")
+    growth = len(listeners["speaker_encoder.xvector.block1.tdnnd1.cam_layer.linear_local.weight"])
+    theirs = upstream.CAMPPlus(growth_rate=growth, init_channels=4 * growth, memory_efficient=False).eval()
+    theirs.load_state_dict(part(listeners, "speaker_encoder."))
+    return theirs
+
+
+def upstream_voice_encoder(tensors):
+    theirs = importlib.import_module("chatterbox.models.voice_encoder").VoiceEncoder().eval()
+    theirs.load_state_dict(tensors)
+    return theirs
+
+
+def part(tensors, prefix):
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def constants(theirs):
@@ -70,14 +97,10 @@ def constants(theirs):
 
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_speaker_encoder(listeners, seconds):
-    upstream = importlib.import_module("chatterbox.models.s3gen.xvector")
-    growth = len(listeners["speaker_encoder.xvector.block1.tdnnd1.cam_layer.linear_local.weight"])
-    theirs = upstream.CAMPPlus(growth_rate=growth, init_channels=4 * growth, memory_efficient=False).eval()
-    prefix = "speaker_encoder."
-    theirs.load_state_dict({n.removeprefix(prefix): t for n, t in listeners.items() if n.startswith(prefix)})
+    theirs = upstream_speaker_encoder(listeners)
     audio = torch.from_numpy(a_recording(seconds))
     with torch.no_grad():
-        features, _, _ = upstream.extract_feature([audio])
+        features, _, _ = importlib.import_module(type(theirs).__module__).extract_feature([audio])
         expected = theirs.inference([audio])[0]
         embedding = checkpoint.build_speaker_encoder(listeners)(audio)
     assert (spectra.filter_bank(audio, 80) - features[0]).abs().max() < 2e-4
@@ -85,21 +108,73 @@ def test_speaker_encoder(listeners, seconds):
     assert (embedding - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-@pytest.mark.parametrize("seconds", SECONDS)
-def test_voice_encoder(tmp_path, seconds):
-    upstream = importlib.import_module("chatterbox.models.voice_encoder")
-    from safetensors.torch import load_file
+@pytest.fixture(scope="module")
+def voice_encoder(tmp_path_factory):
+    """The tensors of ``ve.safetensors``."""
+    return load_file(write_small_t3(tmp_path_factory.mktemp("t3")) / "ve.safetensors")
 
-    tensors = load_file(write_small_t3(tmp_path) / "ve.safetensors")
-    theirs = upstream.VoiceEncoder().eval()
-    theirs.load_state_dict(tensors)
+
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_voice_encoder(voice_encoder, seconds):
+    theirs = upstream_voice_encoder(voice_encoder)
     audio = np.concatenate([np.zeros(3_000, np.float32), a_recording(seconds), np.zeros(9_000, np.float32)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # librosa's
         expected = theirs.embeds_from_wavs([audio], sample_rate=16_000)[0]
     with torch.no_grad():
-        embedding = checkpoint.build_voice_encoder(tensors)(torch.from_numpy(spectra.trim(audio)))
+        embedding = checkpoint.build_voice_encoder(voice_encoder)(torch.from_numpy(spectra.trim(audio)))
     assert np.abs(embedding.numpy() - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize(("variant", "seconds"), [("original", 9.0), ("original", 12.5), ("turbo", 18.0)])
+def test_a_whole_voice(listeners, voice_encoder, variant, seconds, monkeypatch):
+    """As upstream's ``prepare_conditionals``, whose modules are called in its order."""
+    tokenizer = upstream_tokenizer(listeners, monkeypatch)
+    networks = checkpoint.EnrollmentNetworks(
+        checkpoint.build_voice_encoder(voice_encoder),
+        checkpoint.build_tokenizer(listeners),
+        checkpoint.build_speaker_encoder(listeners),
+        "",
+    )
+    full = a_recording(seconds, 24_000)
+    if variant == "turbo":  # both start from the loudness that Turbo wants
+        full = loudness.normalize(full, 24_000)
+    heard = librosa.resample(full, orig_sr=24_000, target_sr=16_000)
+    voice = VoiceMaker(networks, variant).make(Recording.of(full, 24_000), "anna", VoiceDetails())
+
+    s3gen = types.SimpleNamespace(
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        tokenizer=tokenizer,
+        speaker_encoder=upstream_speaker_encoder(listeners),
+        mel_extractor=importlib.import_module("chatterbox.models.s3gen.utils.mel").mel_spectrogram,
+    )
+    s3gen_module = importlib.import_module("chatterbox.models.s3gen.s3gen")
+    # Upstream's S3Gen hears its reference through torchaudio's resampler, its T3 through soxr. Ours
+    # are both soxr, which is the only difference.
+    monkeypatch.setattr(
+        s3gen_module, "get_resampler", lambda rate, to, _: partial(resampled, rate=rate, to=to)
+    )
+    embed = s3gen_module.S3Token2Mel.embed_ref
+    with torch.no_grad():
+        reference = embed(s3gen, full[: 10 * 24_000], 24_000)
+        seconds_heard, most = (15, 375) if variant == "turbo" else (6, 150)
+        prompt, _ = tokenizer.forward([heard[: seconds_heard * 16_000]], max_len=most)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # librosa's
+        embedding = upstream_voice_encoder(voice_encoder).embeds_from_wavs([heard], sample_rate=16_000)[0]
+
+    assert np.abs(voice.speaker_embedding - embedding).max() < 2e-5
+    assert voice.t3_prompt_tokens.tolist() == prompt[0].tolist()
+    assert np.abs(voice.prompt_mel - reference["prompt_feat"][0].numpy()).max() < 1e-4
+    expected = reference["embedding"][0].numpy()
+    assert np.abs(voice.speaker - expected).max() < 2e-3 * np.abs(expected).max()
+    assert voice.prompt_tokens.tolist() == reference["prompt_token"][0].tolist()
+    assert len(voice.prompt_tokens) == 25 * min(10, int(seconds))
+
+
+def resampled(audio, rate, to):
+    return torch.from_numpy(librosa.resample(audio.numpy(), orig_sr=rate, target_sr=to))
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
@@ -114,8 +189,6 @@ def test_prompt_mel(seconds):
 
 @pytest.mark.parametrize("quiet", [0, 1, 511, 20_000])
 def test_trimming(quiet):
-    import librosa
-
     audio = np.concatenate([np.zeros(quiet, np.float32), a_recording(2.0), 1e-4 * a_recording(1.0)])
     expected, _ = librosa.effects.trim(audio, top_db=20)
     np.testing.assert_array_equal(spectra.trim(audio), expected)
