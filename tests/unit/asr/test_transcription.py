@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import soundfile
 
 from parley.asr.decoding.words import text_of
 from parley.asr.features.frontend import LogMel
@@ -15,6 +18,7 @@ from parley.asr.transcription.windows import WindowPlan
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
+CONVERSATION = Path(__file__).resolve().parents[2] / "data" / "conversation"
 ROOM = 2_000
 
 
@@ -237,3 +241,20 @@ def test_the_best_readings_come_on_request(export, new_recording, spoken):
 def test_phrases_that_no_token_spells_are_refused(new_recording):
     with pytest.raises(InvalidMessageError):
         new_recording(np.zeros(100, np.int16), phrases=["\u4f60\u597d"])
+
+
+def test_a_word_with_which_the_recording_begins_is_heard(watched, new_recording):
+    said = "no make it twelve minutes"
+    audio, _ = soundfile.read(CONVERSATION / "05-correction.wav", dtype="int16")
+    silence_ms = 500
+    begun = new_recording(audio, words=True)
+    later = new_recording(np.concatenate([np.zeros(16 * silence_ms, np.int16), audio]), words=True)
+    finish([begun, later], watched)
+    replies = begun.reply(), later.reply()
+    assert [reply.text for reply in replies] == [said, said]
+    assert replies[0].duration_ms == len(audio) // 16
+    # Times are those of the recording, within two frames of the encoder.
+    for word, other in zip(replies[0].words, replies[1].words, strict=True):
+        assert word.start_ms >= 0
+        assert other.start_ms - silence_ms == pytest.approx(word.start_ms, abs=160)
+        assert other.end_ms - silence_ms == pytest.approx(word.end_ms, abs=160)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +35,9 @@ from parley.protocol import VadOptions, Word
 
 LISTEN = 160_000
 """Samples that the voice activity network hears at once: 10 s."""
+LEAD_MS = 96
+"""Silence that is put before a recording, as a call has it before the first word: without it a word with
+which the recording begins is lost. Three windows of the voice activity network."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Stretch:
     mel: LogMel
     samples: NDArray[np.int16]
     offset_ms: int
-    """Where it begins in the recording."""
+    """Where it begins in the recording; negative in the silence before it."""
     windows: deque[Window]
     state: RowState | None = None
     """The decoder's state after the windows so far."""
@@ -140,7 +144,10 @@ class Recording:
         self.error: ParleyError | None = None
         """Why it cannot be finished."""
         self.track: SpeechTrack | None = None
-        self._audio = audio
+        self.samples = len(audio)
+        """Length of the recording."""
+        self._lead_ms = 0 if limits.vad is None else LEAD_MS
+        self._audio = np.concatenate([np.zeros(self._lead_ms * PER_MS, np.int16), audio])
         self._checkpoint = checkpoint
         self._mel = mel
         self._plan = limits.plan
@@ -148,16 +155,11 @@ class Recording:
         self._current = 0
         self._spoken: tuple[int, int] | None = None
         if limits.vad is None:
-            self._add_stretch(0, len(audio))
+            self._add_stretch(0, len(self._audio))
         else:
             self.track = SpeechTrack(
-                limits.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=len(audio) // PER_MS + 1
+                limits.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=len(self._audio) // PER_MS + 1
             )
-
-    @property
-    def samples(self) -> int:
-        """Length of the recording."""
-        return len(self._audio)
 
     @property
     def done(self) -> bool:
@@ -197,7 +199,11 @@ class Recording:
 
     def reply(self) -> TranscribeReply:
         """The transcript of a recording that is :attr:`done`."""
-        words = [word for stretch in self._stretches for word in stretch.words(self._checkpoint)]
+        words = [
+            msgspec.structs.replace(word, start_ms=max(word.start_ms, 0), end_ms=max(word.end_ms, 0))
+            for stretch in self._stretches
+            for word in stretch.words(self._checkpoint)
+        ]
         return TranscribeReply(
             text=text_of(words),
             confidence=confidence_of(words),
@@ -220,7 +226,7 @@ class Recording:
             Stretch(
                 self._mel,
                 self._audio[start:end],
-                start // PER_MS,
+                start // PER_MS - self._lead_ms,
                 deque(self._plan.windows((end - start) // self._mel.hop)),
             )
         )
