@@ -47,6 +47,10 @@ class Entry:
         """Whether the encoder takes its audio in chunks."""
         return self.kind == "rnnt-streaming"
 
+    def folder(self, precision: Precision) -> str:
+        """Name of the folder of one precision."""
+        return self.name if precision == "fp32" else f"{self.name}-{precision}"
+
 
 def load(manifest: Path = MANIFEST) -> dict[str, Entry]:
     """All checkpoints by name.

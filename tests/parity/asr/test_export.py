@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import tarfile
 
 import numpy as np
-import onnxruntime
 import pytest
 from conftest import built
 
@@ -14,6 +15,7 @@ from export_nemo import main
 from nemo_export import graphs
 from parley.asr import checkpoint
 from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.serving.onnx import open_session
 
 LOOSE = "{ encoder = 0.2, tokens = 0.9 }"
 ENTRIES = f"""
@@ -61,6 +63,9 @@ def nemo(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nemo")
     for kind in ("tdt", "rnnt-streaming"):
         built(kind, tokenizer).save_to(str(folder / f"{kind}.nemo"))
+    with tarfile.open(folder / "broken.nemo", "w") as archive:
+        for name in ("model_config.yaml", "model_weights.ckpt"):
+            archive.addfile(tarfile.TarInfo(name))
     (folder / "checkpoints.toml").write_text(ENTRIES)
     return folder
 
@@ -117,7 +122,7 @@ def test_half_precision_really_is_half_precision(run):
     feed = {"audio_signal": features, "length": np.array([200], np.int64)}
     outputs = {}
     for name in ("offline", "offline-fp16"):
-        session = onnxruntime.InferenceSession(run.models / name / "encoder-model.onnx")
+        session = open_session(run.models / name / "encoder-model.onnx")
         outputs[name] = session.run(["outputs"], feed)[0]
     difference = np.abs(outputs["offline"] - outputs["offline-fp16"]).max()
     assert 1e-6 < difference < 0.05
@@ -133,7 +138,7 @@ def test_weights_of_a_large_model_lie_beside_its_graph(run, monkeypatch):
             encoder.stat().st_size < 1_000_000 < encoder.with_name("encoder-model.onnx.data").stat().st_size
         )
         if not name.endswith("bf16"):  # CPUs have no such products
-            onnxruntime.InferenceSession(encoder)
+            open_session(encoder)
 
 
 def test_look_aheads_of_a_streaming_model_share_their_weights(run):
@@ -150,10 +155,15 @@ def test_look_aheads_of_a_streaming_model_share_their_weights(run):
     assert (run.models / "streaming/encoder.weights").stat().st_size < 13_000_000
 
 
-def test_an_export_that_drifts_is_not_written(run, capsys):
+def test_an_export_that_drifts_is_not_written_and_others_are(run, capsys):
     assert run("strict") == 1
-    assert "strict-int8 is too far from NeMo" in capsys.readouterr().err
-    assert folders(run) == []
+    assert re.search(
+        r"error: strict-int8 is not written, because it is too far from NeMo: "
+        r"its encoder differs by \d\.\de-0\d, and 1\.0e-06 is allowed",
+        capsys.readouterr().err,
+    )
+    assert folders(run) == ["strict"]
+    check_files(run.models / "strict")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +173,7 @@ def test_an_export_that_drifts_is_not_written(run, capsys):
         ("never-trained", "rnnt-streaming", "not trained for look-aheads"),
         ("streaming", "tdt", "durations"),
         ("offline", "missing", "missing"),
+        ("offline", "broken", "NeMo cannot load"),
     ],
 )
 def test_what_is_not_what_the_manifest_says_is_refused(run, capsys, name, kind, why):

@@ -1,0 +1,57 @@
+"""What ``build/export_nemo.py`` refuses before it loads NeMo, which takes seconds."""
+
+import sys
+
+import pytest
+
+from export_nemo import main
+
+ENTRIES = """
+[checkpoints.mine]
+kind = "tdt"
+precisions = []
+accuracy.fp32 = { encoder = 1e-3, tokens = 0.0 }
+
+[checkpoints.theirs]
+source = "nemo/theirs"
+file = "theirs.nemo"
+kind = "tdt"
+precisions = []
+accuracy.fp32 = { encoder = 1e-3, tokens = 0.0 }
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "my.toml").write_text(ENTRIES)
+    monkeypatch.setitem(sys.modules, "nemo", None)  # importing it would fail
+    return lambda *arguments: main(
+        [*arguments, "--manifest", str(tmp_path / "my.toml"), "--into", str(tmp_path / "models")]
+    )
+
+
+def test_names_are_listed(run, capsys):
+    assert run() == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["mine", "tdt", "fp32"],
+        ["theirs", "tdt", "fp32"],
+    ]
+
+
+def test_an_unknown_name_is_wrong_usage(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("nothing")
+    assert "there are mine, theirs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["mine"], "error: the entry mine has no source: name its checkpoint with --nemo FILE"),
+        (["mine", "--nemo", "/no/such.nemo"], "error: /no/such.nemo is missing"),
+        (["theirs"], "error: {file} is missing: get it with `make fetch MODEL=nemo/theirs`"),
+    ],
+)
+def test_a_missing_checkpoint_is_said_with_its_remedy(run, capsys, tmp_path, arguments, error):
+    assert run(*arguments) == 1
+    assert capsys.readouterr().err.strip() == error.format(file=tmp_path / "models/nemo/theirs/theirs.nemo")
