@@ -26,6 +26,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
     UnsupportedVoiceError,
     VoiceExistsError,
+    VoiceStoreRefusedError,
 )
 from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -60,9 +61,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def voice_server(folder):
+def weights(folder):
+    return write_weights(folder / "weights")
+
+
+@pytest.fixture(scope="module")
+def voice_server(folder, weights):
     """A server with all of Chatterbox."""
-    weights = write_weights(folder / "weights")
     environment = weights | {
         "PARLEY_WEIGHTS_VOICE_ENROLLMENT": weights["PARLEY_WEIGHTS_CHATTERBOX"],
         "PARLEY_VOICES": str(folder / "voices"),
@@ -159,6 +164,37 @@ async def test_what_no_voice_can_be_made_of_gets_its_code(voices, recording, fie
         await voices.enroll(recording, **{"name": "Anna", "consent": "I agree.", **fields})
     assert type(caught.value) is error
     assert await voices.list() == before
+
+
+async def test_voices_in_an_object_store(weights, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests/unit/tts/voices")
+    from fake_s3 import BUCKET, serving
+
+    with serving() as s3:
+        options = ServerOptions(
+            state_dir=tmp_path / "state",
+            load_models=("voice_enrollment",),
+            environment={
+                "PARLEY_WEIGHTS_VOICE_ENROLLMENT": weights["PARLEY_WEIGHTS_CHATTERBOX"],
+                "PARLEY_VOICES": f"s3://{BUCKET}/team",
+                "PARLEY_VOICES_ENDPOINT": s3.endpoint,
+                "AWS_ACCESS_KEY_ID": s3.access_key,
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "NO_PROXY": "127.0.0.1",
+            },
+            **ANY_PORTS,
+        )
+        with EmbeddedServer(options) as server:
+            async with Voices(server.endpoints.grpc, timeout_s=30.0) as voices:
+                made = await voices.enroll(as_file(speech(9.0)), name="Anna", consent="I agree.")
+                assert list(s3.objects) == [f"team/{made.voice_id}.{made.digest}.safetensors"]
+                assert made in [await voices.describe(voice.voice_id) for voice in await voices.list()]
+                s3.access_key = "another"
+                with pytest.raises(VoiceStoreRefusedError):
+                    await voices.enroll(as_file(speech(9.0)), name="Bert", consent="I agree.")
+                s3.access_key = "voice-keeper"
+                await voices.delete(made.voice_id)
+                assert not s3.objects
 
 
 async def test_many_at_once_are_answered_in_order(voices):
