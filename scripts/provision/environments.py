@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provision.console import Progress, SetupError
-from provision.interpreter import MANAGED, candidates, choose, probe
+from provision.interpreter import MANAGED, candidates, choose
 from provision.system import SERVING, TALKING, Library, check_system
 from provision.tools import UV_VERSION, Uv, run_quietly
 
@@ -32,8 +32,6 @@ class Environment(NamedTuple):
     apart: tuple[str, ...] = ()
     """Locks whose packages go into the environment's folder ``apart``: found by all, they would disturb
     the others. Programs that want them put that folder on their path."""
-    python: tuple[int, ...] = (3, 11)
-    """The oldest version that will do."""
     project: bool = True
     """Whether Parley itself is installed in it, with the torch that it needs."""
 
@@ -57,7 +55,6 @@ EXPORT = Environment(
     (),
     "import parley, nemo, numpy, onnx, sherpa_onnx, torch, transformers",
     apart=("chatterbox.txt",),
-    python=(3, 11, 4),  # NeMo unpacks archives with a filter that Python has had since
 )
 
 PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False)
@@ -73,8 +70,6 @@ def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt"]
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    if environment.python != Environment._field_defaults["python"]:
-        found["python"] = ".".join(map(str, environment.python))
     return {**found, "uv": UV_VERSION}
 
 
@@ -118,10 +113,10 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
 
     folder = root / environment.name
     python = folder / "bin" / "python"
-    if python.exists() and (known := probe(str(python))) and known.version >= environment.python:
+    if python.exists():
         progress.step(f"keeping {environment.name}")
     else:
-        chosen, remark = choose(os.environ.get("PARLEY_PYTHON", ""), candidates(), environment.python)
+        chosen, remark = choose(os.environ.get("PARLEY_PYTHON", ""), candidates())
         progress.step(f"creating {environment.name} with {remark}")
         shutil.rmtree(folder, ignore_errors=True)
         made = {}

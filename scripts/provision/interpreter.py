@@ -68,13 +68,12 @@ def candidates() -> list[str]:
     return list(unique.values())
 
 
-def choose(wanted: str, paths: list[str], least: tuple[int, ...] = SUPPORTED[0]) -> tuple[str, str]:
+def choose(wanted: str, paths: list[str]) -> tuple[str, str]:
     """Decide which Python the environment gets.
 
     Args:
         wanted: PARLEY_PYTHON: a path, ``managed``, or empty for the best of ``paths``.
         paths: interpreters to ask.
-        least: the oldest version that will do.
 
     Returns:
         What ``uv venv --python`` takes, and a remark for the person at the terminal.
@@ -88,33 +87,19 @@ def choose(wanted: str, paths: list[str], least: tuple[int, ...] = SUPPORTED[0])
         found = probe(shutil.which(wanted) or wanted)
         if found is None or found.version[:2] not in SUPPORTED:
             raise SetupError(f"PARLEY_PYTHON={wanted} is not a working CPython 3.11 or 3.12.")
-        if found.version < least:
-            raise SetupError(
-                f"PARLEY_PYTHON={wanted} is Python {_dotted(found.version)}; this environment needs "
-                f"{_dotted(least)} or later."
-            )
         if not found.has_library:
             raise SetupError(_without_library(found) + " Or unset PARLEY_PYTHON.")
         return found.path, _describe(found)
     suitable = [found for found in map(probe, paths) if found and found.version[:2] in SUPPORTED]
     for found in suitable:
-        if found.has_library and found.version >= least:
+        if found.has_library:
             return found.path, _describe(found)
-    if not suitable:
-        reason = "this machine has no Python 3.11 or 3.12."
-    elif all(found.version < least for found in suitable):
-        reason = f"this environment needs {_dotted(least)} or later, {_describe(suitable[0])} is older."
-    else:
-        reason = _without_library(next(found for found in suitable if found.version >= least))
+    reason = _without_library(suitable[0]) if suitable else "this machine has no Python 3.11 or 3.12."
     return MANAGED, f"Python {MANAGED}, downloaded: {reason}"
 
 
 def _describe(found: Interpreter) -> str:
-    return f"Python {_dotted(found.version)} ({found.path})"
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+    return f"Python {'.'.join(map(str, found.version))} ({found.path})"
 
 
 def _without_library(found: Interpreter) -> str:

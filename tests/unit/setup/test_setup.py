@@ -65,18 +65,6 @@ def test_without_a_suitable_python_uv_provides_one_and_the_reason_is_told(fake_p
     )
 
 
-def test_an_environment_can_need_a_later_python(fake_python):
-    old, late = fake_python("old", (3, 11, 2)), fake_python("late", (3, 11, 9))
-    assert choose("", [old, late], (3, 11, 4))[0] == late
-    chosen, remark = choose("", [old], (3, 11, 4))
-    assert chosen == MANAGED
-    assert "needs 3.11.4 or later" in remark
-    bare = fake_python("bare", (3, 12, 1), library=False)
-    assert "no libpython3.12.so.1.0" in choose("", [old, bare], (3, 11, 4))[1]
-    with pytest.raises(SetupError, match=r"is Python 3\.11\.2; this environment needs 3\.11\.4"):
-        choose(old, [late], (3, 11, 4))
-
-
 def test_a_wanted_python_is_taken_or_refused_never_replaced(fake_python):
     good, bare = fake_python("good", (3, 11, 2)), fake_python("bare", (3, 11, 2), library=False)
     assert choose(good, [])[0] == good
@@ -297,18 +285,6 @@ def test_what_would_disturb_goes_into_a_folder_of_its_own(checkout, uv):
     assert "/export.txt" not in apart
     (checkout / "build/requirements/chatterbox.txt").write_text("changed")
     assert not environments.is_ready(checkout, environment)
-
-
-def test_an_environment_whose_python_is_too_old_is_made_anew(checkout, uv, fake_python):
-    environments.make(checkout, HARMLESS, Progress(6))
-    python = checkout / ".venv" / "bin" / "python"
-    python.unlink()
-    python.symlink_to(fake_python("old", (3, 11, 2)))
-    later = HARMLESS._replace(python=(3, 11, 4))
-    assert not environments.is_ready(checkout, later)
-    environments.make(checkout, later, Progress(6))
-    assert uv.last.commands[1].startswith("venv ")
-    assert environments.is_ready(checkout, later)
 
 
 @pytest.mark.parametrize("step", ["serve.txt", "--editable"])
