@@ -89,6 +89,12 @@ class Line:
     async def wait(self, kind, limit_s=15.0):
         return (await self.until(lambda: [e for e in self.events() if isinstance(e, kind)], limit_s))[0]
 
+    async def talk(self):
+        """Send audio until the call is closed, as a microphone does."""
+        while not any(isinstance(event, Closed) for event in self.events()):
+            await self.send("audio", audio=CHUNK)
+            await asyncio.sleep(0.02)
+
     async def end(self):
         await self.send("end", end=True)
         closed = await self.wait(Closed)
@@ -307,10 +313,14 @@ async def test_stopping_the_server_closes_open_calls(tmp_path):
         lines = [await Line.open(server.endpoints.grpc) for _ in range(4)]
         for opened in lines:
             await opened.start()
+        talking = asyncio.gather(*(opened.talk() for opened in lines[:2]))
+        await asyncio.sleep(0.5)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)  # as a container's runtime does it, without the launcher
         reasons = [(await opened.wait(Closed, 5)).reason for opened in lines]
         assert reasons == ["shutdown"] * 4
+        await talking
+        assert [e for opened in lines for e in opened.events() if isinstance(e, ErrorEvent)] == []
         assert time.monotonic() - began < 5
         # Polite clients leave. Then the server exits, at the latest with its exit timeout: now and then
         # Triton 24.10 keeps a model loaded until that.

@@ -24,7 +24,7 @@ from parley.agent.voice import Speaker
 from parley.asr.messages import AsrOptions
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
-from parley.errors import InvalidMessageError, ParleyError, SessionIdleError
+from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
 from parley.llm.history import History
 from parley.turns.settings import choose_settings
 
@@ -330,7 +330,10 @@ class Session:
         self._emit(event, audio)
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
-        if not self._closed:
+        if isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
+            # Whichever call the stopping server refuses first: nothing has failed, the session is over.
+            self.end("shutdown")
+        elif not self._closed:
             self._outlet.send(event, audio)
 
     def _enter(self, state: State) -> None:

@@ -26,8 +26,8 @@ When the server answers, one line is printed for programs to read:
   ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=127.0.0.1:8002
 
 It ends with status 1 when the server or one of the models' processes dies, so that a supervisor
-can start it again. The first Ctrl-C (or SIGTERM) lets open conversations end, the second one kills
-the server.
+can start it again. The first Ctrl-C (or SIGTERM) ends open conversations, whose clients are told so
+(closed: shutdown), the second one kills the server.
 Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
 passed on to the models. Log: .server/NAME/triton.log
 """

@@ -78,7 +78,7 @@ def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
     except ParleyError:
         raise
     except Exception as error:
-        raise InferenceError(f"call to {request.model} failed: {error}") from error
+        raise read_failure(f"call to {request.model} failed: {error}") from error
 
 
 class _Stream:
@@ -242,7 +242,7 @@ async def _within_deadline(request: ModelRequest, future: asyncio.Future[Any]) -
     except ParleyError:
         raise
     except Exception as error:
-        raise InferenceError(f"call to {request.model} failed: {error}") from error
+        raise read_failure(f"call to {request.model} failed: {error}") from error
 
 
 def _overdue(request: ModelRequest) -> DeadlineExceededError:

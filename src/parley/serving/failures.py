@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-from parley.errors import InferenceError, ModelUnavailableError, ParleyError, from_wire
+from parley.errors import InferenceError, ModelUnavailableError, ParleyError, ShuttingDownError, from_wire
 
+# What Triton itself says of every call from the moment at which it stops. It says the same while it is
+# starting; but then nobody calls.
+_STOPPING = re.compile(r"server not ready", re.IGNORECASE)
 # What Triton itself says about a model that is missing, unloaded or still loading.
 _UNAVAILABLE = re.compile(
     r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|"
@@ -24,6 +27,8 @@ def wire_text(error: BaseException) -> str:
 def read_failure(text: str) -> ParleyError:
     """The error behind the text of a Triton error."""
     error = from_wire(text)
+    if type(error) is InferenceError and _STOPPING.search(text):
+        return ShuttingDownError(text)
     if type(error) is InferenceError and _UNAVAILABLE.search(text):
         return ModelUnavailableError(text)
     return error

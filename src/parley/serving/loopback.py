@@ -200,7 +200,12 @@ def _read_status(request: ModelRequest, status: str, text: str) -> ParleyError:
     if status.endswith("DEADLINE_EXCEEDED"):
         return _overdue(request)
     if status.endswith("UNAVAILABLE"):
-        return ModelUnavailableError(f"{request.model}: {text}")
+        error = read_failure(text)
+        return (
+            error
+            if isinstance(error, ShuttingDownError)
+            else ModelUnavailableError(f"{request.model}: {text}")
+        )
     if status.endswith("CANCELLED"):
         return ShuttingDownError(f"call to {request.model} was cut off: {text}")
     return read_failure(text)

@@ -16,6 +16,7 @@ from parley.errors import (
     InferenceError,
     ModelUnavailableError,
     OverloadedError,
+    ShuttingDownError,
 )
 from parley.llm.messages import TextDelta
 from parley.protocol import (
@@ -375,3 +376,30 @@ async def test_after_an_unexpected_failure_only_what_was_heard_is_remembered():
     await call.end()
     assert call.outlet.codes == ["internal_error"]
     assert "The sec" not in str(call.chat.prompt())
+
+
+@pytest.mark.parametrize("part", ["recogniser", "language model", "synthesizer"])
+async def test_a_call_that_the_stopping_server_refuses_ends_the_session(part):
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    refusal = ShuttingDownError("Server not ready")
+    if part == "recogniser":
+        call.rail.push_failures.append(refusal)
+    elif part == "language model":
+        call.chat.answers.append([refusal])
+    else:
+        call.chat.answers.append(says("Yes."))
+        call.synthesizer.failures.append(refusal)
+    await call.start()
+    await call.wait_for(Closed)
+    assert call.outlet.of(Closed)[0].reason == "shutdown"
+    assert call.outlet.codes == []
+
+
+async def test_a_session_that_the_stopping_server_does_not_open():
+    call = FakeCall()
+    call.rail.start_failures.append(ShuttingDownError("Server not ready"))
+    await call.start()
+    await call.wait_for(Closed)
+    assert call.outlet.of(Closed)[0].reason == "shutdown"
+    assert call.outlet.codes == []

@@ -6,6 +6,7 @@ from parley.errors import (
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
+    ShuttingDownError,
 )
 from parley.serving.failures import read_failure, wire_text
 
@@ -40,3 +41,8 @@ def test_missing_models_are_unavailable(text):
 
 def test_other_text_is_an_inference_error():
     assert type(read_failure("tensor X has the wrong shape")) is InferenceError
+
+
+def test_what_a_stopping_server_refuses_has_not_failed():
+    text = "Model nemotron_streaming - Error when running inference: Server not ready"
+    assert type(read_failure(text)) is ShuttingDownError
