@@ -29,7 +29,9 @@ from parley.launcher.processes import ProcessUsage
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.commands.common import handle_signals
 from parley_client.commands.demo import stop
+from parley_client.errors import OutputClosedError
 from parley_client.script import ScriptTurn, load_script
+from parley_client.terminal.output import print_hanging, until_closed
 from parley_client.terminal.report import STAGES
 from parley_client.terminal.view import make_console
 from parley_client.turns import percentile
@@ -64,9 +66,15 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the benchmark; the exit status is 1 if any turn had a problem, and 130 after Ctrl-C."""
     args, console = _arguments(), make_console()
+    return until_closed(lambda: _measure(args, console))
+
+
+def _measure(args: argparse.Namespace, console: Console) -> int:
     try:
         with handle_signals(signal.default_int_handler):
             return _bench(args, console)
+    except OutputClosedError:
+        raise
     except (ParleyError, LauncherError) as error:
         console.print(f"bench: {error}", style="red", markup=False)
         return 1
@@ -140,7 +148,7 @@ def _print(console: Console, levels: list[Level]) -> None:
     )
     console.print(table)
     for name, meaning in _ROWS.items():
-        console.print(f"[dim]{name:>18}  {meaning}[/]")
+        print_hanging(console, f"[dim]{name:>18}[/]  ", f"[dim]{meaning}[/]")
     console.print("[dim]CPU: percent of one processor[/]")
     for level in levels:
         for problem in level.problems:

@@ -1,6 +1,7 @@
 """The command ``parley``.
 
-Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong usage, 130 Ctrl-C.
+Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong usage, 130 Ctrl-C,
+141 whoever read the output has left.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rich.markup import escape
 from parley.errors import ModelUnavailableError, ParleyError
 from parley_client.commands import demo, probe, say, talk, transcribe, voices
 from parley_client.commands.common import handle_signals, run_to_end
-from parley_client.errors import ConnectError
+from parley_client.errors import ConnectError, OutputClosedError
+from parley_client.terminal.output import until_closed
 from parley_client.terminal.view import make_console
 
 _COMMANDS: dict[str, ModuleType] = {
@@ -46,6 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; never shows a traceback for what can be expected to go wrong."""
     args = build_parser().parse_args(argv)
+    return until_closed(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
     console = make_console()
     run = _COMMANDS[args.command].run
     try:
@@ -53,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if inspect.iscoroutinefunction(run):
                 return run_to_end(run(args, console))
             return int(run(args, console))
+    except OutputClosedError:
+        raise
     except ParleyError as error:
         _explain(error)
         return 1

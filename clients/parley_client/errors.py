@@ -5,12 +5,14 @@
     ParleyError (parley.errors)
     └── ClientError
         ├── ConnectError        connect_failed    retryable
+        │   └── NoServerError
         ├── CallLostError       call_lost         retryable (as a new call)
         ├── CallEndedError      call_ended
         ├── SlowConsumerError   slow_consumer
         ├── AudioFileError      audio_file
         ├── AudioDeviceError    audio_device
         ├── ScriptError         script
+        ├── OutputClosedError   output_closed
         └── ToolDefinitionError tool_definition
 
 An error that the server reports keeps its own class and code from :mod:`parley.errors`.
@@ -32,6 +34,10 @@ class ConnectError(ClientError):
 
     code = "connect_failed"
     retryable = True
+
+
+class NoServerError(ConnectError):
+    """Nothing listens at the address."""
 
 
 class CallLostError(ClientError):
@@ -72,6 +78,12 @@ class ScriptError(ClientError):
     """A conversation script is not valid."""
 
     code = "script"
+
+
+class OutputClosedError(ClientError):
+    """Whoever read the program's output has left, as ``head`` does."""
+
+    code = "output_closed"
 
 
 class ToolDefinitionError(ClientError):

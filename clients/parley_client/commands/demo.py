@@ -25,7 +25,7 @@ from parley_client.commands.common import (
 )
 from parley_client.commands.play import play
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
-from parley_client.errors import ClientError
+from parley_client.errors import ClientError, OutputClosedError
 from parley_client.script import load_script
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def running_server(address: str | None, console: Console) -> Iterator[str]:
 
 
 def _tell(console: Console, line: str) -> None:
-    with suppress(OSError):  # a closed terminal must not keep the server from being stopped
+    with suppress(OSError, OutputClosedError):  # a reader that left must not keep the server up
         console.print(f"server: {line}", style="dim", markup=False)
 
 

@@ -14,14 +14,15 @@ from rich.text import Text
 from parley import protocol
 from parley_client.events import CallEvent
 from parley_client.script import ScriptTurn
+from parley_client.terminal.output import OutputConsole, print_hanging
 
 _PLAIN_WIDTH = 120
 
 
 def make_console() -> Console:
     """The console of the command; without a terminal its lines are long and plain."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+    console = OutputConsole(highlight=False)
+    return console if console.is_terminal else OutputConsole(highlight=False, width=_PLAIN_WIDTH)
 
 
 class CallView:
@@ -101,7 +102,7 @@ class CallView:
         self._answer = ""
 
     def _line(self, style: str, who: str, text: str) -> None:
-        self._console.print(f"[dim]{self._at_s:7.2f}s[/]  [{style}]{who:>6}[/]  {text}")
+        print_hanging(self._console, f"[dim]{self._at_s:7.2f}s[/]  [{style}]{who:>6}[/]  ", text)
 
     def _refresh(self) -> None:
         if self._live is None:

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from parley_client.commands import demo
-from parley_client.errors import ClientError
+from parley_client.errors import ClientError, OutputClosedError
+from parley_client.terminal.output import OutputConsole
 
 
 class LauncherError(Exception):
@@ -93,3 +94,13 @@ def test_a_closed_terminal_does_not_keep_the_server_alive(server):
     with pytest.raises(OSError, match="Input/output"):
         hold(Console(file=Terminal()))
     assert server.done[-1] == "stopped"
+
+
+def test_a_reader_that_left_does_not_keep_the_server_alive(server):
+    read, write = os.pipe()
+    server.during["start"] = lambda: os.close(read)
+    with os.fdopen(write, "wb", buffering=0) as pipe, io.TextIOWrapper(pipe, write_through=True) as file:
+        console = OutputConsole(file=file)
+        with pytest.raises(OutputClosedError):
+            hold(console)
+    assert server.done == ["start", "stop", "stopped"]

@@ -240,6 +240,19 @@ async def test_a_signal_hangs_up_before_the_program_ends(number):
     assert triton.requests[-1].parameters["sequence_end"].bool_param
 
 
+async def test_a_reader_that_leaves_ends_the_command_without_a_word():
+    triton = Triton()
+    async with serving(triton) as (address, _):
+        command = [sys.executable, "-m", "parley_client.cli", "say", CLIP, "--server", address]
+        process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
+        async with asyncio.timeout(30):
+            process.stdout._transport.close()  # before the first line
+            err = await process.stderr.read()
+            status = await process.wait()
+    assert (status, err) == (141, b"")
+    assert triton.requests[-1].parameters["sequence_end"].bool_param
+
+
 def test_a_client_alone_says_that_it_has_no_server(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "parley.launcher", None)
     assert main(["demo"]) == 1
