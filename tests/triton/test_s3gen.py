@@ -38,6 +38,7 @@ def s3gen_server(tmp_path_factory):
         environment={
             "PARLEY_WEIGHTS_S3GEN": str(write_weights(folder / "weights")),
             "PARLEY_S3GEN_IDLE_S": "2",
+            "PARLEY_S3GEN_MAX_STEP": "1",  # chunk by chunk, so that there are seams
         },
         **ANY_PORTS,
     )
@@ -171,6 +172,23 @@ async def test_sixteen_at_once_with_random_interrupts(model):
         tokens, voice = speech[number]
         alone = joined(await whole(model, tokens, seed=number, voice=voice))
         assert np.abs(results[number].astype(int) - alone).max() <= 4
+
+
+async def test_no_seam_clicks(model):
+    rng = random.Random(5)
+
+    async def speak(number):
+        rate = rng.choice((8_000, 16_000, 22_050, 24_000, 48_000))
+        tokens, voice = make_tokens(rng.randrange(30, 130), number), make_voice(rng.randrange(60), number)
+        pieces = await streamed(
+            model, tokens, seed=number, voice=voice, pieces=rng.randrange(3, 40), rate=rate
+        )
+        seams = [int(end) for end in np.cumsum([len(audio) for _, audio in pieces])[:-1]]
+        return clicks(joined(pieces), seams, rate), len(seams)
+
+    spoken = await asyncio.gather(*(speak(number) for number in range(24)))
+    assert [found for found, _ in spoken] == [[]] * len(spoken)
+    assert sum(seams for _, seams in spoken) > 40
 
 
 async def test_stop_before_open(model):
