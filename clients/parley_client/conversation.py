@@ -22,6 +22,7 @@ from parley_client.turns import TurnReport
 _MARK_INTERVAL_S = 0.2
 _POLL_S = 0.01
 _SPEECH_GRACE_S = 10.0
+_NOTICE_S = 5.0  # the server tells of speech as soon as it has begun
 _NOTHING_HEARD_S = 1.5  # the agent does not answer an empty transcript, unless something was open
 DEFAULT_TURN_TIMEOUT_S = 20.0
 
@@ -133,6 +134,9 @@ class Conversation:
     async def _wait_for_answer(self, report: TurnReport) -> None:
         """Wait until the server has settled the turn and its audio has been heard."""
         if report.problem:
+            return
+        if not await _within(report.noticed, min(_NOTICE_S, self._turn_timeout_s)):
+            report.problem = "no speech was noticed in it"
             return
         if not await _within(report.transcribed, self._turn_timeout_s):
             report.problem = f"not heard within {self._turn_timeout_s:g} s"

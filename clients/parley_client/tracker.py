@@ -39,6 +39,8 @@ class TurnTracker:
         """An event arrives at ``now`` (seconds on the microphone's clock)."""
         self.playout.advance(now)
         match event:
+            case protocol.SpeechStarted() if self.reports:
+                self.reports[-1].noticed.set()
             case protocol.SpeechStopped() if self.reports:
                 self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
             case protocol.Transcript(is_final=True) if self.reports:
@@ -62,6 +64,7 @@ class TurnTracker:
     def _note_transcript(self, report: TurnReport, text: str, now: float) -> None:
         report.transcribed_s = now
         report.heard = f"{report.heard} {text}".strip()
+        report.noticed.set()
         report.transcribed.set()
 
     def _report_of(self, turn: int) -> TurnReport:

@@ -41,6 +41,8 @@ class TurnReport:
     """The server's own account."""
     problem: str = ""
     """Why the turn did not go as planned."""
+    noticed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The server hears that somebody speaks."""
     transcribed: asyncio.Event = field(default_factory=asyncio.Event)
     """A final transcript has come."""
     speaking: asyncio.Event = field(default_factory=asyncio.Event)

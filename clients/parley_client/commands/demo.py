@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest wait for an answer (default: %(default)s s)",
     )
+    parser.set_defaults(verbose=True)
     add_pacing(parser)
     add_timeout(parser)
     add_session(parser)

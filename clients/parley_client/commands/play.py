@@ -41,7 +41,7 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
             closed = await call.hang_up()
     if closed is None:
         raise ClientError("the server did not confirm the end of the call")
-    print_reports(console, reports)
+    print_reports(console, reports, explain=args.verbose)
     late_ms = 1000 * conversation.microphone.worst_late_s
     if late_ms > args.chunk_ms:
         console.print(f"[yellow]This machine was busy: a piece of audio left {late_ms:.0f} ms late.[/]")

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="CALL.wav", help="write the call: you left, the agent right"
     )
+    parser.add_argument("--verbose", action="store_true", help="say what each measured latency means")
     add_pacing(parser)
     add_server(parser)
     add_session(parser)

@@ -9,40 +9,43 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from parley_client.terminal.output import print_hanging
 from parley_client.turns import TurnReport, percentile
 
-# Column heading and what it measures, by the name of the stage.
+# Column heading and what it measures, by the name of the stage. All of them fit into 80 columns.
 STAGES = {
     "voice_to_voice": ("voice→\nvoice", "true end of the user's speech to the first sample of the answer"),
-    "detection": ("speech\nend", "true end of the user's speech to its detection"),
-    "from_detection": ("to\nvoice", "that detection to the first sample of the answer"),
+    "detection": ("end\nheard", "true end of the user's speech to its detection"),
+    "from_detection": ("then\nvoice", "that detection to the first sample of the answer"),
     "asr_final": ("ASR", "detection to the final transcript, by the server's clock as all that follow"),
     "llm_first_token": ("LLM\nfirst", "final transcript to the first token"),
     "llm_total": ("LLM\nall", "the language model's whole answer"),
     "tool": ("tools", "waiting for tools"),
     "tts_first_audio": ("TTS\nfirst", "first speakable segment to its first audio"),
-    "first_audio": ("server", "detection to the first audio sent"),
+    "first_audio": ("audio\nsent", "detection to the first audio sent"),
     "barge_in_stop": (
         "barge-\nin",
         "first sample of an interruption to the agent's last, by the client's clock",
     ),
 }
+_NAME_COLUMNS = 18
 
 
 def latency_table(reports: Sequence[TurnReport]) -> Table:
-    """One row for each turn, and p50 and p95 of them all (milliseconds)."""
-    table = Table(title="Latency of each turn (ms)", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("turn", no_wrap=True)
+    """One row for each turn, and below several p50 and p95 of them all (milliseconds)."""
+    table = Table(
+        title="Latency of each turn (ms)", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False
+    )
+    table.add_column("turn", no_wrap=True, max_width=_NAME_COLUMNS, vertical="bottom")
     for heading, _ in STAGES.values():
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")
     for report in reports:
         table.add_row(escape(report.name), *(_ms(value) for value in report.stages.values()))
-    table.add_section()
-    for share in (0.5, 0.95):
-        table.add_row(
-            f"p{round(share * 100)}",
-            *(_ms(percentile(values, share)) for values in by_stage(reports).values()),
-        )
+    if len(reports) > 1:
+        table.add_section()
+        for share in (0.5, 0.95):
+            percentiles = (percentile(values, share) for values in by_stage(reports).values())
+            table.add_row(f"p{round(share * 100)}", *map(_ms, percentiles))
     return table
 
 
@@ -56,14 +59,33 @@ def by_stage(reports: Sequence[TurnReport]) -> dict[str, list[float]]:
     return values
 
 
-def print_reports(console: Console, reports: Sequence[TurnReport]) -> None:
-    """The table, what its columns mean, and what went wrong."""
-    console.print(latency_table(reports))
-    for heading, meaning in STAGES.values():
-        console.print(f"[dim]{_one_line(heading):>14}  {meaning}[/]")
+def print_reports(console: Console, reports: Sequence[TurnReport], *, explain: bool = False) -> None:
+    """What was measured, and what went wrong.
+
+    Args:
+        console: where to print.
+        reports: of all turns.
+        explain: a table in any case, and what its columns mean; otherwise one turn is one line.
+    """
+    measured = [report for report in reports if _measured(report)]
+    if len(measured) > 1 or (explain and measured):
+        console.print(latency_table(measured))
+    elif measured:
+        parts = [
+            f"{_one_line(STAGES[name][0])} {_ms(value)}" for name, value in _measured(measured[0]).items()
+        ]
+        print_hanging(console, "Latency (ms): ", ", ".join(parts))
+    if explain and measured:
+        for heading, meaning in STAGES.values():
+            print_hanging(console, f"[dim]{_one_line(heading):>12}[/]  ", f"[dim]{meaning}[/]")
     for report in reports:
         if report.problem:
-            console.print(f"[red]{escape(f'{report.name}: {report.problem}')}[/]")
+            print_hanging(console, f"[red]{escape(report.name)}:[/] ", f"[red]{escape(report.problem)}[/]")
+
+
+def _measured(report: TurnReport) -> dict[str, float]:
+    """The stages that this turn went through."""
+    return {name: value for name, value in report.stages.items() if value is not None}
 
 
 def _one_line(heading: str) -> str:

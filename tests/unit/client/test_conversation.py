@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from fake_agent import CONNECTED, FakeAgent, polite
+from fake_agent import CONNECTED, FakeAgent, polite, serve
 from rich.console import Console
 from rich.text import Text
 
@@ -172,7 +172,30 @@ async def test_a_deaf_agent_is_a_problem():
     async with line(polite) as call:
         conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.05)
         (report,) = await conversation.run([ScriptTurn("one", clip())])
+    assert report.problem == "no speech was noticed in it"
+
+
+async def test_speech_without_a_transcript_is_a_problem():
+    async def notices(stream):
+        told = []
+
+        def on_frame(frame):
+            if any(frame.audio) and not told:
+                told.append(stream.say(protocol.SpeechStarted(at_ms=0)))
+
+        await serve(stream, on_frame)
+
+    async with line(notices) as call:
+        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.05)
+        (report,) = await conversation.run([ScriptTurn("one", clip())])
     assert report.problem == "not heard within 0.05 s"
+
+
+async def test_silence_is_not_waited_for_as_long_as_an_answer(monkeypatch):
+    monkeypatch.setattr("parley_client.conversation._NOTICE_S", 0.05)
+    async with line(polite) as call, asyncio.timeout(5):
+        (report,) = await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip() * 0)])
+    assert report.problem == "no speech was noticed in it"
 
 
 async def test_a_lost_call_ends_the_conversation():
@@ -331,18 +354,72 @@ def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
     columns = {column.header: list(column.cells) for column in table.columns}
     assert columns["turn"] == ["1", "2", "p50", "p95"]
     assert columns["voice→\nvoice"] == ["400", "500", "400", "500"]
-    assert columns["to\nvoice"] == ["100", "200", "100", "200"]
+    assert columns["then\nvoice"] == ["100", "200", "100", "200"]
     assert columns["barge-\nin"] == ["", "", "", ""]
     assert by_stage(reports)["detection"] == pytest.approx([300, 300])
 
 
-def test_names_of_files_are_not_markup():
+def shown(reports, width=80, **options):
     out = io.StringIO()
-    console = Console(file=out, width=200, _environ={})
-    print_reports(console, [TurnReport("take [/2]", problem="no [complete] answer")])
-    shown = out.getvalue()
-    assert shown.count("take [/2]") == 2
-    assert "no [complete] answer" in shown
+    print_reports(Console(file=out, width=width, _environ={}), reports, **options)
+    return out.getvalue().splitlines()
+
+
+def measured(name):
+    metrics = protocol.TurnMetrics(
+        turn=1,
+        asr_final_ms=1234.0,
+        llm_first_token_ms=1234.0,
+        llm_total_ms=12345.0,
+        tool_ms=1234.0,
+        tts_first_audio_ms=1234.0,
+        first_audio_ms=1234.0,
+    )
+    times = {"speech_began_s": 1.0, "speech_ended_s": 2.0, "detected_s": 3.2, "answered_s": 4.3}
+    return TurnReport(name, **times, barge_in=True, silenced_s=2.1, metrics=metrics)
+
+
+def test_the_whole_report_can_be_read_in_80_columns():
+    lines = shown([measured("11-whats-my-name"), measured("12-music")], explain=True)
+    assert not any("…" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if "11-whats" in line)
+    cells = "2300 1200 1100 1234 1234 12345 1234 1234 1234 1100".split()
+    assert row.split() == ["11-whats-my-name", *cells]
+    explained = lines[next(n for n, line in enumerate(lines) if "voice→voice" in line) :]
+    assert {len(line) - len(line.lstrip()) for line in explained if line.startswith(" " * 13)} == {14}
+
+
+def test_one_turn_is_one_line_without_percentiles():
+    report = TurnReport("one", speech_ended_s=1.0, detected_s=1.3, answered_s=1.5)
+    assert shown([report]) == ["Latency (ms): voice→voice 500, end heard 300, then voice 200"]
+    explained = shown([report], explain=True)
+    assert not any("p50" in line for line in explained)
+    assert any("true end of the user's speech" in line for line in explained)
+
+
+def test_without_any_measurement_only_the_problem_is_shown():
+    assert shown([TurnReport("silence", problem="no speech")], explain=True) == ["silence: no speech"]
+
+
+def test_names_of_files_are_not_markup():
+    report = measured("take [/2]")
+    report.problem = "no [complete] answer"
+    lines = shown([report], explain=True)
+    assert sum("take [/2]" in line for line in lines) == 2
+    assert "no [complete] answer" in lines[-1]
+
+
+def test_a_long_line_of_the_call_keeps_its_indent():
+    out = io.StringIO()
+    heard = "Once upon a time, a little robot lived in a big house by the sea, and it was happy."
+    with CallView(Console(file=out, width=80, _environ={})) as view:
+        view.show(protocol.Interrupted(turn=1, response_id="r", played_ms=4, spoken_text=heard), 1.0)
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("   1.00s   agent  interrupted; heard of it: Once")
+    assert second[:18].isspace()
+    assert not second[18].isspace()
+    assert f"{first} {second.strip()}".endswith(heard)
 
 
 def test_on_a_terminal_partial_texts_are_updated_in_place():
