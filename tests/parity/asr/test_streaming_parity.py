@@ -22,7 +22,7 @@ def test_encoder_and_tokens_are_nemos(streaming, clips, look_ahead):
     expected = accuracy.by_nemo(model, entry, clips[:2])
     found = accuracy.by_export(folder, entry, clips[:2])
     measured = accuracy.compare(expected, found)
-    measured.check(EXACT, f"look-ahead {look_ahead}")
+    assert measured.excess(EXACT) == ""
     assert measured.reference_tokens > 20
     assert len({token for heard in expected for token in heard.tokens}) > 5
 
