@@ -137,7 +137,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     stop_on_signals(server, console)
     try:
-        console.say("starting tritonserver")
         endpoints = server.start()
         print(endpoints.line(), flush=True)
         status = server.wait()

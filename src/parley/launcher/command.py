@@ -99,6 +99,8 @@ def build_environment(
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.grpc_address, options.grpc_address)  # noqa: S104
     environment["PARLEY_GRPC_URL"] = join_address(host, options.grpc_port)
     environment.setdefault("VLLM_CACHE_ROOT", str(options.cache_dir / "vllm"))
+    # By default in the folder for temporary files, which goes with the server.
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(options.cache_dir / "torchinductor"))
     # On few cores the models' own thread pools only fight each other. This one is numpy's; those of
     # onnxruntime and vLLM are each model's own parameter `threads`.
     if "OMP_NUM_THREADS" not in environment:

@@ -24,6 +24,8 @@ class StateLock:
         self._folder = folder
         self._record = folder / "server.json"
         self._file = -1
+        self.ended: list[int] = []
+        """Processes of a server without a launcher that :meth:`acquire` has ended."""
 
     def acquire(self) -> int:
         """Take the lock, ending a server whose launcher has died; returns the descriptor.
@@ -83,7 +85,7 @@ class StateLock:
         record = self._read()
         if not record or _is_alive(int(record["launcher"]), record["launcher_started"]):
             return
-        kill_session(int(record["session"]))
+        self.ended = kill_session(int(record["session"]))
 
     def _explain(self) -> str:
         record = self._read()
@@ -91,7 +93,7 @@ class StateLock:
         stop = f"kill {record['launcher']:.0f}" if record else "end it"
         return (
             f"A server is already running with the state folder {self._folder}{who}. "
-            f"Use that one, stop it ({stop}), or start another beside it with --name OTHER."
+            f"Use that one, stop it ({stop}), or start another beside it with --name OTHER --any-port."
         )
 
 

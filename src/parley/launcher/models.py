@@ -17,6 +17,7 @@ from parley.launcher.options import ServerOptions
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 
+_GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton 24.10 starts a model's process through a shell without quoting: the process dies, and
 # Triton waits for it for ever.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
@@ -52,16 +53,18 @@ def check_models(options: ServerOptions) -> None:
         )
 
 
-def leave_out_absent(options: ServerOptions, inherited: Mapping[str, str]) -> tuple[ServerOptions, list[str]]:
+def leave_out_absent(
+    options: ServerOptions, inherited: Mapping[str, str]
+) -> tuple[ServerOptions, dict[str, str]]:
     """Do not load what is optional and has no weights; models asked for by name are never left out.
 
     A model is optional if its parameter ``optional`` is ``true``.
 
     Returns:
-        The options, and why each model that they leave out is left out.
+        The options, and by model why it is left out.
     """
     if options.load_models:
-        return options, []
+        return options, {}
     environment = {**inherited, **options.environment}
     absent: dict[str, str] = {}
     folders = model_folders(options)
@@ -75,9 +78,16 @@ def leave_out_absent(options: ServerOptions, inherited: Mapping[str, str]) -> tu
         except WeightsNotFoundError as error:
             absent[folder.name] = str(error)
     if not absent:
-        return options, []
+        return options, {}
     present = tuple(folder.name for folder in folders if folder.name not in absent)
-    return dataclasses.replace(options, load_models=present), list(absent.values())
+    return dataclasses.replace(options, load_models=present), absent
+
+
+def describe_left_out(reasons: Mapping[str, str]) -> str:
+    """One line about the models that are left out, with the guides that the reasons name."""
+    guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
+    where = f" ({', '.join(guides)})" if guides else ""
+    return f"left out, for want of weights: {', '.join(reasons)}{where}"
 
 
 def count_instances(folder: Path, profile: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from parley.launcher import shared_memory
+from parley.launcher import shared_memory, temporary
 from parley.launcher.canary import CanaryError, call_canaries
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.errors import (
@@ -25,7 +25,7 @@ from parley.launcher.errors import (
 from parley.launcher.installation import Installation, assemble_backend, find_installation
 from parley.launcher.lock import StateLock
 from parley.launcher.log import LogReader, LogState
-from parley.launcher.models import check_models, leave_out_absent
+from parley.launcher.models import check_models, describe_left_out, leave_out_absent
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address, settle_ports
 from parley.launcher.processes import ProcessUsage, StubWatch, kill_session, usage
@@ -77,6 +77,7 @@ class EmbeddedServer:
         self._watch: StubWatch | None = None
         self._log = LogState()
         self._prefix = ""
+        self._launched_at = 0.0
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
         self._kill_requested = False
@@ -120,13 +121,21 @@ class EmbeddedServer:
         """
         installation = self._installation or find_installation()
         check_models(self._options)
-        self._options, left_out = leave_out_absent(self._options, os.environ)
-        for reason in left_out:
-            self._on_progress(f"left out: {reason}")
         descriptor = self._lock.acquire()
         try:
+            if self._lock.ended:
+                self._on_progress(
+                    f"ended a server whose launcher had been killed ({len(self._lock.ended)} processes)"
+                )
+            self._options, left_out = leave_out_absent(self._options, os.environ)
+            if left_out:
+                for reason in left_out.values():
+                    self._on_log(f"left out: {reason}")
+                self._on_progress(describe_left_out(left_out))
             shared_memory.remove_stale_regions()
+            temporary.remove_stale_folders()
             shared_memory.check_capacity(self._options)
+            self._on_progress("starting tritonserver")
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
                     self._launch(installation, descriptor)
@@ -150,10 +159,14 @@ class EmbeddedServer:
         if self.log_path.exists():
             self.log_path.replace(self.log_path.with_suffix(".previous.log"))
         self._log = LogState()
+        self._launched_at = time.time()
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 build_command(installation, options, backends, self._prefix),
-                env=build_environment(installation, options, os.environ),
+                env={
+                    **build_environment(installation, options, os.environ),
+                    "TMPDIR": str(temporary.make_folder(self._prefix)),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -299,6 +312,8 @@ class EmbeddedServer:
         if killed and tell:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
         shared_memory.remove_regions(self._prefix)
+        temporary.remove_folder(self._prefix)
+        temporary.remove_environments(self._launched_at)
         self.follow_log()
         self._process = None
 

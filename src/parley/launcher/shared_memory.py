@@ -51,7 +51,7 @@ def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
     A region is kept if its launcher lives, if it belongs to another user or process namespace,
     or if any process still maps it.
     """
-    candidates = [path for path in sorted(folder.glob("parley-*")) if _is_abandoned(path)]
+    candidates = [path for path in sorted(folder.glob("parley-*")) if is_abandoned(path)]
     if not candidates:
         return []
     mapped = _mapped_files()
@@ -61,7 +61,8 @@ def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
     return stale
 
 
-def _is_abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
+    """Whether a file or folder with a server's prefix is this user's and its launcher has died."""
     match = _REGION.match(path.name)
     if match is None or int(match["namespace"]) != _namespace() or psutil.pid_exists(int(match["pid"])):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,19 +12,29 @@ from parley.serving.parameters import Parameters
 
 MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
 
-# How to get each set of weights that the project itself makes.
-_MADE_BY: Mapping[str, str] = {
+# How to get the weights that the project knows, by their name without the precision.
+_REMEDIES: Mapping[str, str] = {
     **{
-        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}`"
+        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}` "
+        "(docs/tts-models.md)"
         for name in ("chatterbox", "chatterbox-multilingual", "chatterbox-turbo")
     },
-    "tiny-qwen3": "make it with `python build/train_tiny_llm.py`, or restore it with "
-    "`git checkout -- models/tiny-qwen3`",
-    "tiny-nemotron-streaming": "make it with `python build/train_tiny_streaming.py`, or restore it with "
-    "`git checkout -- models/tiny-nemotron-streaming`",
-    "tiny-parakeet-tdt": "make it with `python build/train_tiny_asr.py`, or restore it with "
-    "`git checkout -- models/tiny-parakeet-tdt`",
+    **{
+        name: f"make it with `make fetch MODEL=nemo/{name}` and `make export MODEL={name}` "
+        "(docs/asr-models.md)"
+        for name in ("parakeet-tdt-0.6b-v2", "parakeet-tdt-0.6b-v3", "nemotron-speech-streaming-en-0.6b")
+    },
+    **{
+        name: f"make it with `python build/{program}`, or restore it with `git checkout -- models/{name}`"
+        for name, program in (
+            ("tiny-qwen3", "train_tiny_llm.py"),
+            ("tiny-nemotron-streaming", "train_tiny_streaming.py"),
+            ("tiny-parakeet-tdt", "train_tiny_asr.py"),
+        )
+    },
 }
+_DOWNLOADS = ("parakeet-tdt-0.6b-v2", "Qwen3-4B-AWQ")
+_PRECISION = re.compile(r"-(int8|fp16|bf16)$")
 
 
 def weights_variable(model: str) -> str:
@@ -60,9 +71,14 @@ def resolve_weights(parameters: Parameters, default: str, required: Sequence[str
     if folder.is_dir() and not missing:
         return folder
     found = f"is without {', '.join(missing)}" if folder.is_dir() else "does not exist"
-    remedy = _MADE_BY.get(
-        Path(name).name,
-        f"download it with `scripts/fetch_models {Path(name).name}`, make it as docs/asr-models.md says, "
-        f"or set {variable} to a folder that has it",
+    raise WeightsNotFoundError(
+        f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
     )
-    raise WeightsNotFoundError(f"weights of model {parameters.model}: {folder} {found}; {remedy}")
+
+
+def _remedy(name: str, variable: str) -> str:
+    """What can be done about weights that are not there."""
+    remedies = [f"download it with `make fetch MODEL={name}`"] if name in _DOWNLOADS else []
+    if made := _REMEDIES.get(_PRECISION.sub("", name)):
+        remedies.append(made)
+    return ", or ".join([*remedies, f"set {variable} to a folder that has it"])

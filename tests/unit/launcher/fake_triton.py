@@ -28,6 +28,8 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.environ.get("FAKE_CHILD"):
         subprocess.Popen(["/bin/sleep", "600"])  # left behind when this process ends
+    if os.environ.get("FAKE_LEFTOVER"):
+        (Path(os.environ["TMPDIR"]) / "vllm_dist_1").touch()
     if os.environ.get("FAKE_STUB"):
         stub = ["/x/triton_python_backend_stub", "-c", "import time; time.sleep(600)", "echo_0_0", "DEFAULT"]
         subprocess.Popen(stub, executable=sys.executable)

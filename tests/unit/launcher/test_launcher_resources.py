@@ -7,12 +7,13 @@ import re
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from parley.launcher import installation as installations
-from parley.launcher import shared_memory
+from parley.launcher import shared_memory, temporary
 from parley.launcher.errors import (
     AlreadyRunningError,
     PortBusyError,
@@ -104,6 +105,36 @@ def test_a_region_that_a_process_still_maps_is_kept(tmp_path):
     assert shared_memory.remove_stale_regions(tmp_path) == [region]
 
 
+def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(tmp_path):
+    namespace = shared_memory.new_prefix().split("-")[1]
+    stale, used = [tmp_path / f"parley-{namespace}-{dead_pid()}-{number}-tmp" for number in (1, 2)]
+    kept = [used, tmp_path / f"parley-{namespace}-{os.getpid()}-1-tmp", tmp_path / "parley-notes-tmp"]
+    for path in (stale, *kept):
+        path.mkdir()
+        (path / "file").touch()
+    holder = subprocess.Popen(["/bin/sleep", "60"], env={"TMPDIR": str(used)})
+    try:
+        assert temporary.remove_stale_folders(tmp_path) == [stale]
+        assert sorted(tmp_path.iterdir()) == sorted(kept)
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_only_new_empty_environments_are_removed_and_only_without_other_servers(tmp_path, monkeypatch):
+    old, full, empty = [tmp_path / f"python_env_{name}" for name in ("old", "full", "empty")]
+    for path in (old, full, empty):
+        path.mkdir()
+    (full / "bin").mkdir()
+    os.utime(old, (1_000, 1_000))
+    other = SimpleNamespace(info={"name": "tritonserver"})
+    monkeypatch.setattr(psutil, "process_iter", lambda *_: [other])
+    assert temporary.remove_environments(2_000, tmp_path) == []
+    monkeypatch.setattr(psutil, "process_iter", lambda *_: [])
+    assert temporary.remove_environments(2_000, tmp_path) == [empty]
+    assert sorted(tmp_path.iterdir()) == [full, old]
+
+
 def test_a_server_removes_its_own_regions_only(tmp_path):
     mine, other = shared_memory.new_prefix(), shared_memory.new_prefix()
     (tmp_path / f"{mine}uuid").touch()
@@ -141,13 +172,13 @@ def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for
     options = ServerOptions(model_repository=repository)
     smaller, reasons = leave_out_absent(options, {})
     assert smaller.load_models == ("echo",)
-    assert "choir" in reasons[0]
+    assert "voices does not exist" in reasons["choir"]
     named = ServerOptions(model_repository=repository, load_models=("choir",))
-    assert leave_out_absent(named, {}) == (named, [])
+    assert leave_out_absent(named, {}) == (named, {})
     elsewhere = {"PARLEY_WEIGHTS_CHOIR": str(tmp_path)}
-    assert leave_out_absent(options, elsewhere) == (options, [])
+    assert leave_out_absent(options, elsewhere) == (options, {})
     (tmp_path / "models" / "voices").mkdir(parents=True)
-    assert leave_out_absent(options, {}) == (options, [])
+    assert leave_out_absent(options, {}) == (options, {})
 
 
 def test_a_model_that_is_not_there_is_named(repository):
@@ -192,6 +223,7 @@ def test_a_dead_launchers_server_is_ended(tmp_path):
     lock = StateLock(tmp_path)
     lock.acquire()
     lock.release()
+    assert server in lock.ended
     assert session_members(server) == []
 
 

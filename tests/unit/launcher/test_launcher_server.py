@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from parley.launcher.canary import CanaryError
 from parley.launcher.errors import (
+    AlreadyRunningError,
     ModelDiedError,
     ModelFailedError,
     NotReadyError,
@@ -34,6 +36,7 @@ def make(tmp_path, installation, repository):
         ready_timeout_s=20.0,
         grace_s=1,
         on_progress=None,
+        on_log=None,
         **environment,
     ):
         options = ServerOptions(
@@ -47,7 +50,15 @@ def make(tmp_path, installation, repository):
             environment={"FAKE_SCENE": scene, **environment},
         )
         said = on_progress or (lambda _: None)
-        servers.append(EmbeddedServer(options, installation=installation, canary=canary, on_progress=said))
+        servers.append(
+            EmbeddedServer(
+                options,
+                installation=installation,
+                canary=canary,
+                on_progress=said,
+                on_log=on_log or (lambda _: None),
+            )
+        )
         return servers[-1]
 
     yield build
@@ -64,10 +75,44 @@ def test_a_start_tells_how_far_it_is_and_asks_the_canary(make):
 
     server = make("serves", canary=canary, on_progress=said.append)
     endpoints = server.start()
-    assert said == ["loaded echo (1 of 1)", "echo answered"]
+    assert said == ["starting tritonserver", "loaded echo (1 of 1)", "echo answered"]
     assert asked == [(endpoints.grpc, ["echo"])]
     assert server.models == ["echo"]
     assert server.poll() is None
+
+
+def test_models_without_weights_are_left_out_in_one_line(make, repository):
+    for name in ("choir", "band"):
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text(
+            f'name: "{name}"\n'
+            'parameters { key: "optional" value { string_value: "true" } }\n'
+            'parameters { key: "weights" value { string_value: "chatterbox" } }\n'
+        )
+    said, log = [], []
+    make("serves", on_progress=said.append, on_log=log.append).start()
+    assert said[0] == "left out, for want of weights: band, choir (docs/tts-models.md)"
+    assert ["make convert MODEL=chatterbox" in line for line in log[:2]] == [True, True]
+
+
+def test_a_second_server_of_a_name_is_refused_before_anything_is_said(make):
+    make("serves").start()
+    said = []
+    with pytest.raises(AlreadyRunningError, match="--name OTHER --any-port"):
+        make("serves", on_progress=said.append).start()
+    assert said == []
+
+
+def test_temporary_files_of_killed_processes_are_removed(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    server = make("serves", FAKE_LEFTOVER="1")
+    server.start()
+    (folder,) = (tmp_path / "t").iterdir()
+    assert (folder / "vllm_dist_1").exists()
+    server.kill()
+    server.stop()
+    assert list((tmp_path / "t").iterdir()) == []
 
 
 def test_a_canary_that_fails_is_asked_again(make):

@@ -1,8 +1,14 @@
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from parley.errors import WeightsNotFoundError
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def test_missing_file_is_named(root):
 
 
 def test_missing_weights_that_can_be_downloaded_name_the_command(root):
-    with pytest.raises(WeightsNotFoundError, match=r"scripts/fetch_models parakeet-tdt-0\.6b-v2"):
+    with pytest.raises(WeightsNotFoundError, match=r"make fetch MODEL=parakeet-tdt-0\.6b-v2"):
         resolve_weights(parameters(root), "parakeet-tdt-0.6b-v2")
 
 
@@ -65,3 +71,33 @@ def test_missing_weights_that_must_be_converted_name_both_commands(root):
         WeightsNotFoundError, match=r"MODEL=resemble/chatterbox-turbo.*convert MODEL=chatterbox-turbo"
     ):
         resolve_weights(parameters(root), "chatterbox-turbo")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parakeet-tdt-0.6b-v2",
+        "parakeet-tdt-0.6b-v3-int8",
+        "nemotron-speech-streaming-en-0.6b",
+        "Qwen3-4B-AWQ",
+        "chatterbox",
+        "chatterbox-multilingual",
+        "chatterbox-turbo",
+    ],
+)
+def test_the_commands_that_are_named_know_the_name(root, name):
+    known = tomllib.loads((ROOT / "build/checkpoints.toml").read_text())
+    made_by = {"fetch": known["weights"], "export": known["checkpoints"], "convert": known["chatterbox"]}
+    with pytest.raises(WeightsNotFoundError) as caught:
+        resolve_weights(parameters(root), name)
+    commands = re.findall(r"`make (\w+) MODEL=(\S+)`", str(caught.value))
+    assert commands
+    assert all(model in made_by[command] for command, model in commands)
+
+
+def test_weights_of_ones_own_have_no_command(root):
+    with pytest.raises(WeightsNotFoundError) as caught:
+        resolve_weights(parameters(root, {"PARLEY_WEIGHTS_QWEN3": "my-nothing"}), "tiny-qwen3")
+    said = str(caught.value)
+    assert "make " not in said
+    assert said.endswith("my-nothing does not exist; set PARLEY_WEIGHTS_QWEN3 to a folder that has it")
