@@ -88,7 +88,8 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-export .venv-peers .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	    tests/parity/*/.pytest_cache
 
 define need-python
 	@test -n "$(PYTHON3)" || { echo "error: python3 is missing. On Debian and Ubuntu: \
