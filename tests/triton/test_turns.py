@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import urllib.request
+
 import numpy as np
 import pytest
 
@@ -43,9 +48,9 @@ def hesitant():
     return np.concatenate([samples[:cut], np.zeros(8 * 1600, np.int16), samples[cut:]])
 
 
-async def hold(server, samples, eagerness):
+async def hold(server, samples, eagerness, notes=None):
     """One turn of the caller; what was said about it, and its report."""
-    notes = Notes()
+    notes = notes or Notes()
     turn = TurnOptions(eagerness=eagerness)
     async with connect(server.endpoints.grpc, tools=DEMO_TOOLS, turn=turn) as call:
         script = [ScriptTurn(name="timer", text=WHOLE, samples=samples)]
@@ -87,3 +92,41 @@ async def test_a_sentence_without_a_pause_is_answered_at_once(server):
     assert (decision.decision, decision.text) == ("commit", WHOLE)
     assert decision.needed_ms == 0
     assert 0 < report.metrics.end_of_turn_ms < 300
+
+
+class Stopping(Notes):
+    """Lets a process hang while a pause is judged, and no longer: Triton gives up one that hangs for long."""
+
+    def __init__(self, process):
+        super().__init__()
+        self.process = process
+
+    def show(self, event, at_s):
+        super().show(event, at_s)
+        if isinstance(event, SpeechStarted):
+            os.kill(self.process, signal.SIGSTOP)
+        elif isinstance(event, TurnDecision):
+            os.kill(self.process, signal.SIGCONT)
+
+
+def unscored(server):
+    """Late scores that Triton's metrics page counts."""
+    with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics") as page:
+        counted = re.search(r'unscored_total{reason="deadline_exceeded"} (\d+)', page.read().decode())
+    return int(counted[1]) if counted else 0
+
+
+async def test_a_model_that_hangs_does_not_keep_the_user_waiting(server):
+    (process,) = [process.pid for process in server.usage() if process.name.startswith("smart_turn")]
+    speech, before = read_speech(TIMER), unscored(server)
+    try:
+        notes, report = await hold(server, speech, "eager", Stopping(process))
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert report.problem == ""
+    (decision,) = notes.of(TurnDecision)
+    assert (decision.decision, decision.reason, decision.text) == ("commit", "not_scored", WHOLE)
+    assert report.metrics.end_of_turn_ms < 500
+    assert unscored(server) == before + 1
+    notes, _ = await hold(server, speech, "eager")
+    assert notes.of(TurnDecision)[-1].reason == "sounds_complete", "it is asked again"
