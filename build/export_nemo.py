@@ -48,11 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.nemo and len(args.names) != 1:
             parser.error("--nemo is for a single MODEL")
         if not args.names:
-            print(
-                "\n".join(
-                    f"{entry.name:36} {entry.kind:15} {', '.join(entry.limits)}" for entry in known.values()
-                )
-            )
+            width = max(map(len, known), default=0)
+            for entry in known.values():
+                print(f"{entry.name:{width}}  {entry.kind:14}  {', '.join(entry.limits)}")
         chosen = [(known[name], _find(known[name], args.nemo, args.into)) for name in args.names]
         if chosen:
             from nemo_export.export import export  # NeMo takes seconds: not for wrong usage

@@ -99,7 +99,7 @@ def _fill(source: Source, file: RemoteFile, part: Path, arrived: Callable[[int],
         except httpx.TransportError as error:
             if _length(part) > there:
                 retry.progressed()
-            retry.failed(TransientError(f"the connection broke ({type(error).__name__})"))
+            retry.failed(source.hub.unreachable(error))
     if there > file.size:
         part.unlink()
         raise FetchError(f"{file.name} is longer than the {file.size} bytes that were announced")

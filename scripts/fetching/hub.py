@@ -125,6 +125,8 @@ class Hub:
             follow_redirects=True,
             timeout=httpx.Timeout(timeout_s, connect=10.0),
         )
+        self.base = base
+        """Address of the hub."""
         self.deadline = deadline
         self._note = note
         self._patience = patience or Patience()
@@ -136,6 +138,13 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         """Close the connections."""
         self.client.close()
+
+    def unreachable(self, error: httpx.TransportError) -> TransientError:
+        """What a connection that was not made or broke means to a person."""
+        return TransientError(
+            f"no connection to {self.base} ({type(error).__name__}: {error}); "
+            f"another address of the hub can be given in {' or '.join(BASE_VARIABLES)}"
+        )
 
     def retry(self) -> Retry:
         """Patience for one task."""
@@ -189,8 +198,10 @@ class Hub:
                 response.json()
             except TransientError as error:
                 retry.failed(error)
-            except (httpx.TransportError, ValueError) as error:
-                retry.failed(TransientError(f"the hub does not answer properly: {error!r}"))
+            except httpx.TransportError as error:
+                retry.failed(self.unreachable(error))
+            except ValueError as error:
+                retry.failed(TransientError(f"{self.base} does not answer properly: {error!r}"))
             else:
                 return response
 

@@ -36,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         entries = manifest.load()
         args = _parser(entries).parse_args(argv)
         if not args.names:
+            width = max(map(len, entries), default=0)
             for entry in entries.values():
-                print(f"{entry.name:34} {entry.about}")
+                print(f"{entry.name:{width}}  {entry.about}")
             return 0
         deadline = time.monotonic() + args.time_limit
         progress = Progress()

@@ -288,6 +288,15 @@ def test_two_downloads_keep_out_of_each_others_way(person):
             person.fetch()
 
 
+def test_a_hub_that_cannot_be_reached_is_named_with_the_variables(person):
+    person.remote.close()
+    with pytest.raises(
+        FetchError, match=r"no connection to http://.*PARLEY_MODEL_HUB or HF_ENDPOINT.*given up"
+    ) as caught:
+        person.fetch()
+    assert person.remote.address in str(caught.value)
+
+
 class TestCommand:
     @pytest.fixture
     def run(self, remote, tmp_path, monkeypatch):
@@ -307,6 +316,13 @@ class TestCommand:
     def test_it_lists_what_there_is(self, run, capsys):
         assert run() == 0
         assert "a model" in capsys.readouterr().out
+
+    def test_its_list_has_columns(self, run, capsys):
+        long = "x" * 60
+        with run.entries.open("a") as file:
+            file.write(f'[weights."{long}"]\nrepository = "r"\ninclude = []\nabout="a model"\n')
+        run()
+        assert len({line.index("a model") for line in capsys.readouterr().out.splitlines()}) == 1
 
     def test_it_fetches_into_the_models_folder(self, run):
         assert run("tiny") == 0
