@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from provision.console import SetupError
 from provision.sources import read_pip_config, uv_environment, uv_options
 
 UV_VERSION = "0.13.8"
+_PACKAGE = re.compile(r" [-+~] \S")
+"""A line of uv's list of what it has installed and removed."""
 # Seconds. Downloads have deadlines of their own; these are for what hangs all the same.
 _QUICK_S = 300.0
 _DOWNLOAD_S = 3600.0
@@ -70,14 +74,9 @@ class Uv:
         """
         command = [self.program, *arguments, *self._sources[sources]]
         place = folder or self._root
-        try:
-            status = subprocess.run(
-                command, env=self._environment, cwd=place, check=False, timeout=_DOWNLOAD_S
-            ).returncode
-        except subprocess.TimeoutExpired as error:
-            raise SetupError(
-                f"uv {' '.join(arguments[:2])} did not end within {_DOWNLOAD_S:.0f} s."
-            ) from error
+        status = _run_readably(command, self._environment, place)
+        if status is None:
+            raise SetupError(f"uv {' '.join(arguments[:2])} did not end within {_DOWNLOAD_S:.0f} s.")
         if status:
             raise SetupError(
                 f"uv {' '.join(arguments[:2])} failed with status {status}; its message is above."
@@ -103,6 +102,33 @@ class Uv:
         """Install with pip into another environment, quietly; False if that did not work."""
         command = [*self.pip, "--python", str(python), "install", "--disable-pip-version-check", *arguments]
         return run_quietly(command, _DOWNLOAD_S).returncode == 0
+
+
+def _run_readably(command: list[str], environment: dict[str, str], folder: Path) -> int | None:
+    """Run uv and show what it says except for its list of all packages; the status, None if it hangs."""
+    process = subprocess.Popen(
+        command, env=environment, cwd=folder, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    hangs = threading.Event()
+
+    def end() -> None:
+        hangs.set()
+        process.kill()
+
+    limit = threading.Timer(_DOWNLOAD_S, end)
+    limit.start()
+    try:
+        with process:
+            assert process.stderr is not None  # it is a pipe
+            for line in process.stderr:
+                if not _PACKAGE.match(line):
+                    print(f"      {line.rstrip()}", file=sys.stderr, flush=True)
+    except BaseException:  # for example Ctrl-C
+        process.kill()
+        raise
+    finally:
+        limit.cancel()
+    return None if hangs.is_set() else process.returncode
 
 
 def run_quietly(command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,12 @@ import pytest
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from provision import environments, main, system  # noqa: E402
+from provision import (  # noqa: E402
+    environments,
+    main,
+    system,
+    tools,
+)
 from provision.console import Progress, SetupError  # noqa: E402
 from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
 from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
@@ -133,6 +138,45 @@ def test_a_configuration_that_cannot_be_understood_is_shown(value):
 def test_a_program_that_hangs_is_given_up():
     with pytest.raises(SetupError, match="did not end within"):
         run_quietly([sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
+
+
+@pytest.fixture
+def uv_that(tmp_path):
+    """uv with a program in its place."""
+
+    def make(script):
+        uv = Uv(tmp_path)
+        uv.program = str(tmp_path / "uv")
+        Path(uv.program).write_text(f"#!/bin/sh\n{script}\n")
+        Path(uv.program).chmod(0o755)
+        return uv
+
+    return make
+
+
+def test_uvs_list_of_packages_is_not_shown_but_its_progress_is(uv_that, capsys):
+    said = [
+        "Resolved 2 packages",
+        "Downloading a (1GiB)",
+        "Installed 2 packages",
+        " + a==1",
+        " - b==1",
+        " ~ c==1",
+    ]
+    uv_that("\n".join(f"echo '{line}' >&2" for line in said)).run("pip", "install", "a")
+    assert capsys.readouterr().err.splitlines() == [f"      {line}" for line in said[:3]]
+
+
+def test_what_uv_complains_of_is_shown(uv_that, capsys):
+    with pytest.raises(SetupError, match="uv pip install failed with status 2; its message is above"):
+        uv_that("echo 'error: no such package' >&2; exit 2").run("pip", "install", "a")
+    assert "error: no such package" in capsys.readouterr().err
+
+
+def test_a_uv_that_hangs_is_given_up(uv_that, monkeypatch):
+    monkeypatch.setattr(tools, "_DOWNLOAD_S", 0.1)
+    with pytest.raises(SetupError, match="did not end within"):
+        uv_that("exec sleep 60").run("pip", "install", "a")
 
 
 def test_uvs_environment(tmp_path):
