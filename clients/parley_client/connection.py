@@ -115,6 +115,8 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
                 if not error.retryable:
                     raise
                 wait = next(waits, None)
+                if wait is None and isinstance(error, ConnectError):
+                    raise
                 if wait is None:
                     raise ConnectError(f"no call with {self._server}: {error}") from error
                 await asyncio.sleep(wait)

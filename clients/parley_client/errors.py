@@ -5,7 +5,8 @@
     ParleyError (parley.errors)
     └── ClientError
         ├── ConnectError        connect_failed    retryable
-        │   └── NoServerError
+        │   ├── NoServerError
+        │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
         ├── CallEndedError      call_ended
         ├── SlowConsumerError   slow_consumer
@@ -38,6 +39,12 @@ class ConnectError(ClientError):
 
 class NoServerError(ConnectError):
     """Nothing listens at the address."""
+
+
+class WrongPortError(ConnectError):
+    """What listens at the address does not speak gRPC."""
+
+    retryable = False
 
 
 class CallLostError(ClientError):

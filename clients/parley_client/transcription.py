@@ -47,7 +47,8 @@ class Transcriber(UnaryModel):
         Raises:
             InvalidInputError: the recording is empty or too long, or a wish cannot be fulfilled.
             OverloadedError: too much audio waits at the server already.
-            ModelUnavailableError: nothing answers, or the server has no such model.
+            ConnectError: nothing answers.
+            ModelUnavailableError: the server has no such model.
             DeadlineExceededError: it took longer than ``timeout_s``.
             InferenceError: the server failed.
         """

@@ -17,33 +17,14 @@ import grpc.aio
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.errors import (
-    DeadlineExceededError,
-    InferenceError,
-    ModelUnavailableError,
-    OverloadedError,
-    ParleyError,
-    from_wire,
-)
+from parley.errors import InferenceError, ParleyError
+from parley_client.channel import error_of, error_of_status, error_of_text, open_channel, wait_until_connected
 from parley_client.errors import ConnectError
 from parley_client.options import Keepalive
 from parley_client.transport import Frame, Reply
 
 MODEL = "voice_agent"
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-
-_STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
-    grpc.StatusCode.UNAVAILABLE: ModelUnavailableError,
-    grpc.StatusCode.NOT_FOUND: ModelUnavailableError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
-}
-
-
-def error_of(failure: grpc.aio.AioRpcError) -> ParleyError:
-    """The project's error for a failed call."""
-    kind = _STATUS.get(failure.code())
-    return kind(failure.details() or failure.code().name) if kind else from_wire(failure.details() or "")
 
 
 class TritonTransport:
@@ -70,10 +51,7 @@ class TritonTransport:
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
             *(keepalive or Keepalive()).channel_options(),
         ]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(server, options=options)
-        else:
-            self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self._channel = open_channel(server, credentials, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._metadata = tuple((key.lower(), value) for key, value in (headers or {}).items())
 
@@ -85,19 +63,10 @@ class TritonTransport:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._connected()
+                await wait_until_connected(self._channel, self.server)
         except TimeoutError as error:
             raise ConnectError(f"no connection to {self.server} within {timeout_s:g} s") from error
         return TritonStream(self._stub.ModelStreamInfer(metadata=self._metadata), call_id)
-
-    async def _connected(self) -> None:
-        """Wait for the connection; unlike ``channel_ready``, give up when it is refused."""
-        state = self._channel.get_state(try_to_connect=True)
-        while state is not grpc.ChannelConnectivity.READY:
-            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                raise ConnectError(f"nothing answers at {self.server}")
-            await self._channel.wait_for_state_change(state)
-            state = self._channel.get_state(try_to_connect=True)
 
     async def close(self) -> None:
         """Close the channel; streams on it are cancelled."""
@@ -118,7 +87,13 @@ class TritonStream:
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except asyncio.InvalidStateError as error:
-            raise InferenceError("the stream has ended") from error
+            raise await self._end() from error
+
+    async def _end(self) -> ParleyError:
+        """Why nothing more can be written."""
+        if not self._rpc.done() or await self._rpc.code() is grpc.StatusCode.OK:
+            return InferenceError("the stream has ended")
+        return error_of_status(await self._rpc.code(), await self._rpc.details() or "")
 
     async def finish(self) -> None:
         """Half-close: no request follows."""
@@ -126,6 +101,8 @@ class TritonStream:
             await self._rpc.done_writing()
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
+        except asyncio.InvalidStateError as error:
+            raise await self._end() from error
 
     async def receive(self) -> Reply | None:
         """The next response; None after the last."""
@@ -175,5 +152,5 @@ def to_reply(message: Any) -> Reply:
         event=event,
         audio=audio,
         final=final is not None and final.bool_param,
-        error=message.error_message,
+        error=error_of_text(message.error_message).to_wire() if message.error_message else "",
     )

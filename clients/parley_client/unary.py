@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,8 +15,10 @@ import msgspec
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import InferenceError
-from parley_client.triton import error_of
+from parley_client.channel import error_of, open_channel, wait_until_connected
+from parley_client.errors import ConnectError
 
+_CONNECT_S = 10.0
 ReplyT = TypeVar("ReplyT")
 
 
@@ -54,10 +58,8 @@ class UnaryModel:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
         ]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(server, options=options)
-        else:
-            self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self._server = server
+        self._channel = open_channel(server, credentials, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._model = model
 
@@ -71,7 +73,8 @@ class UnaryModel:
 
         Raises:
             ParleyError: what the model answered.
-            ModelUnavailableError: nothing answers, or the server has no such model.
+            ConnectError: nothing answers.
+            ModelUnavailableError: the server has no such model.
             DeadlineExceededError: it took longer than ``timeout_s``.
             InferenceError: the server failed.
         """
@@ -79,14 +82,24 @@ class UnaryModel:
         for tensor in inputs:
             call.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             call.raw_input_contents.append(tensor.raw)
+        began_s = time.monotonic()
+        await self._connect(min(timeout_s, _CONNECT_S))
+        left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
         try:
-            response = await self._stub.ModelInfer(call, timeout=timeout_s)
+            response = await self._stub.ModelInfer(call, timeout=left_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         try:
             return msgspec.json.decode(response.raw_output_contents[0][4:], type=kind)
         except (msgspec.MsgspecError, IndexError) as error:
             raise InferenceError(f"the server's answer cannot be read: {error}") from error
+
+    async def _connect(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wait_until_connected(self._channel, self._server)
+        except TimeoutError as error:
+            raise ConnectError(f"no connection to {self._server} within {timeout_s:g} s") from error
 
     async def close(self) -> None:
         """Close the connection; what is under way is cancelled."""

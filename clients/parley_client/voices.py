@@ -35,8 +35,9 @@ class Voices(UnaryModel):
     """A connection to the server's model for voices.
 
     Every method raises the server's answer if it is an error (for example
-    :class:`parley.errors.ReferenceTooShortError`), ``ModelUnavailableError`` where nothing answers
-    or the server makes no voices, and ``DeadlineExceededError`` after ``timeout_s``.
+    :class:`parley.errors.ReferenceTooShortError`), ``ConnectError`` where nothing answers,
+    ``ModelUnavailableError`` where the server makes no voices, and ``DeadlineExceededError`` after
+    ``timeout_s``.
 
     Args:
         server: ``host:port`` of Triton's gRPC endpoint.
