@@ -39,13 +39,15 @@ class StreamingModel:
         ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
         ``default_lookahead_ms``: for clients that do not choose.
         ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with so many hypotheses.
-        ``slots``: utterances that can be spoken at the same time (default: ``max_sessions``).
+        ``slots``: utterances that can be heard in one step (default: twice ``max_sessions``, because
+            one that ends and the next one of its stream may come together).
         ``preroll_ms``: audio before the onset that is recognised too.
         ``max_utterance_ms``: speech without a pause is ended after this time.
         ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
         ``fallback``: model for the utterances that this one fails at; without it such a piece of
             audio is refused.
         ``finals_deadline_ms``: after this time the text of another model is not waited for any more.
+        ``finals_rest_ms``: so long a model that was late is not asked again.
         ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
             comes with a later piece of audio.
         ``timeout_s``: limit of a call to the voice activity network.
@@ -73,7 +75,9 @@ class StreamingModel:
             look_aheads,
             partial(open_configured, parameters=parameters, device_id=device_id),
             mel=_front_end(export.checkpoint.config, parameters, device_id),
-            slots=parameters.integer("slots", parameters.integer("max_sessions", 64, minimum=1), minimum=1),
+            slots=parameters.integer(
+                "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1
+            ),
             audio=longest_ms * PER_MS,
             beam_size=beam_size(parameters),
         )
@@ -141,4 +145,5 @@ def _policy(parameters: Parameters) -> FinalsPolicy:
         finals="" if finals == _OWN else finals,
         fallback=parameters.text("fallback", ""),
         deadline_s=parameters.integer("finals_deadline_ms", 2_000, minimum=1) / 1000,
+        rest_s=parameters.integer("finals_rest_ms", 10_000) / 1000,
     )

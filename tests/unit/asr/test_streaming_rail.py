@@ -382,6 +382,25 @@ def test_a_final_text_that_is_late_is_replaced_and_what_waited_is_told():
     assert feed(model, speech((80, False)), stream=stream)[1] == []
 
 
+def test_a_model_that_was_late_is_left_alone_for_a_while():
+    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+    model = Model(finals="big", fallback="other")
+    model.transcribers.slow.add("big")
+    stream, _ = feed(model, speech(*UTTERANCE, (80, False)), last=False)
+    model.now = 2.1
+    feed(model, speech((80, False)), stream=stream)
+    model.now = 12.0
+    stream, events = feed(model, speech(*UTTERANCE))
+    assert [name for name, *_ in model.transcribers.heard] == ["big"]
+    assert replaced(events) == [("big", "streaming", "deadline_exceeded")]
+    assert texts(events, final=True) == own
+    model.now = 12.2
+    model.transcribers.slow.clear()
+    _, events = feed(model, speech(*UTTERANCE))
+    assert replaced(events) == []
+    assert texts(events, final=True)[0].startswith("big")
+
+
 @pytest.mark.parametrize("ending", [{"last": True}, {"flush": True, "last": False}])
 def test_at_the_end_a_final_text_is_waited_for(ending, monkeypatch):
     model = Model(finals="big")

@@ -56,6 +56,8 @@ class FinalsPolicy:
     """Model for the utterances that the streaming model fails at; empty: such a chunk is refused."""
     deadline_s: float = 2.0
     """After so long another model's text is not waited for any more."""
+    rest_s: float = 10.0
+    """So long a model that was late is not asked again: ends of streams would wait for it in every step."""
 
     @property
     def keeps_audio(self) -> bool:
@@ -95,15 +97,24 @@ class FinalsDesk:
         self.transcribers = transcribers
         self.clock = clock
         self._count = count
+        self._resting: dict[str, float] = {}  # models of the policy, and until when
 
     def replace(self, utterance: int, from_model: str, to_model: str, error: ParleyError) -> AsrFallbackEvent:
         """Note that a model was replaced."""
-        _log.warning("%s is replaced by %s: %s", from_model, to_model, error.to_wire())
+        _log.warning("%s is replaced by %s: %s", from_model, to_model, error.to_log())
         event = AsrFallbackEvent(
             utterance=utterance, from_model=from_model, to_model=to_model, reason=error.code
         )
         self._count(event)
         return event
+
+    def let_rest(self, model: str) -> None:
+        """Note that a model was late."""
+        self._resting[model] = self.clock() + self.policy.rest_s
+
+    def rests(self, model: str) -> bool:
+        """Whether a model is not to be asked, because it was late not long ago."""
+        return self.clock() < self._resting.get(model, 0.0)
 
 
 class FinalText:
@@ -120,7 +131,7 @@ class FinalText:
             phrase_weight=options.phrase_weight,
             nbest=options.nbest,
         )
-        self._models: deque[str] = deque()
+        self._models = deque([desk.policy.finals] if desk.policy.finals else [])
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
         self._overdue_at = 0.0
@@ -128,9 +139,9 @@ class FinalText:
         self._own_alternatives: list[Alternative] = []
         self._events: list[AsrEvent] = []
         self._done = False
-        if desk.policy.finals:
+        if desk.policy.finals and not desk.rests(desk.policy.finals):
             # Asked before the streaming model comes to the end, so that both work at the same time.
-            self._ask(desk.policy.finals)
+            self._ask(self._models.popleft())
 
     def settle(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
         """The streaming model has done what it can.
@@ -166,20 +177,27 @@ class FinalText:
                 error = self._take(self._call)
             elif self._desk.clock() >= self._overdue_at:
                 self._call.cancel()
+                self._desk.let_rest(self._model)
                 limit = self._desk.policy.deadline_s
                 error = DeadlineExceededError(f"no final text within {limit:g} s")
             else:
                 return None
             if error is not None:
-                to_model = self._models[0] if self._models else self._desk.policy.own
-                self._events.append(self._desk.replace(self._utterance.number, self._model, to_model, error))
+                self._replace(self._model, error)
                 self._next()
         return self._events
 
+    def _replace(self, model: str, error: ParleyError) -> None:
+        to_model = self._models[0] if self._models else self._desk.policy.own
+        self._events.append(self._desk.replace(self._utterance.number, model, to_model, error))
+
     def _next(self) -> None:
-        if self._models:
-            self._ask(self._models.popleft())
-            return
+        while self._models:
+            model = self._models.popleft()
+            if not self._desk.rests(model):
+                self._ask(model)
+                return
+            self._replace(model, DeadlineExceededError("the model was late, and is not asked again yet"))
         self._finish(
             transcript(
                 self._utterance.number,
