@@ -10,16 +10,17 @@ import argparse
 import inspect
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from types import FrameType, ModuleType
 
-from rich.console import Console
 from rich.markup import escape
 
-from parley.errors import ModelUnavailableError, ParleyError
+from parley.errors import ParleyError
 from parley_client.commands import demo, probe, say, talk, transcribe, voices
+from parley_client.commands.advice import advice
 from parley_client.commands.common import handle_signals, run_to_end
-from parley_client.errors import ConnectError, OutputClosedError
-from parley_client.terminal.output import until_closed
+from parley_client.errors import OutputClosedError
+from parley_client.terminal.output import OutputConsole, until_closed
 from parley_client.terminal.view import make_console
 
 _COMMANDS: dict[str, ModuleType] = {
@@ -36,6 +37,7 @@ _INTERRUPTED = 130
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
     parser = argparse.ArgumentParser(prog="parley", description="Talk to a Parley voice agent.")
+    parser.add_argument("--version", action="version", version=f"parley {version('parley')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         sub = commands.add_parser(
@@ -62,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
     except OutputClosedError:
         raise
     except ParleyError as error:
-        _explain(error)
+        _explain(error, getattr(args, "server", None))
         return 1
     except KeyboardInterrupt:
         console.print("Interrupted.")
@@ -74,12 +76,12 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _explain(error: ParleyError) -> None:
-    """One line on what failed, one on what to do about it."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+def _explain(error: ParleyError, server: str | None) -> None:
+    """One line on what failed, and mostly one on what to do about it."""
+    console = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[red]parley: {escape(str(error))}[/] [dim]({error.code})[/]")
-    if isinstance(error, ConnectError | ModelUnavailableError):
-        console.print("Start a server with `make serve`, or name a running one with --server HOST:PORT.")
+    if what_to_do := advice(error, server):
+        console.print(what_to_do)
 
 
 if __name__ == "__main__":

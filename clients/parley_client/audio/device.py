@@ -30,7 +30,8 @@ def load_sounddevice() -> Any:
         import sounddevice  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise AudioDeviceError(
-            "talking needs the package sounddevice; install it in the checkout with: pip install '.[talk]'"
+            "talking needs the package sounddevice; in the repository `make talk` brings it, "
+            "elsewhere: pip install sounddevice"
         ) from error
     except OSError as error:
         raise AudioDeviceError(

@@ -39,12 +39,17 @@ def read_speech(path: Path, *, max_seconds: int = _MAX_SECONDS) -> Pcm:
             channels = file.read(dtype="float32", always_2d=True)
             rate = file.samplerate
     except (soundfile.LibsndfileError, OSError) as error:
-        why = "no such file" if not path.exists() else "not an audio file that can be read"
-        raise AudioFileError(f"{path}: {why}") from error
+        raise AudioFileError(f"{path}: {_why_unreadable(path)}") from error
     if not len(channels):
         raise AudioFileError(f"{path}: no audio in it")
     mono: NDArray[np.float32] = soxr.resample(channels.mean(axis=1), rate, INPUT_SAMPLE_RATE)
     return np.asarray(np.clip(mono * 32768, -32768, 32767), np.int16)
+
+
+def _why_unreadable(path: Path) -> str:
+    if path.is_dir():
+        return "is a folder"
+    return "not an audio file that can be read" if path.exists() else "no such file"
 
 
 def speech_span(samples: Pcm) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -15,29 +16,39 @@ from parley.protocol import OUTPUT_SAMPLE_RATES, TurnOptions
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.connection import DEFAULT_SERVER, connect
 from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.errors import AudioFileError
 from parley_client.options import Backoff, Deadlines
 from parley_client.tools import ToolTable, load_tools
 
+_CHUNK_MS = (10, 500)
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """``--server`` and ``--timeout``."""
+
+def add_server(parser: argparse.ArgumentParser, timeout_s: float = 10.0, limits: str = "connecting") -> None:
+    """``--server`` and ``--timeout``.
+
+    Args:
+        parser: of the command.
+        timeout_s: default of the limit (seconds).
+        limits: what it limits.
+    """
     parser.add_argument(
         "--server",
+        type=address,
         default=DEFAULT_SERVER,
         metavar="HOST:PORT",
         help="Triton's gRPC endpoint (default: %(default)s)",
     )
-    add_timeout(parser)
+    add_timeout(parser, timeout_s, limits)
 
 
-def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """``--timeout``."""
+def add_timeout(parser: argparse.ArgumentParser, timeout_s: float = 10.0, limits: str = "connecting") -> None:
+    """``--timeout``, as :func:`add_server` adds it."""
     parser.add_argument(
         "--timeout",
         type=positive,
-        default=10.0,
+        default=timeout_s,
         metavar="S",
-        help="limit for connecting (default: %(default)s s)",
+        help=f"limit for {limits} (default: %(default)s s)",
     )
 
 
@@ -45,7 +56,12 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     """Everything that opens a session."""
     group = parser.add_argument_group("session")
     group.add_argument("--system-prompt", metavar="TEXT", help="who the agent is (default: the server's)")
-    group.add_argument("--voice", help="a voice of the synthesizer (default: its first)")
+    group.add_argument(
+        "--voice",
+        metavar="NAME",
+        help="a voice of the synthesizer; one that it lacks is answered with those that it has. "
+        "`parley voices list` lists the voices made of recordings (default: its first)",
+    )
     group.add_argument(
         "--exaggeration",
         type=float,
@@ -58,7 +74,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="how closely the voice keeps to the text's pace, 0-1, if it can (default: the server's)",
     )
-    group.add_argument("--language", default="en", help="what is spoken (default: %(default)s)")
+    group.add_argument(
+        "--language",
+        default="en",
+        help="what is spoken; both the recogniser and the voice have to know it (default: %(default)s)",
+    )
     group.add_argument(
         "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
     )
@@ -86,11 +106,10 @@ def add_pacing(parser: argparse.ArgumentParser) -> None:
     """``--chunk-ms``."""
     parser.add_argument(
         "--chunk-ms",
-        type=int,
-        choices=range(10, 501),
+        type=_chunk_ms,
         metavar="MS",
         default=DEFAULT_CHUNK_MS,
-        help="length of one piece of audio, 10-500 (default: %(default)s)",
+        help=f"length of one piece of audio, {_CHUNK_MS[0]} to {_CHUNK_MS[1]} (default: %(default)s)",
     )
 
 
@@ -167,6 +186,36 @@ def run_to_end(work: Coroutine[Any, Any, int]) -> int:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def address(text: str) -> str:
+    """``HOST:PORT``, as an argument."""
+    host, _, port = text.rpartition(":")
+    if "/" in host or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise argparse.ArgumentTypeError(f"HOST:PORT expected, for example {DEFAULT_SERVER}, not {text!r}")
+    return text
+
+
+def _chunk_ms(text: str) -> int:
+    least, most = _CHUNK_MS
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{least} to {most} expected, not {text!r}")
+    return int(text)
+
+
+def check_output(path: Path | None) -> None:
+    """Notice before a call that its recording cannot be written.
+
+    Raises:
+        AudioFileError: it cannot.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise AudioFileError(f"{path}: is a folder; name a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise AudioFileError(f"{path}: cannot be written")
 
 
 def positive(text: str) -> float:

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from parley_client.commands.advice import CHECKOUT
 from parley_client.commands.common import (
     add_pacing,
     add_session,
     add_timeout,
+    address,
+    check_output,
     handle_signals,
     positive,
     run_to_end,
@@ -32,14 +35,15 @@ if TYPE_CHECKING:
     from parley.launcher import EmbeddedServer
 
 HELP = "start a server, play a recorded conversation with it, and show where the time goes"
-_CHECKOUT = Path(__file__).resolve().parents[3]
-_SCRIPT = _CHECKOUT / "examples" / "conversation.toml"
+_SCRIPT = CHECKOUT / "examples" / "conversation.toml"
 _OUT = Path("out") / "demo-call.wav"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument("--server", metavar="HOST:PORT", help="use a running server instead of starting one")
+    parser.add_argument(
+        "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
+    )
     parser.add_argument(
         "--script", type=Path, default=_SCRIPT, help="the conversation (default: %(default)s)"
     )
@@ -65,27 +69,29 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ParleyError: the script cannot be read, the server cannot start, or the call failed.
     """
+    if args.script == _SCRIPT and not _SCRIPT.exists():
+        raise ClientError("the demonstration needs the repository: run `make demo` in a checkout of it")
+    check_output(args.out)
     script = load_script(args.script)
     if script.title:
         console.rule(escape(script.title))
-    with running_server(args.server, console) as address:
-        args.server = address
+    with running_server(args.server, console) as args.server:
         return run_to_end(play(args, console, script, args.out))
 
 
 @contextmanager
-def running_server(address: str | None, console: Console) -> Iterator[str]:
+def running_server(given: str | None, console: Console) -> Iterator[str]:
     """The gRPC address of a server: the given one, or one that is started now and stopped afterwards.
 
     Raises:
         ClientError: it cannot start.
     """
-    if address is not None:
-        yield address
+    if given is not None:
+        yield given
         return
     launcher = _load_launcher()
     options = launcher.ServerOptions(
-        state_dir=_CHECKOUT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0
+        state_dir=CHECKOUT / ".server" / "demo", grpc_port=0, http_port=0, metrics_port=0
     )
     server = launcher.EmbeddedServer(options, on_progress=partial(_tell, console))
     console.print("Starting Triton with the agent's models …")

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from parley_client.commands.common import open_call, tool_table
+from parley_client.commands.common import check_output, open_call, tool_table
 from parley_client.conversation import Conversation
 from parley_client.errors import ClientError
 from parley_client.script import Script
@@ -23,8 +23,10 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
         The exit status: 1 if a turn did not go as planned.
 
     Raises:
+        AudioFileError: ``out`` cannot be written; noticed before the call.
         ParleyError: the call could not be opened or broke.
     """
+    check_output(out)
     view = CallView(console)
     tools = tool_table(args, view.show_tool_answer)
     prompt = args.system_prompt or script.system_prompt

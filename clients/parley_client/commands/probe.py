@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.errors import ParleyError
+from parley_client.commands.advice import advice
 from parley_client.commands.common import add_server
 from parley_client.connection import connect
 from parley_client.errors import ClientError
@@ -31,6 +32,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         0 if the agent answered, 1 if it did not.
     """
     began = time.perf_counter()
+    what_to_do = ""
     result: dict[str, object] = {"server": args.server, "ok": False}
     deadlines = Deadlines(connect_s=args.timeout, close_s=args.timeout)
     try:
@@ -43,6 +45,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
             result["ok"] = True
     except ParleyError as error:
         result |= {"code": error.code, "error": str(error), "retryable": error.retryable}
+        what_to_do = advice(error, args.server)
     if args.json:
         print(json.dumps(result))
     elif result["ok"]:
@@ -52,6 +55,8 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         )
     else:
         console.print(f"[red]not ok[/]: {escape(str(result['error']))} ({result['code']})")
+        if what_to_do:
+            console.print(what_to_do)
     return 0 if result["ok"] else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.errors import ParleyError
 from parley_client.audio.files import read_speech
-from parley_client.commands.common import positive
-from parley_client.connection import DEFAULT_SERVER
+from parley_client.commands.common import add_server
+from parley_client.errors import AudioFileError, ConnectError
 from parley_client.transcription import MAX_SECONDS, Transcriber
 
 HELP = "write down what is said in audio files"
@@ -43,26 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--words", action="store_true", help="print each word with its times (seconds)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per file")
-    parser.add_argument(
-        "--server",
-        default=DEFAULT_SERVER,
-        metavar="HOST:PORT",
-        help="Triton's gRPC endpoint (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=positive,
-        default=600.0,
-        metavar="S",
-        help="longest wait for a transcript (default: %(default)s s)",
-    )
+    add_server(parser, timeout_s=600.0, limits="a transcript, connecting included")
 
 
 async def run(args: argparse.Namespace, console: Console) -> int:
     """Transcribe the files, several at a time, and print the texts in order.
 
+    Returns:
+        The exit status: 1 if a file cannot be read, or the server refused it; the others are transcribed.
+
     Raises:
-        ParleyError: a file cannot be read, or the server failed.
+        ConnectError: the server cannot be reached.
     """
     request = TranscribeRequest(
         language=args.language,
@@ -80,14 +73,30 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                 return await transcriber.transcribe(audio, request, timeout_s=args.timeout)
 
         tasks = [asyncio.create_task(transcribe(path)) for path in args.files]
+        status = 0
         try:
             for path, task in zip(args.files, tasks, strict=True):
-                _show(args, console, path, await task)
+                try:
+                    _show(args, console, path, await task)
+                except ConnectError:
+                    raise
+                except ParleyError as error:
+                    status = 1
+                    _tell(f"parley: {_named(path, error)} ({error.code})")
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return 0
+    return status
+
+
+def _named(path: Path, error: ParleyError) -> str:
+    """What failed, with the file's name; errors of files have it already."""
+    return str(error) if isinstance(error, AudioFileError) else f"{path}: {error}"
+
+
+def _tell(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def _show(args: argparse.Namespace, console: Console, path: Path, reply: TranscribeReply) -> None:
@@ -97,9 +106,11 @@ def _show(args: argparse.Namespace, console: Console, path: Path, reply: Transcr
         return
     if len(args.files) > 1:
         console.print(f"[dim]{escape(str(path))}[/]")
-    if not args.words:
+    if not reply.text:
+        _tell(f"{path}: (no speech)")
+    elif not args.words:
         print(reply.text, flush=True)
-        return
-    for word in reply.words:
-        times = f"{word.start_ms / 1000:8.2f} {word.end_ms / 1000:8.2f}"
-        print(f"{times}  {word.confidence:4.0%}  {word.text}", flush=True)
+    else:
+        for word in reply.words:
+            times = f"{word.start_ms / 1000:8.2f} {word.end_ms / 1000:8.2f}"
+            print(f"{times}  {word.confidence:4.0%}  {word.text}", flush=True)

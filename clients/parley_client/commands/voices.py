@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from parley.tts.voices.messages import VoiceSummary
-from parley_client.commands.common import positive
-from parley_client.connection import DEFAULT_SERVER
+from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError
 from parley_client.voices import MAX_FILE_BYTES, Voices
 
@@ -42,19 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (listing, enroll, show):
         action.add_argument("--json", action="store_true", help="print one JSON object per voice")
     for action in (listing, enroll, show, delete):
-        action.add_argument(
-            "--server",
-            default=DEFAULT_SERVER,
-            metavar="HOST:PORT",
-            help="Triton's gRPC endpoint (default: %(default)s)",
-        )
-        action.add_argument(
-            "--timeout",
-            type=positive,
-            default=60.0,
-            metavar="S",
-            help="longest wait for the answer (default: %(default)s s)",
-        )
+        add_server(action, timeout_s=60.0, limits="an answer, connecting included")
 
 
 async def run(args: argparse.Namespace, console: Console) -> int:

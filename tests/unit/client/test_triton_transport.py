@@ -220,7 +220,7 @@ def test_help_is_printed(capsys, arguments):
 def test_talking_needs_portaudio(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     assert main(["talk"]) == 1
-    assert "pip install '.[talk]'" in capsys.readouterr().err
+    assert "`make talk` brings it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,160 @@
+"""What the command says to mistakes, before and after it asks a server."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import grpc
+import numpy as np
+import pytest
+import soundfile
+from fake_unary import serving
+from test_channel import web_server
+
+from parley.errors import ModelUnavailableError
+from parley_client.audio.files import read_speech
+from parley_client.cli import build_parser, main
+from parley_client.commands import demo, transcribe
+from parley_client.commands.advice import advice, is_starting
+from parley_client.commands.common import check_output
+from parley_client.errors import AudioFileError, ConnectError, NoServerError
+from parley_client.terminal.view import make_console
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def clip(tmp_path):
+    path = tmp_path / "clip.wav"
+    soundfile.write(path, np.full(1_600, 900, np.int16), 16_000)
+    return path
+
+
+@pytest.mark.parametrize("server", ["nonsense", "host:", ":8001", "host:99999", "host:x", "http://h:8001"])
+def test_an_address_has_a_host_and_a_port(server, capsys):
+    for command in (["probe"], ["voices", "list"], ["transcribe", "a.wav"], ["say", "a.wav"], ["demo"]):
+        with pytest.raises(SystemExit) as caught:
+            main([*command, "--server", server])
+        assert caught.value.code == 2
+        assert "HOST:PORT expected, for example 127.0.0.1:8001" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("server", ["localhost:8001", "10.0.0.1:1", "[::1]:8001", "agent.example:65535"])
+def test_addresses_that_are_taken(server):
+    assert build_parser().parse_args(["probe", "--server", server]).server == server
+
+
+@pytest.mark.parametrize("length", ["5", "501", "many", "-20"])
+def test_a_length_of_pieces_out_of_range_is_told_with_the_range(length, capsys):
+    with pytest.raises(SystemExit):
+        main(["say", "a.wav", f"--chunk-ms={length}"])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "10 to 500 expected" in error
+    assert len(error) < 100
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("parley 0.")
+
+
+@pytest.mark.parametrize(
+    "command", [["probe"], ["voices", "list"], ["transcribe", "CLIP"], ["say", "CLIP"]], ids=lambda c: c[0]
+)
+def test_every_command_says_the_same_where_nothing_answers(command, clip, capsys):
+    arguments = [str(clip) if word == "CLIP" else word for word in command]
+    assert main([*arguments, "--server", NOBODY]) == 1
+    said = "".join(capsys.readouterr())
+    assert f"nothing answers at {NOBODY} (connect_failed)" in said
+    assert "make serve" in said
+
+
+async def test_the_http_port_is_recognised(clip):
+    async with web_server() as address:
+        with pytest.raises(ConnectError, match="HTTP or metrics port"):
+            await run_transcribe(clip, server=address)
+
+
+# --- what to do ---------------------------------------------------------------------------
+
+
+def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
+    error = ConnectError("no call")
+    error.__cause__ = ModelUnavailableError("the model voice_agent is not loaded by this server")
+    assert advice(error, NOBODY) == ""
+    assert "make serve" in advice(NoServerError("nothing"), NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("server", "starting"),
+    [
+        ("127.0.0.1:8001", True),
+        ("localhost:8001", True),
+        ("localhost:8000", False),
+        ("elsewhere:8001", False),
+    ],
+)
+def test_a_server_that_is_still_loading_is_known(tmp_path, server, starting):
+    record = tmp_path / "server.json"
+    assert not is_starting(server, record)
+    note = {"launcher": os.getpid(), "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1"}
+    record.write_text(json.dumps(note))
+    assert is_starting(server, record) == starting
+    record.write_text(json.dumps({**note, "launcher": 2**22 + 1}))  # above the largest process id
+    assert not is_starting(server, record)
+    record.write_text("{")
+    assert not is_starting(server, record)
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+async def run_transcribe(*files, server):
+    args = build_parser().parse_args(["transcribe", *map(str, files), "--server", server])
+    return await transcribe.run(args, make_console())
+
+
+async def test_one_bad_recording_does_not_keep_the_others_from_being_read(clip, tmp_path, capsys):
+    async with serving(b'{"text": "hello", "duration_ms": 62}') as triton:
+        assert await run_transcribe(tmp_path / "none.wav", clip, server=triton.address) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1] == "hello"
+    assert "none.wav: no such file (audio_file)" in shown.err
+
+
+async def test_a_recording_that_the_server_refuses_is_named(clip, capsys):
+    async with serving(None) as triton:
+        triton.failure = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_audio: too long")
+        assert await run_transcribe(clip, server=triton.address) == 1
+    assert f"{clip}: too long (invalid_audio)" in capsys.readouterr().err
+
+
+async def test_a_recording_without_speech_is_told(clip, capsys):
+    async with serving(b'{"text": "", "duration_ms": 62}') as triton:
+        assert await run_transcribe(clip, server=triton.address) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"{clip}: (no speech)\n")
+
+
+def test_a_folder_is_no_recording(tmp_path):
+    with pytest.raises(AudioFileError, match="is a folder"):
+        read_speech(tmp_path)
+
+
+def test_what_cannot_be_written_is_known_before_the_call(clip, tmp_path, capsys):
+    assert main(["say", str(clip), "--out", str(tmp_path), "--server", NOBODY]) == 1
+    assert f"{tmp_path}: is a folder" in capsys.readouterr().err
+    with pytest.raises(AudioFileError, match="cannot be written"):
+        check_output(clip / "call.wav")
+    check_output(clip)
+    check_output(tmp_path / "new" / "call.wav")
+    check_output(None)
+
+
+def test_the_demonstration_needs_the_repository(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "_SCRIPT", tmp_path / "conversation.toml")
+    assert main(["demo", "--server", NOBODY]) == 1
+    assert "the demonstration needs the repository" in capsys.readouterr().err
