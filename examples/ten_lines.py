@@ -1,31 +1,47 @@
-"""Speak a recording to the agent and write its answer: python examples/ten_lines.py question.wav."""
+"""Speak a recording to the agent and write its answer: .venv/bin/python examples/ten_lines.py question.wav.
+
+It needs a server: `make serve` in another terminal.
+"""
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
+from parley.errors import ParleyError
 from parley.protocol import TurnMetrics
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import read_speech
 from parley_client.demo_tools import DEMO_TOOLS
 
 
-async def main(question: Path) -> None:
+async def ask(question: Path) -> list[np.ndarray]:
     speech = np.append(read_speech(question), np.zeros(16_000, np.int16))  # a second of silence ends it
-    answer = [np.zeros(0, np.int16)]
+    answer = []
     async with connect("127.0.0.1:8001", tools=DEMO_TOOLS) as call:
         for start in range(0, len(speech), 1_600):
             await call.send_audio(speech[start : start + 1_600])
             await asyncio.sleep(0.1)  # as fast as it is spoken
-        async for event in call:
-            if isinstance(event, AgentAudio):
-                answer.append(event.samples)
-            elif isinstance(event, TurnMetrics):
-                break
-    soundfile.write("answer.wav", np.concatenate(answer), 22_050)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(20):
+                async for event in call:
+                    if isinstance(event, AgentAudio):
+                        answer.append(event.samples)
+                    elif isinstance(event, TurnMetrics):
+                        break
+    return answer
 
 
-asyncio.run(main(Path(sys.argv[1])))
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+try:
+    pieces = asyncio.run(ask(Path(sys.argv[1])))
+except ParleyError as error:
+    sys.exit(f"error: {error}")
+if not pieces:
+    sys.exit("no answer within 20 s: is there speech in the recording?")
+soundfile.write("answer.wav", np.concatenate(pieces), 22_050)
+print("The answer is in answer.wav.")
