@@ -109,18 +109,21 @@ class FallbackSynthesizer:
     ) -> AsyncGenerator[Piece, None]:
         own = _for_engine(request, engine, speech.unspoken)
         limits = self._limits
-        due = asyncio.get_running_loop().time() + limits.first_audio_s
+        left_s = limits.first_audio_s  # what the caller does between two chunks takes nothing of it
         heard = done = False
         stream = engine.speak(own)
         self._speaking[request.request_id] = engine
         try:
             async with aclosing(stream):
                 while True:
-                    wait = limits.next_audio_s if heard else due - asyncio.get_running_loop().time()
+                    began = asyncio.get_running_loop().time()
                     try:
-                        chunk, audio = await within(anext(stream), wait, name)
+                        chunk, audio = await within(
+                            anext(stream), limits.next_audio_s if heard else left_s, name
+                        )
                     except StopAsyncIteration:
                         break
+                    left_s -= asyncio.get_running_loop().time() - began
                     heard = heard or len(audio) > 0
                     yield speech.add(chunk, audio)
             done = True

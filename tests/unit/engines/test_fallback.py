@@ -172,6 +172,36 @@ def test_a_late_first_audio(run):
     assert rig.engines[0].aborted == ["a"]
 
 
+class Announcing(Engine):
+    """Says at first that it is there, in a chunk without samples."""
+
+    async def speak(self, request):
+        yield SpeechChunk(sample_rate=self.rate, offset=0), np.zeros(0, np.int16)
+        async for piece in super().speak(request):
+            yield piece
+
+
+def test_a_caller_that_reads_slowly_makes_no_engine_late(run):
+    rig = Rig(Announcing(), Engine())
+
+    async def say():
+        pieces = []
+        async for piece in rig.speaker.speak(SpeakRequest(request_id="a", text=TEXT)):
+            pieces.append(piece)
+            await asyncio.sleep(5.0)
+        return check(pieces)
+
+    assert words(run(say())) == TEXT.split()
+    assert rig.told == []
+
+
+def test_a_chunk_without_samples_is_no_first_audio(run):
+    rig = Rig(Announcing(), Engine())
+    rig.engines[0].first_s = 1.5
+    assert words(run(rig.say())) == TEXT.split()
+    assert rig.told[0].reason == "deadline_exceeded"
+
+
 def test_a_stall(run):
     rig = Rig(Engine(), Engine())
     rig.engines[0].hang_after = 2
