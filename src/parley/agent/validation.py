@@ -49,7 +49,9 @@ def check_start(
         rates = ", ".join(map(str, OUTPUT_SAMPLE_RATES))
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
     if start.language not in languages and primary_language(start.language) not in languages:
-        raise UnsupportedLanguageError(f"language {start.language!r}; possible are {', '.join(languages)}")
+        raise UnsupportedLanguageError(
+            f"language {start.language!r} is not spoken; only {', '.join(languages)}"
+        )
     _check_voice(start, voices)
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
