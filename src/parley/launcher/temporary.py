@@ -19,6 +19,9 @@ from parley.launcher.shared_memory import is_abandoned
 _NAME = "tmp"
 _ENVIRONMENTS = Path("/tmp")  # noqa: S108 - the name is compiled into the backend
 
+_LOADING_S = 60.0
+"""A server has its folder so long after its start at the latest."""
+
 
 def make_folder(prefix: str) -> Path:
     """Make the folder of the server whose regions have this prefix."""
@@ -48,14 +51,16 @@ def remove_stale_folders(parent: Path | None = None) -> list[Path]:
 def remove_environments(since: float, folder: Path = _ENVIRONMENTS) -> list[Path]:
     """Remove the backend's empty folders of a server that was killed.
 
-    Nothing tells whose they are: while any other Triton server runs, all of them are kept.
+    Nothing tells whose they are, but each server makes its own when it begins to load: while another one
+    runs that was not loading long before, all of them are kept.
 
     Args:
         since: when the server was launched (seconds since the epoch).
         folder: where they lie.
     """
-    if any(process.info["name"] == "tritonserver" for process in psutil.process_iter(["name"])):
-        return []
+    for process in psutil.process_iter(["name", "create_time"]):
+        if process.info["name"] == "tritonserver" and process.info["create_time"] > since - _LOADING_S:
+            return []
     removed = []
     for path in sorted(folder.glob("python_env_*")):
         # Another user's, one that is not empty, or gone already.

@@ -121,16 +121,16 @@ def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(
         holder.wait()
 
 
-def test_only_new_empty_environments_are_removed_and_only_without_other_servers(tmp_path, monkeypatch):
+def test_only_new_empty_environments_are_removed_and_only_without_other_new_servers(tmp_path, monkeypatch):
     old, full, empty = [tmp_path / f"python_env_{name}" for name in ("old", "full", "empty")]
     for path in (old, full, empty):
         path.mkdir()
     (full / "bin").mkdir()
     os.utime(old, (1_000, 1_000))
-    other = SimpleNamespace(info={"name": "tritonserver"})
+    other = SimpleNamespace(info={"name": "tritonserver", "create_time": 1_990.0})
     monkeypatch.setattr(psutil, "process_iter", lambda *_: [other])
     assert temporary.remove_environments(2_000, tmp_path) == []
-    monkeypatch.setattr(psutil, "process_iter", lambda *_: [])
+    other.info["create_time"] = 100.0  # has had its folder for long
     assert temporary.remove_environments(2_000, tmp_path) == [empty]
     assert sorted(tmp_path.iterdir()) == [full, old]
 
