@@ -202,6 +202,7 @@ async def test_no_more_text(speaker):
     [
         ({"voice": "nobody"}, UnsupportedVoiceError),
         ({"voice": "../default"}, UnsupportedVoiceError),
+        ({"voice": "nobody", "text": ""}, UnsupportedVoiceError),
         ({"language": "de"}, UnsupportedLanguageError),
         ({"sample_rate": 1}, UnsupportedSampleRateError),
         ({"seed": -1}, InvalidMessageError),

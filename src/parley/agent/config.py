@@ -24,6 +24,8 @@ class Deadlines:
     """For the synthesizer's next audio."""
     tts_first_audio_s: float = 2.0
     """For a synthesizer's first audio of a segment, if there is another one to replace it."""
+    voice_s: float = 1.0
+    """For the synthesizer to say, before the session begins, whether there is the voice it asks for."""
     tool_s: float = 10.0
     """For the client's answer to a tool request."""
     turn_s: float = 0.3
@@ -117,6 +119,7 @@ class AgentConfig:
                 ),
                 tool_s=parameters.number("tool_deadline_s", waits.tool_s, minimum=0.1),
                 turn_s=parameters.number("turn_deadline_s", waits.turn_s, minimum=0.01),
+                voice_s=waits.voice_s,
                 abort_s=waits.abort_s,
                 close_s=waits.close_s,
                 idle_s=parameters.number("idle_limit_s", waits.idle_s, minimum=1.0),

@@ -20,7 +20,7 @@ from parley.agent.tools import ToolDesk
 from parley.agent.turn import Turn, TurnContext
 from parley.agent.turn_end import TurnEnd, UserTurn
 from parley.agent.validation import primary_language
-from parley.agent.voice import Speaker
+from parley.agent.voice import Speaker, check_voice
 from parley.asr.messages import AsrOptions
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
@@ -172,6 +172,9 @@ class Session:
 
     async def _listen(self) -> None:
         try:
+            if self._start.voice is not None:
+                limit_s = self._config.deadlines.voice_s
+                await check_voice(self._context.engines.synthesizer, self._start.voice, limit_s)
             await self._listener.open()
             self._emit(
                 protocol.Connected(

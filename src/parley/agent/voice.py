@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from parley.agent.playout import Playout, SpokenWord
 from parley.audio.pcm import samples_to_ms
 from parley.audio.resample import Resampler
 from parley.engines.base import Synthesizer
-from parley.errors import ParleyError
+from parley.errors import ParleyError, UnsupportedVoiceError
 from parley.protocol import Audio
 from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
-from parley.waiting import each_within, try_within
+from parley.waiting import each_within, try_within, within
 
 _NOTHING = np.zeros(0, np.int16)
 # One segment is being sent while the next is being made.
@@ -28,6 +29,7 @@ _MAX_PIECES = 64
 # A client that sends playback marks may be this late with the last one.
 _LAST_MARK_S = 1.0
 _LAST_MARK_CHECKS = 10
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,22 @@ class _Piece:
     words: tuple[SpokenWord, ...] = ()
     opens: bool = False
     closes: bool = False
+
+
+async def check_voice(synthesizer: Synthesizer, voice: str, limit_s: float) -> None:
+    """Refuse a voice that is not there; if that cannot be told within ``limit_s`` seconds, go on.
+
+    Raises:
+        UnsupportedVoiceError: it is not there.
+    """
+    if synthesizer.voices is not None:
+        return
+    try:
+        await within(synthesizer.check_voice(voice), limit_s, "the list of voices")
+    except UnsupportedVoiceError:
+        raise
+    except ParleyError as error:
+        _log.warning("a session begins without a look at its voice: %s", error.to_log())
 
 
 class Voice:

@@ -54,7 +54,16 @@ class Synthesizer(Protocol):
     def voices(self) -> Sequence[str] | None:
         """Names that ``SpeakRequest.voice`` may have; the first is the default.
 
-        None: voices come and go, and ``speak`` refuses one that is not there.
+        None: voices come and go, and only :meth:`check_voice` and ``speak`` tell which are there.
+        """
+        ...
+
+    async def check_voice(self, voice: str) -> None:
+        """Return if there is this voice.
+
+        Raises:
+            UnsupportedVoiceError: there is not.
+            ParleyError: it cannot be told.
         """
         ...
 

@@ -94,6 +94,10 @@ class FallbackSynthesizer:
             if not is_speakable(speech.unspoken):
                 return
 
+    async def check_voice(self, voice: str) -> None:
+        """Return if the first engine has this voice; see :class:`parley.engines.base.Synthesizer`."""
+        await self._engines[0][1].check_voice(voice)
+
     async def abort(self, request_id: str) -> None:
         """Stop ``speak`` of this id at once.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,18 @@ class ModelSpeaker:
                     tensor_struct(response["CHUNK"], SpeechChunk),
                     response["AUDIO"].astype(np.int16, copy=False),
                 )
+
+    async def check_voice(self, voice: str) -> None:
+        """Return if there is this voice.
+
+        Raises:
+            UnsupportedVoiceError: there is not.
+            InferenceError: the model failed, is overloaded, or did not answer in time.
+        """
+        # A request without text needs its voice and has nothing to say.
+        async with aclosing(self.speak(SpeakRequest(request_id=uuid4().hex, voice=voice))) as pieces:
+            async for _ in pieces:
+                pass
 
     async def abort(self, request_id: str) -> None:
         """Stop ``speak`` of this id at once.

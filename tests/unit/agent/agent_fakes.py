@@ -217,6 +217,7 @@ class FakeSynthesizer:
         self.first_s = 0.01
         self.marks = True
         self.late_marks = False
+        self.stored: dict[str, ParleyError | float] = {}  # what is answered about a voice, or after how long
 
     async def speak(self, request):
         self.requests.append(request)
@@ -246,6 +247,12 @@ class FakeSynthesizer:
                 yield SpeechChunk(sample_rate=self.rate, offset=total, words=marks), np.zeros(0, np.int16)
         finally:
             self.running.discard(request.request_id)
+
+    async def check_voice(self, voice: str) -> None:
+        answer = self.stored[voice]
+        if isinstance(answer, ParleyError):
+            raise answer
+        await asyncio.sleep(answer)
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

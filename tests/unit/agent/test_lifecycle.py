@@ -10,7 +10,7 @@ from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
-from parley.errors import InvalidMessageError, ModelUnavailableError
+from parley.errors import InvalidMessageError, ModelUnavailableError, UnsupportedVoiceError
 from parley.protocol import (
     Audio,
     Closed,
@@ -135,12 +135,34 @@ async def test_phrases_that_the_recogniser_refuses_fail_the_session():
     await call.check_nothing_left()
 
 
-async def test_voices_that_come_and_go_are_the_synthesizers_business():
+async def test_the_synthesizer_knows_voices_that_come_and_go():
     call = FakeCall()
     call.synthesizer.voices = None
+    call.synthesizer.stored["anna"] = UnsupportedVoiceError("there is no voice 'anna'")
+    await call.start(Start(voice="anna"))
+    await call.wait_for(Closed)
+    assert (call.outlet.codes, call.outlet.reason) == (["unsupported_voice"], "failed")
+    assert not call.outlet.of(Connected)
+    await call.hang_up()
+    await call.check_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("answer", "least_s"), [(0.01, 0.01), (10_000.0, 1.0), (ModelUnavailableError("loading"), 0.0)]
+)
+async def test_a_voice_of_which_nothing_is_known_begins_the_session(answer, least_s):
+    call = FakeCall()
+    call.synthesizer.voices = None
+    call.synthesizer.stored["anna"] = answer
+    began = asyncio.get_running_loop().time()
     await call.start(Start(voice="anna"))
     assert isinstance(call.outlet.events[0], Connected)
+    assert least_s <= call.began - began < least_s + 0.5
+    assert call.outlet.codes == []
     await call.end()
+
+
+async def test_the_name_of_a_voice_is_bounded():
     call = FakeCall()
     call.synthesizer.voices = None
     await call.start(Start(voice="a" * 201), microphone=False)

@@ -18,7 +18,13 @@ from virtual_loop import VirtualLoop
 
 from parley.engines.fallback import FallbackLimits, FallbackSynthesizer
 from parley.engines.joined_speech import JoinedSpeech
-from parley.errors import InferenceError, ModelUnavailableError, OverloadedError, ShuttingDownError
+from parley.errors import (
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    ShuttingDownError,
+    UnsupportedVoiceError,
+)
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
 
 TEXT = "one two three four five six"
@@ -65,6 +71,10 @@ class Engine:
                 await asyncio.sleep(self.word_s)
         finally:
             self.running.discard(request.request_id)
+
+    async def check_voice(self, voice):
+        if voice not in self.voices:
+            raise UnsupportedVoiceError(voice)
 
     async def abort(self, request_id):
         self.aborted.append(request_id)
@@ -291,6 +301,14 @@ def test_voice_and_language_are_those_that_the_engine_has(run):
     assert (rig.engines[0].requests[0].voice, rig.engines[0].requests[0].language) == ("anna", "en")
     assert (rig.engines[1].requests[0].voice, rig.engines[1].requests[0].language) == (None, "en-GB")
     assert (rig.speaker.voices, rig.speaker.languages) == (None, ("en", "de"))
+
+
+def test_the_first_engine_knows_the_voices(run):
+    rig = Rig(Engine(voices=("anna",)), Engine(voices=("man",)))
+    run(rig.speaker.check_voice("anna"))
+    with pytest.raises(UnsupportedVoiceError):
+        run(rig.speaker.check_voice("man"))
+    assert rig.told == []
 
 
 def test_abort_reaches_the_one_who_speaks(run):

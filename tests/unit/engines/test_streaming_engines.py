@@ -1,5 +1,6 @@
 """The engines over decoupled models, against a port that answers from a script."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -7,7 +8,7 @@ from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
-from parley.errors import InferenceError, ModelLoadingError, OverloadedError
+from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVoiceError
 from parley.inference import struct_tensor, tensor_bytes, text_tensor
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
@@ -80,6 +81,15 @@ async def test_speech():
     ((seen, audio),) = [pair async for pair in EspeakSpeaker(port).speak(SPEAK)]
     assert (seen, audio.tolist(), audio.dtype) == (chunk, [1, 2], np.int16)
     assert port.requests[0].outputs == ("CHUNK", "AUDIO")
+
+
+async def test_a_voice_is_looked_for_by_a_request_without_text():
+    port = Port()
+    await ChatterboxSpeaker(port).check_voice("anna")
+    request = msgspec.json.decode(tensor_bytes(port.requests[0].inputs["REQUEST"]), type=SpeakRequest)
+    assert (request.voice, request.text, request.final, port.closed) == ("anna", "", True, 1)
+    with pytest.raises(UnsupportedVoiceError):
+        await ChatterboxSpeaker(Port(UnsupportedVoiceError("nobody"))).check_voice("nobody")
 
 
 @pytest.mark.parametrize("engine", [Qwen3ChatModel, EspeakSpeaker, ChatterboxSpeaker])

@@ -80,6 +80,12 @@ class TestWhole:
         assert not rig.tokens.requests
         rig.assert_idle()
 
+    async def test_a_voice_that_is_not_there_is_told_without_text_too(self):
+        rig = Rig()
+        with pytest.raises(UnsupportedVoiceError):
+            await rig.say("", voice="nobody")
+        rig.assert_idle()
+
     async def test_style_is_passed_on(self):
         rig = Rig()
         heard = await rig.say(
