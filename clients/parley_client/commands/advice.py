@@ -12,7 +12,7 @@ from parley_client.errors import NoServerError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 """Where this file lies in a checkout; anywhere, if the client is installed."""
-_RECORD = CHECKOUT / ".server" / "default" / "server.json"
+_STATE = CHECKOUT / ".server"
 _LOCAL = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")  # noqa: S104 - compared, not listened on
 
 
@@ -39,11 +39,19 @@ def advice(error: BaseException, server: str | None) -> str:
     return "Start a server with `make serve`, or name a running one with --server HOST:PORT."
 
 
-def is_starting(server: str, record: Path = _RECORD) -> bool:
-    """Whether ``make serve`` of this checkout runs for this address.
+def is_starting(server: str, state: Path = _STATE) -> bool:
+    """Whether a server of this checkout was started for this address.
 
     Triton listens when its models are loaded; until then only the launcher's note tells of it.
+
+    Args:
+        server: ``host:port``, where nothing answers.
+        state: holds a folder for each server.
     """
+    return any(_is_for(server, record) for record in state.glob("*/server.json"))
+
+
+def _is_for(server: str, record: Path) -> bool:
     try:
         noted = msgspec.json.decode(record.read_bytes(), type=_Record)
         os.kill(noted.launcher, 0)

@@ -98,15 +98,16 @@ def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     ],
 )
 def test_a_server_that_is_still_loading_is_known(tmp_path, server, starting):
-    record = tmp_path / "server.json"
-    assert not is_starting(server, record)
+    record = tmp_path / "default" / "server.json"
+    record.parent.mkdir()
+    assert not is_starting(server, tmp_path)
     note = {"launcher": os.getpid(), "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1"}
     record.write_text(json.dumps(note))
-    assert is_starting(server, record) == starting
+    assert is_starting(server, tmp_path) == starting
     record.write_text(json.dumps({**note, "launcher": 2**22 + 1}))  # above the largest process id
-    assert not is_starting(server, record)
+    assert not is_starting(server, tmp_path)
     record.write_text("{")
-    assert not is_starting(server, record)
+    assert not is_starting(server, tmp_path)
 
 
 # --- files --------------------------------------------------------------------------------
