@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import (
+    InferenceError,
     InvalidMessageError,
     ParleyError,
     SessionIdleError,
@@ -57,6 +58,16 @@ class _Entry:
     playout: Playout
     fed_at: float
     prepared: bool = False
+
+    def close(self, error: ParleyError | None = None) -> None:
+        """End its request; a failure is logged, because the others must be served all the same."""
+        try:
+            if error is None:
+                self.sink.finish()
+            else:
+                self.sink.fail(error)
+        except Exception:  # noqa: BLE001 - logged
+            _log.exception("the request of an utterance could not be ended")
 
 
 class S3GenService:
@@ -160,14 +171,14 @@ class S3GenService:
             if entry is None:
                 self._early_stops.add(utterance_id)
             else:
-                entry.sink.finish()
+                entry.close()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Fail what is open and end the thread."""
         with self._changed:
             self._closed = True
             for entry in self._entries.values():
-                entry.sink.fail(ShuttingDownError("the model is being unloaded"))
+                entry.close(ShuttingDownError("the model is being unloaded"))
             self._entries.clear()
             self._changed.notify()
         self._thread.join(timeout_s)
@@ -186,7 +197,7 @@ class S3GenService:
         entry.utterance.end()
         if entry.utterance.finished:  # there was not a single token
             del self._entries[utterance_id]
-            entry.sink.finish()
+            entry.close()
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
@@ -238,7 +249,7 @@ class S3GenService:
         for key, entry in tuple(self._entries.items()):
             if not entry.utterance.ended and entry.fed_at < before:
                 del self._entries[key]
-                entry.sink.fail(SessionIdleError(f"no tokens for {self._limits.idle_s:g} s"))
+                entry.close(SessionIdleError(f"no tokens for {self._limits.idle_s:g} s"))
 
     def _hand_out(self, key: str, job: Job, result: NDArray[np.int16] | ParleyError) -> None:
         with self._changed:
@@ -249,17 +260,20 @@ class S3GenService:
             if final or isinstance(result, ParleyError):
                 del self._entries[key]
             if isinstance(result, ParleyError):
-                entry.sink.fail(result)
+                entry.close(result)
                 return
             rate = entry.utterance.output.rate
             entry.playout.sent(len(result) / rate, self._clock())
             # Sent under the lock, so that nothing follows once `stop` has returned.
-            wanted = not len(result) or entry.sink.send(_describe(entry.utterance, len(result)), result)
-            if final:
-                entry.sink.finish()
-            elif not wanted:
-                del self._entries[key]
-                entry.sink.finish()
+            wanted, failure = True, None
+            try:
+                wanted = not len(result) or entry.sink.send(_describe(entry.utterance, len(result)), result)
+            except Exception as error:  # noqa: BLE001 - logged and told
+                _log.exception("audio could not be sent")
+                failure = InferenceError(f"audio could not be sent: {error}")
+            if final or failure or not wanted:
+                self._entries.pop(key, None)
+                entry.close(failure)
 
 
 def _describe(utterance: Utterance, samples: int) -> AudioChunk:

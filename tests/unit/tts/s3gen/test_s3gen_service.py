@@ -216,6 +216,39 @@ def test_failures_end_the_utterance_and_nothing_else(make_service, synthesizer, 
     assert other.wait().error is None
 
 
+class Unreachable(Sink):
+    """A request that can neither be answered nor ended."""
+
+    def send(self, chunk, audio):
+        raise RuntimeError("no shared memory")
+
+    def fail(self, error):
+        super().fail(error)
+        raise RuntimeError("no shared memory")
+
+
+def test_a_request_that_cannot_be_answered_harms_nobody_else(make_service, synthesizer, voice):
+    steps, lost, other, late = Gated(synthesizer), Unreachable(), Sink(), Sink()
+    service = make_service(steps)
+    service.open(opening(), voice, make_tokens(20), lost)
+    steps.begun.get(timeout=WAIT_S)
+    service.open(opening("b", final=True), voice, make_tokens(20), other)
+    steps.go(20)
+    assert "no shared memory" in str(lost.wait().error)
+    assert other.wait().error is None
+    service.open(opening("c", final=True), voice, make_tokens(5), late)
+    assert late.wait().samples == 5 * 960
+    assert len(service) == 0
+
+
+def test_what_is_given_up_and_cannot_be_told_harms_nobody_else(make_service, synthesizer, voice):
+    service, lost, other = make_service(synthesizer, idle_s=0.2), Unreachable(), Sink()
+    service.open(opening(), voice, NONE, lost)
+    assert isinstance(lost.wait().error, SessionIdleError)
+    service.open(opening("b", final=True), voice, make_tokens(5), other)
+    assert other.wait().samples == 5 * 960
+
+
 def test_a_step_that_returns_an_error(make_service, voice):
     class Failing:
         vocabulary = 6561
