@@ -107,6 +107,7 @@ class Listener:
         self._muted = False
         self._flush = False
         self._speaking = False
+        self._awaited: set[int] = set()  # utterances that stopped and have no final text
         self._utterance = 0
         self._utterances_before = 0
         self._outage = Outage(config.deadlines.asr_outage_s)
@@ -242,14 +243,15 @@ class Listener:
     # --- what it brought --------------------------------------------------------------------
 
     def _end_utterance(self) -> None:
-        """The utterance under way is lost with its recogniser."""
+        """The utterance under way is lost with its recogniser, and so are texts that it still owed."""
         if self._speaking:
             self._speaking = False
+            self._awaited.add(self._utterance)
             at_ms = self._buffer.position // _PER_MS
             self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
-            self._handler.transcribed(
-                Transcript(utterance=self._utterance, text="", is_final=True, confidence=0.0)
-            )
+        lost, self._awaited = sorted(self._awaited), set()
+        for utterance in lost:
+            self._handler.transcribed(Transcript(utterance=utterance, text="", is_final=True, confidence=0.0))
 
     def _pass_on(self, reply: AsrReply) -> None:
         for event in reply.events:
@@ -262,6 +264,7 @@ class Listener:
             self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
         elif isinstance(event, SpeechStoppedEvent):
             self._speaking = False
+            self._awaited.add(self._utterance)
             stopped = SpeechStopped(
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
@@ -271,6 +274,8 @@ class Listener:
             text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
             self._handler.failed(AsrFallbackError(text))
         else:
+            if event.is_final:
+                self._awaited.discard(self._utterance)
             words = [
                 Word(
                     text=word.text,

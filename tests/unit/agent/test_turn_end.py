@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agent_fakes import FakeCall, says
+from agent_fakes import FakeCall, says, utterance
 
 from parley.agent.config import AgentConfig
 from parley.errors import InferenceError, ModelUnavailableError
@@ -12,6 +12,7 @@ from parley.protocol import (
     Control,
     Interrupted,
     SpeechStarted,
+    SpeechStopped,
     Start,
     Transcript,
     TurnDecision,
@@ -256,3 +257,17 @@ async def test_settings_that_make_no_sense_are_refused(turn):
     assert call.outlet.codes == ["invalid_message"]
     assert call.outlet.reason == "failed"
     await call.check_nothing_left()
+
+
+async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for():
+    call = FakeCall()
+    call.hears((200, 1_000, "never told"))
+    call.rail.script.pop()  # the text was to come in a later reply
+    await call.start(NORMAL)
+    await call.wait_for(SpeechStopped)
+    call.rail.push_failures.append(InferenceError("lost"))
+    call.rail.script.extend(utterance(1, 500, 1_000, "the second"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.finals == ["", "the second"]
+    assert call.chat.prompt()[1:] == [("user", "the second")]
