@@ -255,16 +255,18 @@ class Listener:
 
     def _pass_on(self, reply: AsrReply) -> None:
         for event in reply.events:
-            self._utterance = self._utterances_before + event.utterance
-            self._tell(event)
+            number = self._utterances_before + event.utterance
+            # A final text may come when the next utterance has begun.
+            self._utterance = max(self._utterance, number)
+            self._tell(event, number)
 
-    def _tell(self, event: AsrEvent) -> None:
+    def _tell(self, event: AsrEvent, number: int) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._speaking = True
             self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
         elif isinstance(event, SpeechStoppedEvent):
             self._speaking = False
-            self._awaited.add(self._utterance)
+            self._awaited.add(number)
             stopped = SpeechStopped(
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
@@ -275,7 +277,7 @@ class Listener:
             self._handler.failed(AsrFallbackError(text))
         else:
             if event.is_final:
-                self._awaited.discard(self._utterance)
+                self._awaited.discard(number)
             words = [
                 Word(
                     text=word.text,
@@ -287,7 +289,7 @@ class Listener:
             ]
             self._handler.transcribed(
                 Transcript(
-                    utterance=self._utterance,
+                    utterance=number,
                     text=event.text,
                     is_final=event.is_final,
                     confidence=event.confidence,

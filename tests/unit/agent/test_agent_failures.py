@@ -202,6 +202,21 @@ async def test_a_recogniser_that_fails_is_replaced(failure):
     assert abs(call.at_ms(stopped) - stopped.detected_at_ms) < 60
 
 
+async def test_utterances_keep_their_numbers_when_a_late_text_crosses_the_next():
+    call = FakeCall()
+    begun, stopped, (_, final) = utterance(1, 200, 1_000, "hello")
+    second, _, _ = utterance(2, 1_400, 9_000, "")
+    call.rail.script.extend([begun, stopped, second, (1_600, final)])
+    await call.start()
+    await call.wait_for(Transcript)
+    call.rail.push_failures.append(InferenceError("lost"))
+    call.rail.script.extend(utterance(1, 500, 1_000, "again"))
+    await call.wait_for(Transcript, 3)
+    await call.end()
+    heard = [(event.utterance, event.text) for event in call.outlet.of(Transcript)]
+    assert heard == [(1, "hello"), (2, ""), (3, "again")]
+
+
 async def test_a_recogniser_that_is_busy_hears_the_same_audio_again():
     call = FakeCall()
     call.hears((200, 1_000, "hello"))
