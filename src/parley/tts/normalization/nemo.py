@@ -63,9 +63,17 @@ def _open(language: str, folder: Path) -> Any:
         Normalizer,
     )
 
-    # What it tells at INFO is of use to its authors.
-    logging.getLogger("NeMo-text-processing").setLevel(logging.WARNING)
+    logging.getLogger("NeMo-text-processing").addFilter(_without_words)
     return Normalizer(input_case="cased", lang=language, cache_dir=str(folder))
+
+
+def _without_words(record: logging.LogRecord) -> bool:
+    """Of the library's log, only that something went wrong: it writes the texts themselves into it.
+
+    A level would not do: each call sets the library's own again.
+    """
+    record.msg, record.args = "a text was not written out: %s", (record.funcName,)
+    return record.levelno >= logging.WARNING
 
 
 def _compiled(language: str, cache: Path) -> Path:

@@ -111,3 +111,16 @@ def test_long_text_full_of_figures_takes_a_moment(normalizer):
 def test_a_language_without_a_grammar(tmp_path):
     with pytest.raises(ModelLoadingError, match="xx"):
         load_grammars(["en", "xx"], tmp_path)
+
+
+def test_no_text_is_logged(normalizer, monkeypatch, caplog, capfd):
+    from nemo_text_processing.text_normalization.normalize import Normalizer
+
+    def fail(self, tokens):
+        raise RuntimeError("no grammar for 1234")
+
+    monkeypatch.setattr(Normalizer, "generate_permutations", fail)
+    assert normalizer.normalize("My secret is 1234.", "en").text == "My secret is 1234."
+    logged = caplog.text + "".join(capfd.readouterr())
+    assert "not written out" in logged
+    assert "1234" not in logged
