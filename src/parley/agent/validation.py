@@ -34,7 +34,7 @@ def check_start(
 
     Args:
         start: the client's first message.
-        voices: what the synthesizer has; None: only it can tell, when it speaks.
+        voices: what the synthesizer has; None: it is asked when the session begins.
         languages: what the synthesizer speaks; a session may name a dialect of one ("en-GB").
         config: the agent's limits.
 
