@@ -33,7 +33,7 @@ from parley.serving.loop_thread import LoopThread
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
 from parley.serving.responder import Responder
-from parley.serving.stopping import wait_for_stop
+from parley.serving.stopping import tell_failure, wait_for_stop
 from parley.serving.synthesizers import make_synthesizer
 from parley.serving.tensors import read_tensors
 from parley.tts.messages import TtsFallback
@@ -104,7 +104,7 @@ class AgentService:
         )
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
-        self._watch.add_done_callback(_tell_failure)
+        self._watch.add_done_callback(tell_failure)
 
     async def _close(self) -> None:
         self._watch.cancel()
@@ -135,12 +135,6 @@ class AgentService:
             sequence=SequenceFlags(session_id, end=True),
         )
         await _last_response(self._port, request)
-
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    # Nobody awaits it: without this, calls would be cut off at the server's stop, unexplained.
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 def make_engines(

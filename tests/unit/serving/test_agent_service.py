@@ -98,7 +98,7 @@ def test_a_watch_that_fails_is_not_silent():
         raise RuntimeError("unexpected")
 
     records = Records("watch for the server's stop")
-    logger = logging.getLogger("parley.serving.agent_service")
+    logger = logging.getLogger("parley.serving.stopping")
     logger.addHandler(records)
     service = AgentService(
         SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError, MetricFamily=MagicMock()),

@@ -12,7 +12,7 @@ from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
 from parley.serving.request_loop import RequestLoop
 from parley.serving.responder import Responder
-from parley.serving.stopping import wait_for_stop
+from parley.serving.stopping import tell_failure, wait_for_stop
 from parley.serving.weights import resolve_weights
 from parley.tts.chatterbox.handler import ChatterboxHandler
 from parley.tts.chatterbox.limits import Limits
@@ -100,6 +100,7 @@ class ChatterboxModel:
         )
         self._handle = ChatterboxHandler(self._service)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
+        self._watch.add_done_callback(tell_failure)
 
     async def _follow_server(self) -> None:
         # A model that speaks is not unloaded: utterances must end by themselves when the server stops.

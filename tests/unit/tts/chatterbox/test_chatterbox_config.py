@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -138,3 +139,16 @@ def test_settings_are_those_of_the_environment(parameters):
 def test_what_cannot_be_loaded(parameters, environment, error):
     with pytest.raises(error):
         model.ChatterboxModel(None, parameters(**environment))
+
+
+def test_a_watch_that_fails_is_not_silent(parameters, opened, monkeypatch, caplog):
+    failed = threading.Event()
+
+    async def fail(*_):
+        asyncio.current_task().add_done_callback(lambda _: failed.set())  # after those of the model
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(model, "wait_for_stop", fail)
+    opened(parameters())
+    assert failed.wait(5)
+    assert "watch for the server's stop failed" in caplog.text
