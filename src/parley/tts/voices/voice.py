@@ -128,7 +128,9 @@ def read_details(data: bytes, voice_id: str) -> VoiceDetails:
         header: dict[str, Any] = msgspec.json.decode(data[8 : 8 + size])
         details = msgspec.json.decode(header["__metadata__"][_METADATA], type=VoiceDetails)
     except (struct.error, msgspec.MsgspecError, LookupError, TypeError, RecursionError, ValueError) as error:
-        raise VoiceDamagedError(f"voice {voice_id} is not the file of a voice: {error!r}") from error
+        # Not its repr: that of text which is no UTF-8 holds all of the text.
+        reason = f"{type(error).__name__}: {error}"
+        raise VoiceDamagedError(f"voice {voice_id} is not the file of a voice: {reason}") from error
     if details.version > FORMAT_VERSION:
         raise VoiceDamagedError(
             f"voice {voice_id} has format {details.version}; this version reads up to {FORMAT_VERSION}"

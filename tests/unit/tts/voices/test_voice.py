@@ -116,3 +116,10 @@ def test_other_formats_are_refused():
 def test_long_details_are_refused(details):
     with pytest.raises(InvalidMessageError):
         check_details(details)
+
+
+def test_a_refusal_does_not_repeat_the_file():
+    header = b'{"__metadata__": {"parley_voice": "I agree. Anna \xff"}}'
+    with pytest.raises(VoiceDamagedError) as refused:
+        read_voice(struct.pack("<Q", len(header)) + header, "anna")
+    assert "Anna" not in str(refused.value)
