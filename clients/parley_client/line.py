@@ -170,8 +170,6 @@ class Line:
                 raise from_wire(reply.error)
             if reply.event:
                 await self._deliver(reply)
-        except InvalidMessageError as error:
-            await self._queue(protocol.ErrorEvent.of(error))
         except ParleyError as error:
             if self.closed is not None:
                 return  # END of a session that the server has closed by itself
@@ -185,7 +183,11 @@ class Line:
         return forgotten or reply.request_id in (_START_ID, "") or not self.connected.done()
 
     async def _deliver(self, reply: Reply) -> None:
-        event = read_event(reply)
+        try:
+            event = read_event(reply)
+        except InvalidMessageError as error:
+            await self._queue(protocol.ErrorEvent.of(error))
+            return
         self._stats.events += 1
         if isinstance(event, protocol.Connected):
             self._stats.keep_open(_START_ID)

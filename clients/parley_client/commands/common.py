@@ -59,8 +59,8 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--voice",
         metavar="NAME",
-        help="a voice of the synthesizer; one that it lacks is answered with those that it has. "
-        "`parley voices list` lists the voices made of recordings (default: its first)",
+        help="a voice of the synthesizer; one that it lacks is refused. "
+        "`parley voices list` lists the voices made of recordings (default: the server's choice)",
     )
     group.add_argument(
         "--exaggeration",

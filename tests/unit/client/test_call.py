@@ -11,6 +11,7 @@ from fake_agent import CONNECTED, FakeAgent, polite, serve
 from parley import protocol
 from parley.errors import (
     DeadlineExceededError,
+    InvalidMessageError,
     ModelUnavailableError,
     TooManySessionsError,
     UnsupportedVoiceError,
@@ -156,6 +157,23 @@ async def test_refused_for_good_is_not_tried_again():
     assert len(agent.streams) == 1
     assert agent.streams[0].cancelled.is_set()
     assert agent.closed == 1
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+async def test_a_start_that_the_server_cannot_take_is_refused_at_once(as_event):
+    async def refuse(stream):
+        start = await stream.frames.get()
+        error = InvalidMessageError("exaggeration is 9; it must be 0 to 2")
+        if as_event:
+            stream.say(protocol.ErrorEvent.of(error))
+        else:
+            stream.acknowledge(start, error.to_wire())
+
+    agent = FakeAgent(refuse)
+    with pytest.raises(InvalidMessageError, match="exaggeration is 9"):
+        async with dial(agent, retry=Backoff(attempts=3, initial_s=0)):
+            pass
+    assert len(agent.streams) == 1
 
 
 async def test_opening_is_repeated_while_the_failure_may_pass():
