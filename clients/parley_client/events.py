@@ -43,7 +43,11 @@ CallEvent: TypeAlias = (
     | protocol.AgentState
     | protocol.ResponseText
     | protocol.ToolRequest
+    | protocol.ToolCancelled
+    | protocol.ToolRun
     | AgentAudio
+    | protocol.Paused
+    | protocol.Resumed
     | protocol.Interrupted
     | protocol.ResponseDone
     | protocol.TurnMetrics

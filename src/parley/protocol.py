@@ -82,8 +82,9 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Speech probability at which speech begins, 0-1."""
     min_speech_ms: int = 96
     """Speech shorter than this is ignored (milliseconds)."""
-    silence_ms: int = 300
-    """Silence that ends an utterance (milliseconds); whether it ends the user's turn too, ``turn`` says."""
+    silence_ms: int | None = None
+    """Silence that ends an utterance (milliseconds); whether it ends the user's turn too, ``turn`` says.
+    None: 200 where pauses are judged, 300 where every pause ends the turn."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +109,47 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Silence at least after words that something has to follow: "set a timer for", half a phone number."""
     limit_ms: int | None = None
     """Silence after which the turn is over in any case."""
+
+
+class BargeInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the user's speech over the agent's is an interruption.
+
+    The agent falls silent at the first sound of speech (:class:`Paused`). Then it either stops for good
+    (:class:`Interrupted`), or it was a cough, an echo, an "mhm", and it goes on where it was
+    (:class:`Resumed`).
+    """
+
+    min_speech_ms: int = 200
+    """Speech shorter than this is no interruption, whatever its words (milliseconds); words that demand
+    silence, such as "stop", are one at any length."""
+    min_words: int = 1
+    """Words that make an interruption; those of an "mhm" and those that the agent says itself do not count.
+    0: speech alone is one."""
+    pause_playback: bool = True
+    """The client stops its loudspeaker at :class:`Paused` and lets it go on at :class:`Resumed`. False: it
+    plays what it has, and hears of neither."""
+
+
+class SilenceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens while the user says nothing and the agent has nothing to say."""
+
+    prompt_after_ms: int | None = None
+    """Silence after which the agent speaks a prompt, each time anew. 0: never. None: the server's choice."""
+    prompts: list[str] | None = None
+    """Spoken in this order, the last one again and again. None: the server's."""
+    hang_up_after_ms: int | None = None
+    """Silence of the user after which the call is closed. 0: never. None: the server's choice."""
+
+
+class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the language model writes; None: the server's choice."""
+
+    temperature: float | None = None
+    """0-2; 0 takes the likeliest word each time."""
+    top_p: float | None = None
+    """Above 0, at most 1."""
+    max_tokens: int | None = None
+    """Of one answer; at most the server's own limit."""
 
 
 class Start(_Message, frozen=True, tag="start", kw_only=True):
@@ -135,6 +177,11 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Hertz: one of 8000, 16000, 22050, 24000, 48000."""
     vad: VadOptions = VadOptions()
     turn: TurnOptions = TurnOptions()
+    barge_in: BargeInOptions = BargeInOptions()
+    silence: SilenceOptions = SilenceOptions()
+    sampling: SamplingOptions = SamplingOptions()
+    greeting: str | None = None
+    """Said first, word for word. Empty: nothing. None: the server's greeting, if it has one."""
 
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
@@ -164,7 +211,33 @@ class Playback(_Message, frozen=True, tag="playback", kw_only=True):
     """Milliseconds of that response's audio that have left the loudspeaker."""
 
 
-ClientMessage: TypeAlias = Start | ToolResponse | Control | Playback
+class Text(_Message, frozen=True, tag="text", kw_only=True):
+    """What the user typed: it is answered as if it had been said, and interrupts what the agent says."""
+
+    text: str
+
+
+class Dtmf(_Message, frozen=True, tag="dtmf", kw_only=True):
+    """Keys that the user pressed.
+
+    They become a turn of the user when ``#`` is pressed, or no further key for two seconds.
+    """
+
+    digits: str
+    """One or more of ``0123456789*#ABCD``."""
+
+
+class Say(_Message, frozen=True, tag="say", kw_only=True):
+    """The agent is to say this, word for word, after what it is saying now."""
+
+    text: str
+    interruptible: bool = True
+    """False: what the user says meanwhile is answered afterwards."""
+    remember: bool = True
+    """Whether the language model knows later that it was said."""
+
+
+ClientMessage: TypeAlias = Start | ToolResponse | Control | Playback | Text | Dtmf | Say
 
 
 # --- server to client -------------------------------------------------------------------
@@ -271,6 +344,25 @@ class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
     arguments: dict[str, Any]
 
 
+class ToolCancelled(_Event, frozen=True, tag="tool_cancelled", kw_only=True):
+    """Nobody waits for this tool any more: stop it if that is possible; its response would be refused."""
+
+    turn: int
+    call_id: str
+    reason: Literal["interrupted", "timeout", "closed"]
+
+
+class ToolRun(_Event, frozen=True, tag="tool_run", kw_only=True):
+    """The server has run a tool of its own; the client need do nothing."""
+
+    turn: int
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    is_error: bool
+    duration_ms: float
+
+
 class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """A piece of the agent's speech; its samples are in the ``AUDIO`` tensor."""
 
@@ -285,6 +377,31 @@ class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """The words that begin in this piece."""
 
 
+class Paused(_Event, frozen=True, tag="paused", kw_only=True):
+    """The user may be speaking over the agent: stop the loudspeaker and keep what it has not played.
+
+    :class:`Interrupted` or :class:`Resumed` of the same response follows.
+    """
+
+    turn: int
+    response_id: str
+    at_ms: int
+    """Where in the user's audio the sound began."""
+
+
+class Resumed(_Event, frozen=True, tag="resumed", kw_only=True):
+    """It was no interruption: play on."""
+
+    turn: int
+    response_id: str
+    reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
+    """``noise``: it was over before it could be speech. ``backchannel``: an "mhm" or the like. ``echo``: the
+    agent's own words. ``too_short``, ``too_few_words``: less than the session demands. ``no_words``: nothing
+    was understood."""
+    text: str = ""
+    """What was heard of it; it is no turn of the user."""
+
+
 class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
     """The user spoke over the agent: drop all audio of this response that is not yet played."""
 
@@ -293,6 +410,9 @@ class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
     played_ms: int
     spoken_text: str
     """The part of the answer that was heard; all that the agent remembers of it."""
+    reason: Literal["words", "speech", "command", "input"] = "words"
+    """``words``, ``speech``: the user said enough, or spoke long enough. ``command``: "stop" or the like.
+    ``input``: typed text or keys."""
 
 
 class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
@@ -329,6 +449,11 @@ class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     interrupted: bool = False
+    speculations: int = 0
+    """Answers that were begun before it was certain that the user's turn was over; all but at most one were
+    thrown away."""
+    speculated: bool = False
+    """Whether this answer is one of them."""
 
 
 class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
@@ -347,7 +472,9 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
 class Closed(_Event, frozen=True, tag="closed", kw_only=True):
     """The last event of a session."""
 
-    reason: Literal["ended", "hangup", "disconnected", "idle", "shutdown", "failed"]
+    reason: Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
+    """``ended``, ``hangup``: as the client wished. ``idle``: neither audio nor messages came.
+    ``silence``: the user said nothing for too long. The others were nobody's wish."""
 
 
 ServerEvent: TypeAlias = (
@@ -359,7 +486,11 @@ ServerEvent: TypeAlias = (
     | AgentState
     | ResponseText
     | ToolRequest
+    | ToolCancelled
+    | ToolRun
     | Audio
+    | Paused
+    | Resumed
     | Interrupted
     | ResponseDone
     | TurnMetrics

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from parley.agent.config import AgentConfig
 from parley.agent.outage import Outage
 from parley.asr.messages import (
-    AsrEvent,
     AsrFallbackEvent,
     AsrOptions,
     AsrReply,
+    OnsetEvent,
+    OnsetLostEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
+    UtteranceEvent,
 )
 from parley.audio.buffer import AudioBuffer, AudioPiece
 from parley.audio.pcm import samples_to_ms
@@ -50,6 +52,14 @@ _log = logging.getLogger(__name__)
 
 class SpeechHandler(Protocol):
     """Whoever wants to know what the user says."""
+
+    def sound_began(self, at_ms: int) -> None:
+        """The user may be beginning to speak; either :meth:`speech_started` or :meth:`sound_lost` follows."""
+        ...
+
+    def sound_lost(self) -> None:
+        """It was too short to be speech."""
+        ...
 
     def speech_started(self, event: SpeechStarted) -> None:
         """The user has begun to speak."""
@@ -255,12 +265,17 @@ class Listener:
 
     def _pass_on(self, reply: AsrReply) -> None:
         for event in reply.events:
-            number = self._utterances_before + event.utterance
-            # A final text may come when the next utterance has begun.
-            self._utterance = max(self._utterance, number)
-            self._tell(event, number)
+            if isinstance(event, OnsetEvent):
+                self._handler.sound_began(self._client_ms(event.at_ms))
+            elif isinstance(event, OnsetLostEvent):
+                self._handler.sound_lost()
+            else:
+                number = self._utterances_before + event.utterance
+                # A final text may come when the next utterance has begun.
+                self._utterance = max(self._utterance, number)
+                self._tell(event, number)
 
-    def _tell(self, event: AsrEvent, number: int) -> None:
+    def _tell(self, event: UtteranceEvent, number: int) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._speaking = True
             self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))

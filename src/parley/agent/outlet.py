@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parley.protocol import ServerEvent
 
-Reason: TypeAlias = Literal["ended", "hangup", "disconnected", "idle", "shutdown", "failed"]
+Reason: TypeAlias = Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
 """Why a session ended; see :class:`parley.protocol.Closed`."""
 
 

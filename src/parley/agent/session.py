@@ -148,7 +148,7 @@ class Session:
                 self._listener.unmute()
             else:
                 self.end("hangup")
-        else:
+        elif isinstance(message, protocol.Start):
             raise InvalidMessageError("the session has started already")
 
     # --- life -----------------------------------------------------------------------------
@@ -245,6 +245,12 @@ class Session:
             self._outlet.finish()
 
     # --- what the user says ---------------------------------------------------------------
+
+    def sound_began(self, at_ms: int) -> None:
+        """Something that may be speech."""
+
+    def sound_lost(self) -> None:
+        """It was none."""
 
     def speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user speaks: the agent falls silent and listens."""

@@ -58,6 +58,19 @@ class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
     """End the utterance now, as if enough silence had been heard."""
 
 
+class OnsetEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset"):
+    """Something that may be speech has begun: the first window at the threshold.
+
+    Either ``speech_started`` of the same ``at_ms`` or ``onset_lost`` follows.
+    """
+
+    at_ms: int
+
+
+class OnsetLostEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset_lost"):
+    """It was over before ``min_speech_ms``: no speech."""
+
+
 class SpeechStartedEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech_started"):
     """Speech has lasted for ``min_speech_ms``."""
 
@@ -99,7 +112,8 @@ class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     """Code of the error (see :mod:`parley.errors`)."""
 
 
-AsrEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent | AsrFallbackEvent
+UtteranceEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent | AsrFallbackEvent
+AsrEvent: TypeAlias = OnsetEvent | OnsetLostEvent | UtteranceEvent
 
 
 class AsrReply(msgspec.Struct, frozen=True, kw_only=True):

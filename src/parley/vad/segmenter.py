@@ -24,6 +24,8 @@ RELEASE_MARGIN = 0.15
 """How far the release threshold lies below the threshold, as Silero's own iterator has it."""
 _MIN_RELEASE = 0.01
 MAX_MIN_SPEECH_MS = 2_000
+DEFAULT_SILENCE_MS = 300
+"""Where every pause ends the user's turn."""
 MIN_SILENCE_MS = 32
 MAX_SILENCE_MS = 5_000
 
@@ -60,7 +62,7 @@ def check_options(options: VadOptions) -> None:
         raise InvalidMessageError(
             f"vad.min_speech_ms is {options.min_speech_ms}; it must be 0 to {MAX_MIN_SPEECH_MS}"
         )
-    if not MIN_SILENCE_MS <= options.silence_ms <= MAX_SILENCE_MS:
+    if options.silence_ms is not None and not MIN_SILENCE_MS <= options.silence_ms <= MAX_SILENCE_MS:
         raise InvalidMessageError(
             f"vad.silence_ms is {options.silence_ms}; it must be {MIN_SILENCE_MS} to {MAX_SILENCE_MS}"
         )
@@ -83,7 +85,8 @@ class Segmenter:
         self._threshold = options.threshold
         self._release = min(options.threshold, max(options.threshold - RELEASE_MARGIN, _MIN_RELEASE))
         self._min_speech = options.min_speech_ms * _PER_MS
-        self._silence = options.silence_ms * _PER_MS
+        silence_ms = DEFAULT_SILENCE_MS if options.silence_ms is None else options.silence_ms
+        self._silence = silence_ms * _PER_MS
         self._max_utterance = max_utterance_ms * _PER_MS
         self._position = 0
         self._onset: int | None = None

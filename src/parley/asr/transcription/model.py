@@ -20,7 +20,7 @@ from parley.serving.parameters import Parameters
 from parley.serving.responder import Responder
 from parley.serving.tensors import read_tensors
 from parley.serving.weights import resolve_weights
-from parley.vad.segmenter import check_options
+from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
 
 _CLOSE_S = 15.0
 
@@ -102,7 +102,7 @@ class TranscriptionModel:
 
 
 def _vad(parameters: Parameters) -> VadOptions | None:
-    pause_ms = parameters.integer("pause_ms", VadOptions().silence_ms)
+    pause_ms = parameters.integer("pause_ms", DEFAULT_SILENCE_MS)
     if pause_ms == 0:
         return None
     threshold = parameters.number("vad_threshold", VadOptions().threshold)
