@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -48,6 +49,13 @@ class History:
     def messages(self) -> list[ChatMessage]:
         """The system prompt and what is remembered, oldest first."""
         return [*self._system, *self._messages]
+
+    def preview(self, text: str) -> list[ChatMessage]:
+        """What :meth:`messages` would be after :meth:`add_user`; nothing is changed."""
+        imagined = copy.copy(self)
+        imagined._messages = list(self._messages)  # noqa: SLF001 - the messages themselves are frozen
+        imagined.add_user(text)
+        return imagined.messages()
 
     def add_user(self, text: str) -> None:
         """What the user said; joined with the message before it if nobody answered that.

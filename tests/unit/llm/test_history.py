@@ -55,6 +55,20 @@ def test_tools_take_a_part_of_the_budget():
     assert len(tooled.messages()) < len(plain.messages())
 
 
+def test_a_preview_joins_and_forgets_as_adding_would():
+    history = History("be brief", 100)
+    for number in range(3):
+        exchange(history, number)
+    before = history.messages()
+    for text in ("and then", "x" * 150):
+        seen = history.preview(text)
+        assert history.messages() == before
+        history.add_user(text)
+        assert seen == history.messages() != before
+        before = history.messages()
+    assert before[-1].content == "and then " + "x" * 150
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(60, 900))
 def test_the_oldest_exchanges_go_first_and_whole(tools, budget):
     history = History("system", budget)
