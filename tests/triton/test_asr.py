@@ -14,7 +14,7 @@ from parley.asr import checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.parakeet.local import LocalModels
 from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.rail import step
@@ -94,14 +94,16 @@ async def send(port, key, audio=NOTHING, message=b"{}", *, start=False, end=Fals
 async def test_a_recording_is_heard_from_its_beginning_to_its_end(port, clips, key, chunk_ms):
     clip = clips[1]
     events = await hear(port, key, clip.audio, chunk_ms * 16)
-    assert isinstance(events[0], SpeechStartedEvent)
-    assert isinstance(events[-2], SpeechStoppedEvent)
-    partials = events[1:-2]
+    onset, started, *partials, stopped, _ = events
+    assert isinstance(onset, OnsetEvent)
+    assert isinstance(started, SpeechStartedEvent)
+    assert isinstance(stopped, SpeechStoppedEvent)
+    assert onset.at_ms == started.at_ms
     assert partials
     assert not any(event.is_final for event in partials)
     assert final_text(events) == clip.text
-    assert abs(events[0].at_ms - 550) < 100
-    assert abs(events[-2].at_ms - (len(clip.audio) / 16 - 550)) < 150
+    assert abs(started.at_ms - 550) < 100
+    assert abs(stopped.at_ms - (len(clip.audio) / 16 - 550)) < 150
     assert simple(events) == simple(hear_locally(clip.audio, chunk_ms * 16))
 
 

@@ -14,6 +14,7 @@ from rails import QUIET, final_text, hear, read_clips, serve, simple
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
+    OnsetEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
     TranscriptEvent,
@@ -121,7 +122,8 @@ async def test_partial_texts_come_while_it_is_spoken_and_a_final_one_at_the_end(
 ):
     clip = max(clips, key=lambda clip: len(clip.audio))
     events = await hear(port, key, clip.audio, 1280, model=MODEL, lookahead_ms=lookahead_ms)
-    assert isinstance(events[0], SpeechStartedEvent)
+    assert isinstance(events[0], OnsetEvent)
+    assert isinstance(events[1], SpeechStartedEvent)
     assert isinstance(events[-2], SpeechStoppedEvent)
     partials = [event for event in events if isinstance(event, TranscriptEvent) and not event.is_final]
     assert partials

@@ -61,7 +61,8 @@ class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
 class OnsetEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset"):
     """Something that may be speech has begun: the first window at the threshold.
 
-    Either ``speech_started`` of the same ``at_ms`` or ``onset_lost`` follows.
+    Either ``speech_started`` of the same ``at_ms`` or ``onset_lost`` follows, unless the stream ends
+    first. No speech starts without one, not even speech that goes on after it was cut for its length.
     """
 
     at_ms: int

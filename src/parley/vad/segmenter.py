@@ -8,6 +8,9 @@
 
 The release threshold lies below the threshold, so that a probability that hovers does not cut
 speech into pieces: only a window below it begins a silence, and only one at the threshold ends it.
+
+Whatever leaves *idle* is reported at once, as an onset; it ends in speech or is lost, one of the two.
+That holds for speech that begins anew after it was cut for its length, too.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from parley.errors import InvalidMessageError
 from parley.protocol import VadOptions
@@ -33,11 +37,24 @@ _PER_MS = SAMPLE_RATE // 1000
 
 
 @dataclass(frozen=True)
-class SpeechBegan:
-    """Speech has lasted long enough to be believed. Positions are samples of the stream."""
+class OnsetHeard:
+    """Something that may be speech has begun. Positions are samples of the stream."""
 
     onset: int
-    """Where it began."""
+    """Where its first window begins."""
+
+
+@dataclass(frozen=True)
+class OnsetLost:
+    """It was over, or the audio was, before it could be believed."""
+
+
+@dataclass(frozen=True)
+class SpeechBegan:
+    """Speech has lasted long enough to be believed."""
+
+    onset: int
+    """Where it began, as its :class:`OnsetHeard` said."""
     detected: int
 
 
@@ -48,6 +65,9 @@ class SpeechEnded:
     end: int
     """Where the speech ended; equal to ``detected`` if it had not ended by itself."""
     detected: int
+
+
+Change: TypeAlias = OnsetHeard | OnsetLost | SpeechBegan | SpeechEnded
 
 
 def check_options(options: VadOptions) -> None:
@@ -117,8 +137,8 @@ class Segmenter:
         """Where the silence began that may end the utterance that is going on."""
         return self._quiet_since
 
-    def push(self, probability: float, samples: int = WINDOW) -> SpeechBegan | SpeechEnded | None:
-        """Take the next window's probability.
+    def push(self, probability: float, samples: int = WINDOW) -> list[Change]:
+        """Take the next window's probability; say what has changed, in order.
 
         Args:
             probability: 0-1.
@@ -127,26 +147,33 @@ class Segmenter:
         """
         start = self._position
         self._position += samples
-        if self._speaking:
-            return self._listen(probability, start)
-        return self._wait(probability, start)
+        if not self._speaking:
+            return self._wait(probability, start)
+        ended = self._listen(probability, start)
+        return [ended] if ended else []
 
-    def flush(self) -> SpeechEnded | None:
+    def flush(self) -> list[Change]:
         """End what is going on, as if enough silence had been heard."""
         if self._speaking:
-            return self._end(self._position if self._quiet_since is None else self._quiet_since)
-        self._onset = None
-        return None
+            return [self._end(self._position if self._quiet_since is None else self._quiet_since)]
+        return self._lose_onset()
 
-    def _wait(self, probability: float, start: int) -> SpeechBegan | None:
+    def _wait(self, probability: float, start: int) -> list[Change]:
+        changes: list[Change] = []
         if self._onset is None and probability >= self._threshold:
             self._onset = start
+            changes.append(OnsetHeard(start))
         elif probability < self._release:
-            self._onset = None
-        if self._onset is None or self._position - self._onset < self._min_speech:
-            return None
-        self._speaking = True
-        return SpeechBegan(self._onset, self._position)
+            return self._lose_onset()
+        if self._onset is not None and self._position - self._onset >= self._min_speech:
+            self._speaking = True
+            changes.append(SpeechBegan(self._onset, self._position))
+        return changes
+
+    def _lose_onset(self) -> list[Change]:
+        lost: list[Change] = [] if self._onset is None else [OnsetLost()]
+        self._onset = None
+        return lost
 
     def _listen(self, probability: float, start: int) -> SpeechEnded | None:
         if probability >= self._threshold:

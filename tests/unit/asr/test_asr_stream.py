@@ -7,7 +7,14 @@ from asr_fakes import LoudnessModels
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.decoding.transducer import Tokens
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.messages import (
+    AsrOptions,
+    OnsetEvent,
+    OnsetLostEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscriptEvent,
+)
 from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, DecodeJob, StreamLimits
@@ -59,11 +66,11 @@ UTTERANCE = ((640, False), (960, True), (640, False))
 def test_an_utterance_is_reported_in_order():
     _, replies = feed(new_stream(), sound(*UTTERANCE))
     events = events_of(replies)
-    assert events[0] == SpeechStartedEvent(utterance=1, at_ms=640)
+    assert events[:2] == [OnsetEvent(at_ms=640), SpeechStartedEvent(utterance=1, at_ms=640)]
     assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920)
     assert events[-1].is_final
-    assert all(isinstance(event, TranscriptEvent) and not event.is_final for event in events[1:-2])
-    assert {event.utterance for event in events} == {1}
+    assert all(isinstance(event, TranscriptEvent) and not event.is_final for event in events[2:-2])
+    assert {event.utterance for event in events[1:]} == {1}
 
 
 def test_the_final_comes_in_the_reply_that_reports_the_end():
@@ -84,9 +91,11 @@ def test_how_the_audio_is_cut_changes_nothing_but_the_partials(chunk_ms):
     audio = sound(*UTTERANCE, *UTTERANCE)
     _, replies = feed(new_stream(), audio, chunk_ms=chunk_ms)
     expected = [
+        OnsetEvent(at_ms=640),
         SpeechStartedEvent(utterance=1, at_ms=640),
         SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920),
         "t160",
+        OnsetEvent(at_ms=2880),
         SpeechStartedEvent(utterance=2, at_ms=2880),
         SpeechStoppedEvent(utterance=2, at_ms=3840, detected_at_ms=4160),
         "t160",
@@ -103,7 +112,7 @@ def test_how_the_audio_is_cut_changes_nothing_but_the_partials(chunk_ms):
 def test_several_utterances_in_one_piece_keep_their_order():
     _, replies = feed(new_stream(), sound(*UTTERANCE, *UTTERANCE), chunk_ms=10_000)
     kinds = [type(event).__name__ for event in replies[0].events]
-    assert kinds == ["SpeechStartedEvent", "SpeechStoppedEvent", "TranscriptEvent"] * 2
+    assert kinds == ["OnsetEvent", "SpeechStartedEvent", "SpeechStoppedEvent", "TranscriptEvent"] * 2
 
 
 @pytest.mark.parametrize(("interval", "count"), [(240, 4), (480, 2), (0, 0), (1200, 1)])
@@ -140,11 +149,20 @@ def test_flush_ends_the_utterance_with_every_sample_that_was_sent():
     assert events_of(replies, SpeechStoppedEvent)[0].at_ms == 1340
 
 
+def test_an_onset_is_told_at_once_and_lost_if_nothing_comes_of_it():
+    stream, replies = feed(new_stream(), sound((640, False), (32, True)), chunk_ms=32)
+    assert [reply.events for reply in replies[-2:]] == [[], [OnsetEvent(at_ms=640)]]
+    stream, replies = feed(stream, sound((64, False), (32, True)), chunk_ms=32)
+    assert [reply.events for reply in replies] == [[OnsetLostEvent()], [], [OnsetEvent(at_ms=736)]]
+    _, replies = feed(stream, sound((8, True)), flush=True)
+    assert events_of(replies) == [OnsetLostEvent()]
+
+
 def test_flush_in_silence_says_nothing_and_the_stream_goes_on():
     stream, replies = feed(new_stream(), sound((105, False)), flush=True)
     assert events_of(replies) == []
     _, replies = feed(stream, sound(*UTTERANCE))
-    assert events_of(replies)[0] == SpeechStartedEvent(utterance=1, at_ms=745)
+    assert events_of(replies)[1] == SpeechStartedEvent(utterance=1, at_ms=745)
     assert replies[-1].stream_ms == 105 + 2240
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.asr.rails.segmentation import SpeechTrack, UtteranceAudio, UtteranceBegan, UtteranceEnded, detect
 from parley.errors import InferenceError
 from parley.protocol import VadOptions
@@ -52,7 +53,7 @@ def cut(speech_track, audio, script, *, chunk_ms):
             elif isinstance(happening, UtteranceAudio):
                 found[-1][1].append(happening.samples)
             else:
-                assert isinstance(happening, UtteranceEnded)
+                assert isinstance(happening, UtteranceEnded | OnsetEvent)
     return [(start, np.concatenate(pieces)) for start, pieces in found]
 
 
@@ -66,6 +67,24 @@ def test_every_utterance_is_one_unbroken_piece_of_the_stream(chunk_ms):
         assert np.array_equal(samples, audio[start * MS : start * MS + len(samples)])
     # Each reaches from its pre-roll to the silence that ended it.
     assert [len(samples) // MS for _, samples in utterances] == [1376 - 320, 2144 - 1328, 3296 - 2688]
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_an_onset_is_told_with_its_window_and_comes_to_an_end_whatever_happens(flush):
+    speech_track, script = track(), Script((64, 128), (320, 10_000))
+    audio, told = ramp(352), []
+    for at in range(0, len(audio), 16 * MS):
+        piece = audio[at : at + 16 * MS]
+        windows = speech_track.accept(piece, flush=flush and at + len(piece) == len(audio))
+        (scored,) = detect([speech_track], [windows], script) if len(windows) else [np.zeros(0)]
+        told += [(at // MS + 16, happening) for happening in speech_track.detected(scored)]
+    lost = [(352, OnsetLostEvent())] if flush else []
+    assert told == [
+        (96, OnsetEvent(at_ms=64)),
+        (160, OnsetLostEvent()),
+        (352, OnsetEvent(at_ms=320)),
+        *lost,
+    ]
 
 
 def test_silence_does_not_come_out_and_is_not_kept():

@@ -9,6 +9,8 @@ from streaming_fakes import LOOK_AHEADS, MS, Model, speech
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrOptions,
+    OnsetEvent,
+    OnsetLostEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
     TranscribeRequest,
@@ -50,7 +52,7 @@ def replaced(events):
 
 def test_an_utterance_is_told_in_order():
     _, events = feed(Model(), speech(*UTTERANCE))
-    assert events[0] == SpeechStartedEvent(utterance=1, at_ms=640)
+    assert events[:2] == [OnsetEvent(at_ms=640), SpeechStartedEvent(utterance=1, at_ms=640)]
     assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=2240, detected_at_ms=2560)
     assert events[-1].is_final
     partials = texts(events, final=False)
@@ -115,7 +117,23 @@ def test_phrases_that_are_expected_are_heard_more_often_and_by_nobody_else():
 
 def test_finals_only():
     _, events = feed(Model(), speech(*UTTERANCE), partial_interval_ms=0)
-    assert [type(event) for event in events] == [SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent]
+    assert [type(event) for event in events] == [
+        OnsetEvent,
+        SpeechStartedEvent,
+        SpeechStoppedEvent,
+        TranscriptEvent,
+    ]
+
+
+def test_an_onset_is_told_at_once_and_lost_if_nothing_comes_of_it():
+    model = Model()
+    stream, events = feed(model, speech((640, False), (32, True)), last=False)
+    assert events == [OnsetEvent(at_ms=640)]
+    stream, events = feed(model, speech((128, False), (32, True)), stream=stream, last=False)
+    assert events == [OnsetLostEvent(), OnsetEvent(at_ms=800)]
+    _, events = feed(model, speech((8, True)), stream=stream, flush=True)
+    assert events == [OnsetLostEvent()]
+    assert model.recognizer.free == 8
 
 
 def test_silence_reaches_no_encoder_and_takes_no_slot():
@@ -347,7 +365,7 @@ def test_a_slow_final_text_holds_nobody_up_and_keeps_its_place():
     model.transcribers.answer()
     _, more = feed(model, speech((80, True)), stream=stream, last=False)
     assert more[0].text == "big 2240"
-    assert more[1] == SpeechStartedEvent(utterance=2, at_ms=2880)
+    assert more[1:3] == [OnsetEvent(at_ms=2880), SpeechStartedEvent(utterance=2, at_ms=2880)]
     assert texts(more, final=False)
 
 

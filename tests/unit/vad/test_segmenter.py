@@ -1,20 +1,27 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley.errors import InvalidMessageError
 from parley.protocol import VadOptions
-from parley.vad.segmenter import Segmenter, SpeechBegan, SpeechEnded
+from parley.vad.segmenter import OnsetHeard, OnsetLost, Segmenter, SpeechBegan, SpeechEnded
 
 WINDOW = 512
 LOUD, MIDDLE, QUIET = 0.9, 0.4, 0.1  # the default thresholds are 0.5 and 0.35
 
 
-def run(probabilities, *, max_utterance_ms=60_000, **options):
-    """The changes that a default segmenter reports."""
+def run_all(probabilities, *, max_utterance_ms=60_000, **options):
+    """All changes that a default segmenter reports."""
     segmenter = Segmenter(VadOptions(**options), max_utterance_ms=max_utterance_ms)
-    changes = [segmenter.push(probability) for probability in probabilities]
-    return [change for change in changes if change is not None]
+    return [change for probability in probabilities for change in segmenter.push(probability)]
+
+
+def run(probabilities, **options):
+    """When speech begins and ends, without the onsets."""
+    changes = run_all(probabilities, **options)
+    return [change for change in changes if isinstance(change, SpeechBegan | SpeechEnded)]
 
 
 def test_silence_is_nothing():
@@ -72,21 +79,84 @@ def test_speech_without_a_pause_is_ended_and_begins_anew():
 
 def test_flush_ends_speech_where_it_stands_or_where_silence_began():
     segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
-    assert segmenter.flush() is None
+    assert segmenter.flush() == []
     for _ in range(5):
         segmenter.push(LOUD)
-    assert segmenter.flush() == SpeechEnded(end=5 * WINDOW, detected=5 * WINDOW)
+    assert segmenter.flush() == [SpeechEnded(end=5 * WINDOW, detected=5 * WINDOW)]
     for probability in [LOUD] * 5 + [QUIET] * 2:
         segmenter.push(probability)
-    assert segmenter.flush() == SpeechEnded(end=10 * WINDOW, detected=12 * WINDOW)
-    assert segmenter.flush() is None
+    assert segmenter.flush() == [SpeechEnded(end=10 * WINDOW, detected=12 * WINDOW)]
+    assert segmenter.flush() == []
 
 
 def test_flush_forgets_speech_that_was_only_beginning():
     segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
     segmenter.push(LOUD)
-    assert segmenter.flush() is None
+    assert segmenter.flush() == [OnsetLost()]
     assert segmenter.onset is None
+    assert segmenter.flush() == []
+
+
+def test_an_onset_is_told_with_the_first_window_and_either_becomes_speech_or_is_lost():
+    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    steps = [segmenter.push(p) for p in (QUIET, LOUD, QUIET, LOUD, MIDDLE, LOUD, LOUD)]
+    assert steps == [
+        [],
+        [OnsetHeard(WINDOW)],
+        [OnsetLost()],
+        [OnsetHeard(3 * WINDOW)],
+        [],
+        [SpeechBegan(onset=3 * WINDOW, detected=6 * WINDOW)],
+        [],
+    ]
+
+
+def test_an_onset_that_is_speech_at_once_is_told_with_it():
+    assert run_all([LOUD], min_speech_ms=0) == [OnsetHeard(0), SpeechBegan(onset=0, detected=WINDOW)]
+
+
+def test_speech_that_begins_anew_after_a_cut_has_an_onset_too():
+    changes = run_all([LOUD] * 31, max_utterance_ms=960)
+    assert changes[2:] == [
+        SpeechEnded(end=30 * WINDOW, detected=30 * WINDOW),
+        OnsetHeard(30 * WINDOW),
+    ]
+
+
+@given(
+    st.lists(st.one_of(st.floats(0, 1), st.sampled_from([LOUD, MIDDLE, QUIET]), st.none()), max_size=200),
+    st.sampled_from([0, 32, 96, 250]),
+    st.sampled_from([32, 96, 200]),
+    st.sampled_from([200, 1_000, 60_000]),
+)
+def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_speech, silence, longest):
+    """``None`` stands for a flush."""
+    options = VadOptions(min_speech_ms=min_speech, silence_ms=silence)
+    segmenter = Segmenter(options, max_utterance_ms=longest)
+    follows = {
+        None: OnsetHeard,
+        OnsetHeard: (OnsetLost, SpeechBegan),
+        OnsetLost: OnsetHeard,
+        SpeechBegan: SpeechEnded,
+        SpeechEnded: OnsetHeard,
+    }
+    last, onset = None, None
+    for probability in [*script, None]:
+        changes = segmenter.flush() if probability is None else segmenter.push(probability)
+        for change in changes:
+            assert isinstance(change, follows[last])
+            last = type(change)
+            if isinstance(change, OnsetHeard):
+                assert probability >= options.threshold
+                onset = change.onset
+                assert onset == segmenter.position - WINDOW
+            elif isinstance(change, SpeechBegan):
+                assert change.onset == onset
+        if probability is None:
+            assert last in (None, OnsetLost, SpeechEnded)
+        elif probability >= options.threshold:
+            assert last in (OnsetHeard, SpeechBegan, SpeechEnded)
+        assert (segmenter.onset is None) == (last not in (OnsetHeard, SpeechBegan))
 
 
 def test_a_window_cut_short_counts_for_what_it_has():

@@ -26,12 +26,21 @@ from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.stable import StablePrefix
 from parley.asr.decoding.words import alternatives_of, text_of, transcript, words_of
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import Alternative, AsrEvent, AsrOptions, SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.messages import (
+    Alternative,
+    AsrEvent,
+    AsrOptions,
+    OnsetEvent,
+    OnsetLostEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+)
 from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.utterance import UtteranceFeatures
 from parley.asr.rails.segmentation import (
     FULL_SCALE,
     PER_MS,
+    Sound,
     SpeechTrack,
     UtteranceAudio,
     UtteranceBegan,
@@ -70,7 +79,7 @@ class DecodeJob:
     """f32 ``[bands, T]``, normalised; ``T`` may be 0."""
 
 
-Step: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
+Step: TypeAlias = Sound | SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
 
 
 def check_options(options: AsrOptions) -> None:
@@ -140,7 +149,9 @@ class AsrStream:
         """
         steps: list[Step] = []
         for happening in self.track.detected(probabilities):
-            if isinstance(happening, UtteranceBegan):
+            if isinstance(happening, OnsetEvent | OnsetLostEvent):
+                steps.append(happening)
+            elif isinstance(happening, UtteranceBegan):
                 self._begin(happening)
                 steps.append(happening.event)
             elif isinstance(happening, UtteranceAudio):

@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent
+from parley.asr.messages import OnsetEvent, OnsetLostEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.protocol import VadOptions
-from parley.vad.segmenter import Segmenter, SpeechBegan, SpeechEnded
+from parley.vad.segmenter import Change, OnsetHeard, OnsetLost, Segmenter, SpeechBegan, SpeechEnded
 from parley.vad.silero import CONTEXT, STATE, WINDOW
 
 PER_MS = 16
@@ -68,7 +68,12 @@ class UtteranceEnded:
     event: SpeechStoppedEvent
 
 
-Happening: TypeAlias = UtteranceBegan | UtteranceAudio | UtteranceEnded
+Sound: TypeAlias = OnsetEvent | OnsetLostEvent
+"""What is told as it is: sound that no utterance has come of, or not yet.
+
+An :class:`OnsetEvent` comes before every :class:`UtteranceBegan`, and has the same time.
+"""
+Happening: TypeAlias = Sound | UtteranceBegan | UtteranceAudio | UtteranceEnded
 
 
 class SpeechTrack:
@@ -142,20 +147,26 @@ class SpeechTrack:
         happenings: list[Happening] = []
         for probability in probabilities.tolist():
             position = self._segmenter.position
-            change = self._segmenter.push(probability, min(WINDOW, self.received - position))
+            changes = self._segmenter.push(probability, min(WINDOW, self.received - position))
             if self._spoken_until is not None:
                 happenings.append(self._speak(self._spoken_until, probability))
-            if isinstance(change, SpeechBegan):
-                happenings += self._begin(change, probability)
-            elif isinstance(change, SpeechEnded):
-                happenings.append(self._end(change))
+            for change in changes:
+                happenings += self._happened(change, probability)
         if self._flush:
             self._flush = False
-            ended = self._segmenter.flush()
-            if ended:
-                happenings.append(self._end(ended))
+            for change in self._segmenter.flush():
+                happenings += self._happened(change, 0.0)
         self._forget()
         return happenings
+
+    def _happened(self, change: Change, probability: float) -> list[Happening]:
+        if isinstance(change, OnsetHeard):
+            return [OnsetEvent(at_ms=change.onset // PER_MS)]
+        if isinstance(change, OnsetLost):
+            return [OnsetLostEvent()]
+        if isinstance(change, SpeechBegan):
+            return self._begin(change, probability)
+        return [self._end(change)]
 
     def _begin(self, change: SpeechBegan, probability: float) -> list[Happening]:
         self._utterance += 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
-from parley.asr.messages import AsrOptions
+from parley.asr.messages import AsrOptions, OnsetEvent, OnsetLostEvent
 from parley.asr.parakeet.stream import check_options
 from parley.asr.rails.segmentation import Detector, SpeechTrack, UtteranceAudio, UtteranceBegan
 from parley.asr.rails.step import Chunk, Heard, Work, listen
@@ -158,6 +158,9 @@ class StreamingRail:
         if stream.utterance is not None:
             item.utterances.append(stream.utterance)
         for happening in stream.track.detected(item.work.probabilities):
+            if isinstance(happening, OnsetEvent | OnsetLostEvent):
+                stream.untold.append(happening)
+                continue
             if isinstance(happening, UtteranceBegan):
                 stream.utterance = self._begin(item, happening)
                 stream.untold.append(happening.event)

@@ -28,7 +28,14 @@ from parley.asr.decoding.words import (
 from parley.asr.features.frontend import LogMel, LogMelStream
 from parley.asr.messages import Alternative, TranscribeReply, TranscribeRequest
 from parley.asr.parakeet.pieces import Decoded, RowState
-from parley.asr.rails.segmentation import FULL_SCALE, PER_MS, SpeechTrack, UtteranceAudio, UtteranceBegan
+from parley.asr.rails.segmentation import (
+    FULL_SCALE,
+    PER_MS,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+)
 from parley.asr.transcription.windows import Window, WindowPlan
 from parley.errors import ParleyError
 from parley.protocol import VadOptions, Word
@@ -182,7 +189,7 @@ class Recording:
             elif isinstance(happening, UtteranceAudio):
                 assert self._spoken is not None
                 self._spoken = (self._spoken[0], self._spoken[1] + len(happening.samples))
-            else:
+            elif isinstance(happening, UtteranceEnded):
                 assert self._spoken is not None
                 self._add_stretch(*self._spoken)
         if self.track.received == len(self._audio):
