@@ -59,17 +59,18 @@ class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnsetEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset"):
-    """Something that may be speech has begun: the first window at the threshold.
+    """Something that may be speech has begun: the first window at ``vad.onset_threshold``.
 
-    Either ``speech_started`` of the same ``at_ms`` or ``onset_lost`` follows, unless the stream ends
-    first. No speech starts without one, not even speech that goes on after it was cut for its length.
+    Either ``speech_started`` or ``onset_lost`` follows, unless the stream ends first. The former has the
+    same ``at_ms``, or a later one where ``vad.onset_threshold`` is below the threshold. No speech starts
+    without an onset, not even speech that goes on after it was cut for its length.
     """
 
     at_ms: int
 
 
 class OnsetLostEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset_lost"):
-    """It was over before ``min_speech_ms``: no speech."""
+    """No speech came of it: it was over before ``min_speech_ms``, or never reached ``vad.threshold``."""
 
 
 class SpeechStartedEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech_started"):

@@ -9,8 +9,12 @@
 The release threshold lies below the threshold, so that a probability that hovers does not cut
 speech into pieces: only a window below it begins a silence, and only one at the threshold ends it.
 
-Whatever leaves *idle* is reported at once, as an onset; it ends in speech or is lost, one of the two.
-That holds for speech that begins anew after it was cut for its length, too.
+The first window of what may be speech is reported at once, as an onset; it ends in speech or is lost, one
+of the two. That holds for speech that begins anew after it was cut for its length, too.
+
+The network is sure of vowels, and late with the voiceless sounds before them ("stop"). An ``onset_threshold``
+below the threshold reports what it is not sure of yet; that is lost unless the threshold is reached within
+``FAINT_MS``, and reported again only after it has been quiet in between.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from parley.vad.silero import SAMPLE_RATE, WINDOW
 RELEASE_MARGIN = 0.15
 """How far the release threshold lies below the threshold, as Silero's own iterator has it."""
 _MIN_RELEASE = 0.01
+FAINT_MS = 160
+"""How long an onset below the threshold is believed: five windows."""
 MAX_MIN_SPEECH_MS = 2_000
 DEFAULT_SILENCE_MS = 300
 """Where every pause ends the user's turn."""
@@ -34,6 +40,7 @@ MIN_SILENCE_MS = 32
 MAX_SILENCE_MS = 5_000
 
 _PER_MS = SAMPLE_RATE // 1000
+_FAINT = FAINT_MS * _PER_MS
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class SpeechBegan:
     """Speech has lasted long enough to be believed."""
 
     onset: int
-    """Where it began, as its :class:`OnsetHeard` said."""
+    """Where it began: its first window at the threshold."""
     detected: int
 
 
@@ -78,6 +85,10 @@ def check_options(options: VadOptions) -> None:
     """
     if not (math.isfinite(options.threshold) and 0.0 < options.threshold < 1.0):
         raise InvalidMessageError(f"vad.threshold is {options.threshold}; it must lie between 0 and 1")
+    if options.onset_threshold is not None and not 0.0 < options.onset_threshold <= options.threshold:
+        raise InvalidMessageError(
+            f"vad.onset_threshold is {options.onset_threshold}; it must lie between 0 and the threshold"
+        )
     if not 0 <= options.min_speech_ms <= MAX_MIN_SPEECH_MS:
         raise InvalidMessageError(
             f"vad.min_speech_ms is {options.min_speech_ms}; it must be 0 to {MAX_MIN_SPEECH_MS}"
@@ -104,12 +115,16 @@ class Segmenter:
         check_options(options)
         self._threshold = options.threshold
         self._release = min(options.threshold, max(options.threshold - RELEASE_MARGIN, _MIN_RELEASE))
+        faint = options.onset_threshold
+        self._onset_threshold = options.threshold if faint is None else faint
         self._min_speech = options.min_speech_ms * _PER_MS
         silence_ms = DEFAULT_SILENCE_MS if options.silence_ms is None else options.silence_ms
         self._silence = silence_ms * _PER_MS
         self._max_utterance = max_utterance_ms * _PER_MS
         self._position = 0
         self._onset: int | None = None
+        self._sound: int | None = None  # where the onset was that was reported, until its end is
+        self._armed = True  # whether something below the threshold may be reported
         self._speaking = False
         self._quiet_since: int | None = None
 
@@ -160,19 +175,29 @@ class Segmenter:
 
     def _wait(self, probability: float, start: int) -> list[Change]:
         changes: list[Change] = []
+        if self._is_onset(probability):
+            self._sound = start
+            changes.append(OnsetHeard(start))
         if self._onset is None and probability >= self._threshold:
             self._onset = start
-            changes.append(OnsetHeard(start))
-        elif probability < self._release:
-            return self._lose_onset()
+        elif probability < self._release and self._onset is not None:
+            changes += self._lose_onset()
+        self._armed = self._sound is None and (self._armed or probability < self._onset_threshold)
         if self._onset is not None and self._position - self._onset >= self._min_speech:
-            self._speaking = True
+            self._speaking, self._sound = True, None
             changes.append(SpeechBegan(self._onset, self._position))
+        elif self._onset is None and self._sound is not None and self._position - self._sound >= _FAINT:
+            changes += self._lose_onset()
         return changes
 
+    def _is_onset(self, probability: float) -> bool:
+        if self._sound is not None:
+            return False
+        return probability >= (self._onset_threshold if self._armed else self._threshold)
+
     def _lose_onset(self) -> list[Change]:
-        lost: list[Change] = [] if self._onset is None else [OnsetLost()]
-        self._onset = None
+        lost: list[Change] = [] if self._sound is None else [OnsetLost()]
+        self._onset = self._sound = None
         return lost
 
     def _listen(self, probability: float, start: int) -> SpeechEnded | None:

@@ -9,6 +9,7 @@ from parley.protocol import VadOptions
 from parley.vad.segmenter import OnsetHeard, OnsetLost, Segmenter, SpeechBegan, SpeechEnded
 
 WINDOW = 512
+SPEECH = SpeechBegan | SpeechEnded
 LOUD, MIDDLE, QUIET = 0.9, 0.4, 0.1  # the default thresholds are 0.5 and 0.35
 
 
@@ -21,7 +22,7 @@ def run_all(probabilities, *, max_utterance_ms=60_000, **options):
 def run(probabilities, **options):
     """When speech begins and ends, without the onsets."""
     changes = run_all(probabilities, **options)
-    return [change for change in changes if isinstance(change, SpeechBegan | SpeechEnded)]
+    return [change for change in changes if isinstance(change, SPEECH)]
 
 
 def test_silence_is_nothing():
@@ -123,16 +124,39 @@ def test_speech_that_begins_anew_after_a_cut_has_an_onset_too():
     ]
 
 
+FAINT = 0.2
+
+
+def test_a_faint_onset_is_told_early_and_speech_begins_where_it_would_have_begun():
+    script = [QUIET, FAINT, QUIET, QUIET, LOUD, LOUD, LOUD]
+    assert run_all(script, onset_threshold=0.15) == [
+        OnsetHeard(WINDOW),
+        SpeechBegan(onset=4 * WINDOW, detected=7 * WINDOW),
+    ]
+    assert run(script, onset_threshold=0.15) == run(script)
+
+
+def test_a_faint_sound_that_goes_on_is_told_once_until_it_was_quiet():
+    segmenter = Segmenter(VadOptions(onset_threshold=0.15), max_utterance_ms=60_000)
+    found = [segmenter.push(FAINT) for _ in range(20)]
+    assert found == [[OnsetHeard(0)], [], [], [], [OnsetLost()], *([[]] * 15)]
+    assert segmenter.push(LOUD) == [OnsetHeard(20 * WINDOW)]
+    assert segmenter.push(QUIET) == [OnsetLost()]
+    assert segmenter.push(FAINT) == [OnsetHeard(22 * WINDOW)]
+
+
 @given(
     st.lists(st.one_of(st.floats(0, 1), st.sampled_from([LOUD, MIDDLE, QUIET]), st.none()), max_size=200),
     st.sampled_from([0, 32, 96, 250]),
     st.sampled_from([32, 96, 200]),
     st.sampled_from([200, 1_000, 60_000]),
+    st.sampled_from([None, 0.05, 0.2, 0.45]),
 )
-def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_speech, silence, longest):
+def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_speech, silence, longest, faint):
     """``None`` stands for a flush."""
-    options = VadOptions(min_speech_ms=min_speech, silence_ms=silence)
+    options = VadOptions(min_speech_ms=min_speech, silence_ms=silence, onset_threshold=faint)
     segmenter = Segmenter(options, max_utterance_ms=longest)
+    plain = Segmenter(VadOptions(min_speech_ms=min_speech, silence_ms=silence), max_utterance_ms=longest)
     follows = {
         None: OnsetHeard,
         OnsetHeard: (OnsetLost, SpeechBegan),
@@ -142,21 +166,26 @@ def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_spe
     }
     last, onset = None, None
     for probability in [*script, None]:
-        changes = segmenter.flush() if probability is None else segmenter.push(probability)
+        changes, expected = (
+            one.flush() if probability is None else one.push(probability) for one in (segmenter, plain)
+        )
+        # Where onsets are looked for does not move speech.
+        assert [c for c in changes if isinstance(c, SPEECH)] == [c for c in expected if isinstance(c, SPEECH)]
         for change in changes:
             assert isinstance(change, follows[last])
             last = type(change)
             if isinstance(change, OnsetHeard):
-                assert probability >= options.threshold
+                assert probability >= (faint or options.threshold)
                 onset = change.onset
                 assert onset == segmenter.position - WINDOW
             elif isinstance(change, SpeechBegan):
-                assert change.onset == onset
+                assert change.onset == onset if faint is None else onset <= change.onset
         if probability is None:
             assert last in (None, OnsetLost, SpeechEnded)
         elif probability >= options.threshold:
             assert last in (OnsetHeard, SpeechBegan, SpeechEnded)
-        assert (segmenter.onset is None) == (last not in (OnsetHeard, SpeechBegan))
+        if faint is None:
+            assert (segmenter.onset is None) == (last not in (OnsetHeard, SpeechBegan))
 
 
 def test_a_window_cut_short_counts_for_what_it_has():
@@ -179,6 +208,9 @@ def test_a_fork_goes_its_own_way():
         {"threshold": 0.0},
         {"threshold": 1.0},
         {"threshold": math.nan},
+        {"onset_threshold": 0.0},
+        {"onset_threshold": 0.51},
+        {"onset_threshold": math.nan},
         {"min_speech_ms": -1},
         {"min_speech_ms": 2_001},
         {"silence_ms": 31},
