@@ -32,6 +32,7 @@
     │   ├── OverloadedError              overloaded           retryable
     │   └── ContextTooLongError          context_too_long
     ├── ToolTimeoutError                 tool_timeout         retryable
+    ├── InvalidToolCallError             invalid_tool_call
     ├── AudioDroppedError                audio_dropped        retryable
     ├── AsrFallbackError                 asr_fallback
     ├── TtsFallbackError                 tts_fallback
@@ -249,6 +250,16 @@ class ToolTimeoutError(ParleyError):
 
     code = "tool_timeout"
     retryable = True
+
+
+class InvalidToolCallError(ParleyError):
+    """The language model called tools that are not there, or wrongly, more than once in a turn."""
+
+    code = "invalid_tool_call"
+
+    def to_log(self) -> str:
+        """The code alone: the message repeats arguments, which are made of the user's words."""
+        return self.code
 
 
 class AudioDroppedError(ParleyError):

@@ -1,91 +1,222 @@
-"""Tool calls that wait for the client."""
+"""Tool calls of one session: checked, handed to whoever runs them, and always answered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from parley.agent.config import AgentConfig
-from parley.errors import ParleyError, ToolTimeoutError, UnknownToolCallError
+from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
 from parley.llm.messages import ToolCall
-from parley.protocol import ErrorEvent, ServerEvent, ToolRequest, ToolResponse
+from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
+from parley.tools.base import ServerTools, ToolOutcome
+from parley.tools.schema import argument_schema
+
+DropReason: TypeAlias = Literal["interrupted", "timeout", "closed"]
+
+# Calls that are over, so that a response to one can be told why it is refused.
+_MAX_ENDED = 256
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Running:
+    """A call that somebody waits for."""
+
+    turn: int
+    call: ToolCall
+    work: asyncio.Future[ToolOutcome]
+    """Of a call of the client's: its response. Of the server's own: the task that runs it."""
+    limit_s: float
+    on_server: bool
+    started: float
+    dropped: bool = False
+    """Whether nobody waits for it any more."""
 
 
 class ToolDesk:
-    """Hands tool calls to the client and its answers back to the turn that asked.
+    """Has tools run, by the client or by the server itself, and tells the turn what they returned.
 
-    A call waits only as long as its turn does: a response that comes later, twice, or for a call
-    that was never made is refused.
+    A call waits only as long as its turn does: a response that comes later, twice, or for a call that
+    was never made is refused. Whoever runs a call that nobody waits for any more is told so. What goes
+    wrong is a result too, so that the language model can apologise or try something else.
 
     Args:
-        names: tools that the session has.
+        tools: the client's, with schemas that :func:`parley.tools.schema.argument_schema` accepts.
         emit: sends an event to the client.
         config: limits and deadlines.
+        server_tools: the server's own; the session has those that can be called now.
     """
 
     def __init__(
-        self, names: Collection[str], emit: Callable[[ServerEvent], None], config: AgentConfig
+        self,
+        tools: Iterable[Tool | str],
+        emit: Callable[[ServerEvent], None],
+        config: AgentConfig,
+        server_tools: ServerTools | None = None,
     ) -> None:
-        self._names = frozenset(names)
+        offered = [Tool(name=tool) if isinstance(tool, str) else tool for tool in tools]
+        self._server_tools = server_tools
+        self._on_server = frozenset(tool.name for tool in server_tools.tools) if server_tools else frozenset()
+        own = server_tools.tools if server_tools else ()
+        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*offered, *own)}
         self._emit = emit
         self._config = config
-        self._waiting: dict[str, asyncio.Future[ToolResponse]] = {}
+        self._running: dict[str, _Running] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._refused_in = 0
+        self._closed = False
 
     def resolve(self, response: ToolResponse) -> None:
         """Take the client's answer.
 
         Raises:
-            UnknownToolCallError: no call of this id is waiting.
+            UnknownToolCallError: the call does not wait for one; the message says why.
         """
-        future = self._waiting.pop(response.call_id, None)
-        if future is None or future.done():
-            raise UnknownToolCallError(f"no tool call {response.call_id!r} is waiting for a response")
-        future.set_result(response)
+        call_id = response.call_id
+        running = self._running.get(call_id)
+        if running is None or running.on_server:
+            why = "is run by the server" if running else self._ended.get(call_id, "was never made")
+            raise UnknownToolCallError(f"tool call {call_id!r} {why}: no response to it is waited for")
+        running.work.set_result(ToolOutcome(response.output, response.is_error))
+        self._forget(running, "has been answered")
 
-    def drop(self) -> None:
-        """Stop waiting: the turn that asked is over."""
-        for future in self._waiting.values():
-            future.cancel()
-        self._waiting.clear()
+    def drop(self, reason: DropReason = "interrupted") -> None:
+        """Stop waiting and stop what runs: the turn that asked is over."""
+        for running in tuple(self._running.values()):
+            self._cancel(running, reason)
+
+    def close(self) -> None:
+        """Drop everything, and have nothing run any more: the session is over."""
+        self._closed = True
+        self.drop("closed")
 
     async def call(self, turn: int, call: ToolCall) -> str:
-        """Run one call; returns what the language model is told, as JSON.
-
-        Failures are told to the model too: it can apologise or try something else.
-        """
-        if call.name not in self._names:
-            return _error_text(f"unknown tool {call.name}")
-        future: asyncio.Future[ToolResponse] = asyncio.get_running_loop().create_future()
-        self._waiting[call.id] = future
-        limit = self._config.deadlines.tool_s
+        """Run one call; returns what the language model is told, as JSON."""
+        refusal = "the session is over" if self._closed else self._refuse(turn, call)
+        if refusal is not None:
+            return self._write(ToolOutcome.failed(refusal))
+        running = self._begin(turn, call)
         try:
+            # Not awaited directly: a task that is cancelled twice cannot clean up.
+            done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
+            if not done:
+                self._cancel(running, "timeout")
+                self._report(
+                    ToolTimeoutError(f"tool {call.name} did not answer within {running.limit_s:g} s")
+                )
+                await self._end(running)
+                return self._write(ToolOutcome.failed("timeout"))
+        except asyncio.CancelledError:
+            self._cancel(running, "interrupted")
+            await self._end(running)
+            raise
+        if running.dropped:
+            return self._write(ToolOutcome.failed("cancelled"))
+        return self._write(self._finish(running))
+
+    # --- beginning ------------------------------------------------------------------------
+
+    def _refuse(self, turn: int, call: ToolCall) -> str | None:
+        """Why a call cannot be run; None: it can."""
+        schema = self._schemas.get(call.name)
+        if schema is None:
+            what = f"there is no tool {call.name}"
+        elif problems := schema.problems(call.arguments):
+            what = f"invalid arguments for {call.name}: {'; '.join(problems)}"
+        else:
+            return None
+        if self._refused_in != turn:
+            self._refused_in = turn
+            return f"{what}. Correct the call, or do without it."
+        self._report(InvalidToolCallError(f"the language model made invalid tool calls again: {what}"))
+        return f"{what}. Do not call it again."
+
+    def _begin(self, turn: int, call: ToolCall) -> _Running:
+        loop = asyncio.get_running_loop()
+        limit_s = self._config.deadlines.tool_s
+        on_server = call.name in self._on_server
+        work: asyncio.Future[ToolOutcome]
+        if on_server and self._server_tools is not None:
+            limit_s = self._server_tools.timeout_s(call.name) or limit_s
+            work = asyncio.create_task(self._serve(self._server_tools, call), name=f"{call.id} {call.name}")
+        else:
+            work = loop.create_future()
+        running = _Running(turn, call, work, limit_s, on_server, loop.time())
+        self._running[call.id] = running
+        if not on_server:
             self._emit(ToolRequest(turn=turn, call_id=call.id, name=call.name, arguments=call.arguments))
-            async with asyncio.timeout(limit):
-                response = await future
-        except TimeoutError:
-            self._report(ToolTimeoutError(f"tool {call.name} did not answer within {limit:g} s"))
-            return _error_text("timeout")
-        finally:
-            self._waiting.pop(call.id, None)
-        return self._shorten(response)
+        return running
+
+    async def _serve(self, tools: ServerTools, call: ToolCall) -> ToolOutcome:
+        try:
+            return await tools.call(call.name, call.arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the turn goes on
+            # Neither message nor trace: they may hold what the user said.
+            _log.error("tool %s failed unexpectedly: %s", call.name, type(error).__name__)
+            return ToolOutcome.failed("the tool failed")
+
+    # --- ending ---------------------------------------------------------------------------
+
+    def _finish(self, running: _Running) -> ToolOutcome:
+        outcome = running.work.result()
+        if running.on_server:
+            self._forget(running, "was run by the server")
+            self._tell_run(running, is_error=outcome.is_error)
+        return outcome
+
+    def _cancel(self, running: _Running, reason: DropReason) -> None:
+        """Stop a call, unless it has ended by itself; tells the client of both kinds."""
+        if running.dropped or not running.work.cancel():
+            return
+        running.dropped = True
+        self._forget(running, "was cancelled" if reason != "timeout" else "took too long")
+        if running.on_server:
+            self._tell_run(running, is_error=True)
+        else:
+            self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
+
+    async def _end(self, running: _Running) -> None:
+        """Let a cancelled call clean up."""
+        limit_s = self._config.deadlines.abort_s
+        _, late = await asyncio.wait({running.work}, timeout=limit_s)
+        if late:
+            _log.error("tool %s did not stop within %g s", running.call.name, limit_s)
+
+    def _forget(self, running: _Running, why: str) -> None:
+        del self._running[running.call.id]
+        self._ended[running.call.id] = why
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    # --- telling --------------------------------------------------------------------------
+
+    def _tell_run(self, running: _Running, *, is_error: bool) -> None:
+        passed_ms = (asyncio.get_running_loop().time() - running.started) * 1000
+        self._emit(
+            ToolRun(
+                turn=running.turn,
+                call_id=running.call.id,
+                name=running.call.name,
+                arguments=running.call.arguments,
+                is_error=is_error,
+                duration_ms=round(passed_ms, 1),
+            )
+        )
 
     def _report(self, error: ParleyError) -> None:
         self._emit(ErrorEvent.of(error))
 
-    def _shorten(self, response: ToolResponse) -> str:
-        if response.is_error and not _is_error_object(response.output):
-            text = msgspec.json.encode({"error": response.output}).decode()
-        else:
-            text = msgspec.json.encode(response.output).decode()
+    def _write(self, outcome: ToolOutcome) -> str:
+        output = outcome.output
+        if outcome.is_error and not (isinstance(output, dict) and "error" in output):
+            output = {"error": output}
+        text = msgspec.json.encode(output).decode()
         limit = self._config.max_tool_output
         return text if len(text) <= limit else f"{text[:limit]}… (cut after {limit} characters)"
-
-
-def _is_error_object(output: object) -> bool:
-    return isinstance(output, dict) and "error" in output
-
-
-def _error_text(reason: str) -> str:
-    return msgspec.json.encode({"error": reason}).decode()

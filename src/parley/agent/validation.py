@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from parley.agent.config import AgentConfig
+from parley.agent.silence import choose_silence
 from parley.errors import (
     InvalidMessageError,
     UnsupportedLanguageError,
@@ -16,19 +16,27 @@ from parley.errors import (
     UnsupportedVoiceError,
 )
 from parley.llm.history import estimate_tokens
-from parley.protocol import INPUT_SAMPLE_RATE, OUTPUT_SAMPLE_RATES, Start, Tool, encode
+from parley.protocol import INPUT_SAMPLE_RATE, OUTPUT_SAMPLE_RATES, BargeInOptions, Start, Tool, encode
+from parley.tools.base import ServerTools
+from parley.tools.schema import SchemaError, argument_schema
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import check_options as check_vad_options
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 
 
 _MAX_VOICE_NAME = 200
+_MAX_SPOKEN = 4_000
+_MAX_BARGE_IN_MS = 5_000
+_MAX_BARGE_IN_WORDS = 10
 
 
 def check_start(
-    start: Start, voices: Sequence[str] | None, languages: Sequence[str], config: AgentConfig
+    start: Start,
+    voices: Sequence[str] | None,
+    languages: Sequence[str],
+    config: AgentConfig,
+    server_tools: ServerTools | None = None,
 ) -> None:
     """Refuse a session that could not be held as asked.
 
@@ -37,6 +45,7 @@ def check_start(
         voices: what the synthesizer has; None: it is asked when the session begins.
         languages: what the synthesizer speaks; a session may name a dialect of one ("en-GB").
         config: the agent's limits.
+        server_tools: the tools that the session has besides its own.
 
     Raises:
         InvalidInputError: of the kind that says what is wrong.
@@ -55,20 +64,28 @@ def check_start(
     _check_voice(start, voices)
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
+    choose_silence(start.silence, config.silence)
+    _check_barge_in(start.barge_in)
+    if start.greeting:
+        check_spoken(start.greeting, "greeting")
     if len(start.tools) > config.max_tools:
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
-    names = [tool.name for tool in start.tools]
-    for tool in start.tools:
-        _check_tool(tool)
-        if names.count(tool.name) > 1:
-            raise InvalidMessageError(f"tool {tool.name!r} is defined twice")
     # The recogniser has limits of its own for phrases: no prompt holds them.
-    fixed = estimate_tokens(len(encode(msgspec.structs.replace(start, phrases=[]))))
+    others = server_tools.tools if server_tools else ()
+    in_prompt = msgspec.structs.replace(start, phrases=[], tools=[*start.tools, *others])
+    fixed = estimate_tokens(len(encode(in_prompt)))
     if fixed > config.prompt_tokens // 2:
         raise InvalidMessageError(
             f"the system prompt and the tools take about {fixed} tokens; "
             f"at most {config.prompt_tokens // 2} leave room for a conversation"
         )
+    names = [tool.name for tool in start.tools]
+    for tool in start.tools:
+        _check_tool(tool)
+        if names.count(tool.name) > 1:
+            raise InvalidMessageError(f"tool {tool.name!r} is defined twice")
+        if server_tools and tool.name in server_tools.names:
+            raise InvalidMessageError(f"tool {tool.name!r}: the server has a tool of this name")
 
 
 def _check_voice(start: Start, voices: Sequence[str] | None) -> None:
@@ -85,6 +102,27 @@ def _check_voice(start: Start, voices: Sequence[str] | None) -> None:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
 
 
+def check_spoken(text: str, name: str) -> None:
+    """Refuse a text that cannot be a turn.
+
+    Raises:
+        InvalidMessageError: it has no words, or is too long.
+    """
+    if not any(character.isalnum() for character in text):
+        raise InvalidMessageError(f"{name} has no words")
+    if len(text) > _MAX_SPOKEN:
+        raise InvalidMessageError(f"{name} has {len(text)} characters; at most {_MAX_SPOKEN} are allowed")
+
+
+def _check_barge_in(options: BargeInOptions) -> None:
+    for name, value, most in (
+        ("min_speech_ms", options.min_speech_ms, _MAX_BARGE_IN_MS),
+        ("min_words", options.min_words, _MAX_BARGE_IN_WORDS),
+    ):
+        if not 0 <= value <= most:
+            raise InvalidMessageError(f"barge_in.{name} is {value}; it must be 0 to {most}")
+
+
 def primary_language(language: str) -> str:
     """The language of a tag without its region: "en" of "en-GB"."""
     return language.replace("_", "-").partition("-")[0].lower()
@@ -95,27 +133,7 @@ def _check_tool(tool: Tool) -> None:
         raise InvalidMessageError(
             f"tool name {tool.name!r}: letters, digits, - and _ are allowed, at most 64, no digit first"
         )
-    if not tool.parameters:
-        return
-    if tool.parameters.get("type", "object") != "object":
-        raise InvalidMessageError(f"tool {tool.name!r}: parameters must be a JSON schema of type object")
-    _check_schema(tool.parameters, f"tool {tool.name!r}: parameters")
-
-
-def _check_schema(schema: Any, where: str) -> None:
-    """The parts of a JSON schema that a prompt is made of; the rest is the client's own business."""
-    if not isinstance(schema, dict):
-        raise InvalidMessageError(f"{where} must be a JSON object")
-    kinds = schema.get("type", [])
-    for kind in kinds if isinstance(kinds, list) else [kinds]:
-        if not isinstance(kind, str) or kind not in _JSON_TYPES:
-            raise InvalidMessageError(f"{where}.type is {kind!r}, which JSON schema does not know")
-    properties = schema.get("properties", {})
-    if not isinstance(properties, dict):
-        raise InvalidMessageError(f"{where}.properties must be a JSON object")
-    for name, sub in properties.items():
-        _check_schema(sub, f"{where}.properties.{name}")
-    required = schema.get("required", [])
-    names = list(properties)  # a list, because what is looked up may be anything
-    if not isinstance(required, list) or not all(name in names for name in required):
-        raise InvalidMessageError(f"{where}.required names a property that is not described")
+    try:
+        argument_schema(tool.parameters)
+    except SchemaError as error:
+        raise InvalidMessageError(f"tool {tool.name!r}: {error}") from error

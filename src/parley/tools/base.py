@@ -1,0 +1,52 @@
+"""What the agent expects of tools that the server runs itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parley.protocol import Tool
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """What a tool returned."""
+
+    output: Any
+    """Any JSON value."""
+    is_error: bool = False
+
+    @classmethod
+    def failed(cls, reason: str) -> ToolOutcome:
+        """A failure, as the language model is told of it."""
+        return cls({"error": reason}, is_error=True)
+
+
+class ServerTools(Protocol):
+    """Tools that all sessions of an instance have besides their client's."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names that no tool of a client may have, also those of tools that are out of order now."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Those that can be called now; a session offers what there is when it begins."""
+        ...
+
+    def timeout_s(self, name: str) -> float | None:
+        """Seconds that a call of this tool may take; None: as long as a client's."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """Run a tool with arguments that suit its schema.
+
+        What goes wrong is an outcome too, never an exception. Cancellation ends the call.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End what runs, and give all connections back; safe to call twice."""
+        ...

@@ -1,0 +1,231 @@
+"""JSON schemas of tools: checked once, then applied to the arguments of every call.
+
+A schema comes from a client or from an MCP server, and arguments from a language model: neither may
+hold up the event loop, and no schema may make the server fetch anything. So schemas are bounded in
+size and depth, references lead only into the schema itself, and a check takes a bounded number of
+steps. Regular expressions can take forever on a short text, and Python's cannot be stopped: keywords
+that hold some (``pattern``, ``patternProperties``, and ``additionalProperties`` beside the latter) are
+shown to the language model but not enforced; nor are ``format`` and the ``unevaluated`` keywords, whose
+cost nobody can bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import jsonschema
+import msgspec
+from jsonschema import FormatChecker
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
+
+MAX_DEPTH = 32
+MAX_NODES = 2_000
+"""Values, also nested ones, that a schema may hold."""
+_MAX_STEPS = 5_000
+"""Keywords that one check may apply: some tens of milliseconds."""
+_MAX_COMPILED = 256
+"""Schemas kept ready: many sessions bring the same tools."""
+_MAX_PROBLEMS = 3
+_MAX_PROBLEM = 200
+_DATA = frozenset({"const", "default", "enum", "example", "examples"})
+_JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+
+
+class SchemaError(ValueError):
+    """A schema that cannot be used; the message says where and why."""
+
+
+class _TooMuchError(Exception):
+    """A check takes more steps than it may."""
+
+
+class _Steps:
+    def __init__(self) -> None:
+        self._left = _MAX_STEPS
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMuchError
+
+
+_steps: ContextVar[_Steps] = ContextVar("steps")
+
+
+def argument_schema(schema: Mapping[str, Any]) -> ArgumentSchema:
+    """The checked schema of a tool's arguments; an empty one allows every object.
+
+    Raises:
+        SchemaError: it cannot be used.
+    """
+    _check_size(schema, "parameters")
+    return _compiled(msgspec.json.encode(schema))
+
+
+@lru_cache(_MAX_COMPILED)
+def _compiled(encoded: bytes) -> ArgumentSchema:
+    return ArgumentSchema(msgspec.json.decode(encoded))
+
+
+class ArgumentSchema:
+    """Says what is wrong with arguments; made by :func:`argument_schema`.
+
+    Args:
+        schema: as it stands in the tool's definition, not too large.
+
+    Raises:
+        SchemaError: it cannot be used.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        where = "parameters"
+        if schema and schema.get("type", "object") != "object":
+            raise SchemaError(f"{where} must be a JSON schema of type object")
+        _check_parts(schema, where)
+        uri = str(schema.get("$schema", _DEFAULT_DIALECT)).rstrip("#")
+        if uri not in _DIALECTS:
+            raise SchemaError(f"{where}.$schema is {uri!r}; known are {', '.join(_DIALECTS)}")
+        dialect, bounded = _DIALECTS[uri]
+        # Below, jsonschema would choose its own unbounded checks by this entry.
+        plain = {name: value for name, value in schema.items() if name != "$schema"}
+        _check_references(plain, uri, where)
+        try:
+            dialect.check_schema(plain, format_checker=FormatChecker(formats=()))
+        except jsonschema.SchemaError as error:
+            raise SchemaError(f"{where}{_path(error)}: {_brief(error)}") from error
+        # With a registry of its own it fetches nothing.
+        self._validator = bounded(plain, registry=Registry())
+
+    def problems(self, arguments: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the arguments of a call, a few of the first; empty: nothing."""
+        token = _steps.set(_Steps())
+        try:
+            return [
+                f"arguments{_path(error)}: {_brief(error)}"
+                for error in islice(self._validator.iter_errors(dict(arguments)), _MAX_PROBLEMS)
+            ]
+        except (_TooMuchError, RecursionError):
+            return ["arguments: too complex to be checked"]
+        except ArithmeticError as error:  # a multiple of 0.5 with 400 digits, for example
+            return [f"arguments: cannot be checked ({type(error).__name__})"]
+        finally:
+            _steps.reset(token)
+
+
+def _check_size(schema: Any, where: str) -> None:
+    waiting, seen = [(schema, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        seen += 1
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested deeper than {MAX_DEPTH} levels")
+        if seen > MAX_NODES:
+            raise SchemaError(f"{where} holds more than {MAX_NODES} values")
+        if isinstance(value, dict | list):
+            waiting += [(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value)]
+
+
+def _check_parts(schema: Any, where: str) -> None:
+    """What a prompt is made of, and what JSON schema itself would let pass."""
+    if not isinstance(schema, dict):
+        raise SchemaError(f"{where} must be a JSON object")
+    kinds = schema.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in _JSON_TYPES:
+            raise SchemaError(f"{where}.type is {kind!r}, which JSON schema does not know")
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        raise SchemaError(f"{where}.properties must be a JSON object")
+    for name, sub in properties.items():
+        _check_parts(sub, f"{where}.properties.{name}")
+    required = schema.get("required", [])
+    names = list(properties)  # a list, because what is looked up may be anything
+    if not isinstance(required, list) or not all(name in names for name in required):
+        raise SchemaError(f"{where}.required names a property that is not described")
+
+
+def _check_references(schema: Mapping[str, Any], uri: str, where: str) -> None:
+    resource = specification_with(uri).create_resource(schema)
+    resolver = Registry().with_resource("", resource).resolver()
+    for key, value in _keywords(schema):
+        if key in ("$schema", "$id", "$dynamicRef", "$recursiveRef"):
+            # They change what the references around them mean.
+            raise SchemaError(f"{where}: {key} is not accepted inside a schema")
+        if key == "$ref":
+            if not value.startswith("#"):
+                raise SchemaError(f"{where}: $ref {value!r} does not lead into the schema itself")
+            try:
+                resolver.lookup(value)
+            except Unresolvable as error:
+                raise SchemaError(f"{where}: $ref {value!r} leads nowhere") from error
+
+
+def _keywords(value: Any) -> Iterator[tuple[str, str]]:
+    """Everything in a schema that may be a keyword with a text."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _keywords(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, str):
+                yield key, item
+            elif key not in _DATA:
+                yield from _keywords(item)
+
+
+def _path(error: ValidationError | jsonschema.SchemaError) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+
+
+def _brief(error: ValidationError | jsonschema.SchemaError) -> str:
+    text = error.message
+    return text if len(text) <= _MAX_PROBLEM else f"{text[:_MAX_PROBLEM]}…"
+
+
+def _bounded(dialect: Any) -> Any:
+    """The dialect's checks without those that cannot be bounded; the others count their steps."""
+
+    def counted(check: Any) -> Any:
+        def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            _steps.get().take()
+            return check(validator, value, instance, schema)
+
+        return checked
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        if "patternProperties" in schema:
+            return None
+        return dialect.VALIDATORS["additionalProperties"](validator, value, instance, schema)
+
+    checks = {**dialect.VALIDATORS, "additionalProperties": additional}
+    return extend(
+        dialect,
+        {name: _pass if name in _UNENFORCED else counted(check) for name, check in checks.items()},
+    )
+
+
+def _pass(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> None:
+    """Enforce nothing."""
+
+
+_UNENFORCED = frozenset(
+    {"format", "pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties"}
+)
+_DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DIALECTS: dict[str, tuple[Any, Any]] = {
+    uri: (dialect, _bounded(dialect))
+    for uri, dialect in (
+        (_DEFAULT_DIALECT, jsonschema.Draft202012Validator),
+        ("https://json-schema.org/draft/2019-09/schema", jsonschema.Draft201909Validator),
+        ("http://json-schema.org/draft-07/schema", jsonschema.Draft7Validator),
+        ("http://json-schema.org/draft-06/schema", jsonschema.Draft6Validator),
+    )
+}

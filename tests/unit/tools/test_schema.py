@@ -1,0 +1,150 @@
+"""Schemas of tools: which are accepted, what they say of arguments, and that none holds anything up."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from parley.tools.schema import MAX_DEPTH, MAX_NODES, SchemaError, argument_schema
+
+
+def problems(properties, arguments, **others):
+    return argument_schema({"type": "object", "properties": properties, **others}).problems(arguments)
+
+
+def test_arguments_that_suit_have_no_problems():
+    properties = {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1, "maximum": 7},
+        "unit": {"enum": ["C", "F"]},
+    }
+    assert problems(properties, {"city": "Rome", "days": 3, "unit": "C"}, required=["city"]) == []
+    assert problems(properties, {"city": "Rome"}, required=["city"]) == []
+    assert argument_schema({}).problems({"anything": [1]}) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "arguments: 'city' is a required property"),
+        ({"city": 5}, "arguments.city: 5 is not of type 'string'"),
+        ({"city": "Rome", "days": 9}, "arguments.days: 9 is greater than the maximum of 7"),
+        ({"city": "Rome", "stops": [1, "x"]}, "arguments.stops[1]: 'x' is not of type 'integer'"),
+        ({"city": "Rome", "extra": 1}, "arguments: Additional properties are not allowed"),
+    ],
+)
+def test_problems_say_where_and_what(arguments, said):
+    properties = {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "maximum": 7},
+        "stops": {"type": "array", "items": {"type": "integer"}},
+    }
+    (problem,) = problems(properties, arguments, required=["city"], additionalProperties=False)
+    assert problem.startswith(said)
+
+
+def test_problems_are_few_and_short():
+    properties = {f"p{number}": {"enum": ["a"]} for number in range(50)}
+    found = problems(properties, dict.fromkeys(properties, "x" * 10_000))
+    assert len(found) == 3
+    assert all(len(problem) < 300 for problem in found)
+
+
+def test_references_inside_the_schema_are_followed():
+    schema = {
+        "type": "object",
+        "properties": {"from": {"$ref": "#/$defs/place"}, "to": {"$ref": "#/$defs/place"}},
+        "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    }
+    assert argument_schema(schema).problems({"from": {"city": "Rome"}}) == []
+    assert argument_schema(schema).problems({"to": {"city": 1}}) == [
+        "arguments.to.city: 1 is not of type 'string'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"$ref": "http://127.0.0.1:1/schema.json"}}},
+        {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+        {"properties": {"a": {"$ref": "other.json"}}},
+        {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+        {"properties": {"a": {"$dynamicRef": "#x"}}},
+        {"properties": {"a": {"$id": "http://127.0.0.1:1/"}}},
+        {"$schema": "http://127.0.0.1:1/meta.json"},
+        {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}},
+        {"properties": {"a": {"minimum": "low"}}},
+        {"properties": {"a": {"type": "int"}}},
+        {"properties": []},
+        {"properties": {"a": True}},
+        {"required": ["a"]},
+        {"type": "array"},
+        {"anyOf": 5},
+    ],
+)
+def test_schemas_that_cannot_be_used_are_refused(schema):
+    with pytest.raises(SchemaError):
+        argument_schema(schema)
+
+
+def test_schemas_are_bounded():
+    deep = {}
+    for _ in range(MAX_DEPTH):
+        deep = {"properties": {"a": deep}}
+    with pytest.raises(SchemaError, match="deeper"):
+        argument_schema(deep)
+    with pytest.raises(SchemaError, match="more than"):
+        argument_schema({"properties": {f"p{n}": {"type": "string"} for n in range(MAX_NODES)}})
+
+
+@pytest.mark.parametrize("name", ["$ref", "$id", "$schema"])
+def test_properties_may_be_called_as_keywords_are(name):
+    assert problems({name: {"type": "integer"}}, {name: 1}) == []
+    assert problems({"a": {"const": {name: "http://x/"}}}, {"a": {name: "http://x/"}}) == []
+
+
+def test_older_dialects_are_known():
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"pair": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}},
+    }
+    assert argument_schema(schema).problems({"pair": ["a", 1]}) == []
+    assert argument_schema(schema).problems({"pair": ["a", "b"]}) != []
+
+
+EXPLODING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"patternProperties": {"^(a+)+$": {"type": "integer"}}, "additionalProperties": False},
+        {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**EXPLODING, "d30": {"type": "integer"}}},
+        {"$ref": "#"},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "properties": {"a": {"$ref": "#/$defs/loop"}},
+            "$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#"}]}},
+        },
+        {"unevaluatedProperties": False, "patternProperties": {"^(a+)+$": {}}},
+    ],
+)
+def test_no_schema_takes_long(schema):
+    checked = argument_schema(schema)
+    began = time.process_time()
+    checked.problems({"a": "a" * 40 + "!", "a" * 40 + "!": 1})
+    assert time.process_time() - began < 1.0
+
+
+def test_what_takes_too_long_to_check_is_a_problem():
+    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**EXPLODING, "d30": {"type": "integer"}}}
+    assert argument_schema(schema).problems({"a": 1}) == ["arguments: too complex to be checked"]
+    assert argument_schema({"$ref": "#"}).problems({}) == ["arguments: too complex to be checked"]
+
+
+def test_numbers_that_cannot_be_checked_are_a_problem():
+    (problem,) = problems({"a": {"multipleOf": 0.5}}, {"a": 10**400})
+    assert problem.startswith("arguments: cannot be checked")
