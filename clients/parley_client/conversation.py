@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol
 
-from parley.errors import OverloadedError, ParleyError
+from parley.errors import ParleyError
 from parley_client.audio.files import Pcm
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS, PacedMicrophone
 from parley_client.audio.recording import CallRecording
 from parley_client.call import Call
 from parley_client.errors import CallEndedError
 from parley_client.events import CallEvent
+from parley_client.playback import PlaybackMarks
 from parley_client.script import ScriptTurn
 from parley_client.tracker import TurnTracker
 from parley_client.turns import TurnReport
 
-_MARK_INTERVAL_S = 0.2
 _POLL_S = 0.01
 _SPEECH_GRACE_S = 10.0
 _NOTICE_S = 5.0  # the server tells of speech as soon as it has begun
@@ -66,8 +65,9 @@ class Conversation:
         self.microphone = PacedMicrophone(self._send, chunk_ms=chunk_ms)
         self.recording = CallRecording(self.microphone.began_s) if record else None
         self.tracker = TurnTracker(self.recording.add_agent if self.recording else None)
-        self._marked: str | None = None
-        self._next_mark_s = 0.0
+        self._may_play = asyncio.Event()
+        self._may_play.set()
+        self._marks = PlaybackMarks(call, self.tracker.playout.played_ms)
 
     async def run(self, turns: Sequence[ScriptTurn]) -> list[TurnReport]:
         """Speak the turns one after the other and listen to the last answer.
@@ -144,11 +144,37 @@ class Conversation:
         if not report.heard and not await _within(report.settled, _NOTHING_HEARD_S):
             report.problem = "heard, but no word of it understood"
             return
-        if not await _within(report.settled, self._turn_timeout_s):
+        if not await self._settled(report):
             report.problem = f"no complete answer within {self._turn_timeout_s:g} s"
             return
-        await asyncio.sleep(self.tracker.playout.queued_s(time.perf_counter()))
-        self._mark_playback(time.perf_counter())
+        if not await self._hear_out():
+            report.problem = f"paused, and nothing more was heard for {self._turn_timeout_s:g} s"
+
+    async def _settled(self, report: TurnReport) -> bool:
+        """Wait for the complete answer, or for that of the turn before if it went on."""
+        if not await _within(report.settled, self._turn_timeout_s):
+            return False
+        if report.resumed is None:
+            return True
+        goes_on = self.tracker.answered_by(report.resumed.response_id)
+        if not await _within(goes_on.settled, self._turn_timeout_s):
+            return False
+        # Meanwhile it may have been interrupted after all.
+        return await _within(report.settled, self._turn_timeout_s)
+
+    async def _hear_out(self) -> bool:
+        """Wait until everything was heard; False: the loudspeaker stayed paused for too long."""
+        playout = self.tracker.playout
+        limit_s = self._turn_timeout_s + playout.queued_s(time.perf_counter())
+        try:
+            async with asyncio.timeout(limit_s):
+                while playout.paused or playout.queued_s(time.perf_counter()) > 0:
+                    await self._may_play.wait()
+                    await asyncio.sleep(playout.queued_s(time.perf_counter()))
+        except TimeoutError:
+            return False
+        self._mark_playback()
+        return True
 
     async def _send(self, chunk: Pcm) -> None:
         if self.recording is not None:
@@ -161,31 +187,28 @@ class Conversation:
         async for event in self._call:
             now = time.perf_counter()
             self.tracker.note(event, now)
+            self._note_pause()
             if self._view is not None:
                 self._view.show(event, now - self.microphone.began_s)
         reason = self._call.closed.reason if self._call.closed else "unknown"
         raise CallEndedError(f"the server ended the call ({reason}) before the script was over")
 
+    def _note_pause(self) -> None:
+        if self.tracker.playout.paused:
+            self._may_play.clear()
+        else:
+            self._may_play.set()
+        self._mark_playback()
+
     async def _keep_playing(self) -> None:
         """Let the loudspeaker's time pass, and tell the server what has been heard."""
         while True:
             await asyncio.sleep(_POLL_S)
-            self._mark_playback(time.perf_counter())
+            self._mark_playback()
 
-    def _mark_playback(self, now: float) -> None:
-        """Report the response that is heard now and then, and at once when it has ended."""
-        playing = self.tracker.playout.playing(now)
-        if playing != self._marked and self._marked is not None:
-            self._report(self._marked)
-        elif playing is not None and now >= self._next_mark_s:
-            self._report(playing)
-            self._next_mark_s = now + _MARK_INTERVAL_S
-        self._marked = playing
-
-    def _report(self, response_id: str) -> None:
-        # When the queue is full of marks, a later one says more.
-        with suppress(OverloadedError):
-            self._call.report_playback(response_id, self.tracker.playout.played_ms(response_id))
+    def _mark_playback(self) -> None:
+        now = time.perf_counter()
+        self._marks.update(self.tracker.playout.playing(now), now)
 
 
 def _first(failures: BaseExceptionGroup[ParleyError]) -> ParleyError:

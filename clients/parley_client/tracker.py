@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from parley import protocol
 from parley_client.audio.playout import Heard, PlayoutClock
@@ -10,13 +11,18 @@ from parley_client.events import AgentAudio, CallEvent
 from parley_client.turns import TurnReport
 
 _REMEMBERED_TURNS = 64
+_PlayerEvent: TypeAlias = AgentAudio | protocol.Paused | protocol.Resumed | protocol.Interrupted
+_AnswerEvent: TypeAlias = (
+    protocol.ResponseText | protocol.ToolRequest | protocol.ToolRun | protocol.TurnMetrics
+)
 
 
 class TurnTracker:
     """Knows which of the user's turns each event belongs to.
 
     The server counts turns by what it heard; the script by what was said. A server turn belongs
-    to the last scripted turn whose final transcript had come when the server turn first showed.
+    to the last scripted turn of which something was understood that no server turn has answered yet.
+    What the agent says of its own accord, as a greeting, belongs to none.
 
     Args:
         on_heard: Told about every stretch of the agent's audio that is heard.
@@ -30,10 +36,20 @@ class TurnTracker:
         """When the microphone's first sample was spoken: the server counts audio from there."""
         self._by_turn: dict[int, TurnReport] = {}
         self._by_response: dict[str, TurnReport] = {}
+        self._unanswered: TurnReport | None = None
 
     def begin(self, report: TurnReport) -> None:
         """The user begins to speak."""
         self.reports.append(report)
+
+    def enter(self, report: TurnReport, now: float) -> None:
+        """The user types or presses keys; all of it is sent at ``now`` and is transcribed as it is."""
+        report.speech_began_s = report.speech_ended_s = report.transcribed_s = now
+        report.heard = report.said
+        self.begin(report)
+        self._unanswered = report
+        report.noticed.set()
+        report.transcribed.set()
 
     def note(self, event: CallEvent, now: float) -> None:
         """An event arrives at ``now`` (seconds on the microphone's clock)."""
@@ -45,63 +61,100 @@ class TurnTracker:
                 self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
             case protocol.Transcript(is_final=True) if self.reports:
                 self._note_transcript(self.reports[-1], event.text, now)
-            case protocol.ResponseText():
-                self._report_of(event.turn).answer += event.text
-            case protocol.ToolRequest():
-                self._report_of(event.turn).tools.append(event)
-            case AgentAudio():
-                self._remember_response(event.response_id, self._report_of(event.turn))
-                self.playout.push(event, now)
-            case protocol.Interrupted():
-                self._note_interrupted(event, now)
-            case protocol.TurnMetrics():
-                report = self._report_of(event.turn)
-                report.metrics = event
-                report.settled.set()
+            case AgentAudio() | protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
+                self._note_playing(event, now)
+            case (
+                protocol.ResponseText() | protocol.ToolRequest() | protocol.ToolRun() | protocol.TurnMetrics()
+            ):
+                self._note_answer(event)
             case _:
                 pass
+
+    def answered_by(self, response_id: str) -> TurnReport:
+        """The turn whose answer this is."""
+        return self._by_response.get(response_id) or TurnReport("")
 
     def _note_transcript(self, report: TurnReport, text: str, now: float) -> None:
         report.transcribed_s = now
         report.heard = f"{report.heard} {text}".strip()
+        self._unanswered = report
         report.noticed.set()
         report.transcribed.set()
 
+    # --- answers --------------------------------------------------------------------------
+
+    def _note_answer(self, event: _AnswerEvent) -> None:
+        report = self._report_of(event.turn)
+        match event:
+            case protocol.ResponseText():
+                report.answer += event.text
+            case protocol.ToolRequest() | protocol.ToolRun():
+                report.tools.append(event)
+            case protocol.TurnMetrics():
+                report.metrics = event
+                report.settled.set()
+
     def _report_of(self, turn: int) -> TurnReport:
         if turn not in self._by_turn:
-            self._by_turn[turn] = self._newest_transcribed()
-            self._by_turn[turn].answer = ""
-            self._by_turn[turn].settled.clear()
+            report = self._unanswered or TurnReport("")
+            self._unanswered = None
+            self._by_turn[turn] = report
+            report.answer, report.resumed = "", None
+            report.settled.clear()
             if len(self._by_turn) > _REMEMBERED_TURNS:
                 del self._by_turn[next(iter(self._by_turn))]
         return self._by_turn[turn]
 
-    def _newest_transcribed(self) -> TurnReport:
-        for report in reversed(self.reports[-2:]):
-            if report.transcribed_s is not None:
-                return report
-        # The agent speaks first, or hears something that nobody said.
-        return self.reports[-1] if self.reports else TurnReport("")
+    # --- playing --------------------------------------------------------------------------
+
+    def _note_playing(self, event: _PlayerEvent, now: float) -> None:
+        report = self._report_of(event.turn)
+        self._remember_response(event.response_id, report)
+        match event:
+            case AgentAudio():
+                self.playout.push(event, now)
+            case protocol.Paused():
+                self.playout.pause(event.response_id, now)
+            case protocol.Resumed():
+                self.playout.resume(event.response_id, now)
+                self._note_resumed(event, report)
+            case protocol.Interrupted():
+                self._note_interrupted(event, report, now)
 
     def _remember_response(self, response_id: str, report: TurnReport) -> None:
         self._by_response[response_id] = report
         while len(self._by_response) > _REMEMBERED_TURNS:
             del self._by_response[next(iter(self._by_response))]
 
-    def _note_interrupted(self, event: protocol.Interrupted, now: float) -> None:
-        playing = self.playout.playing(now)
-        self.playout.interrupt(event.response_id, now)
-        report = self._report_of(event.turn)
+    def _note_resumed(self, event: protocol.Resumed, report: TurnReport) -> None:
+        """What spoke over the answer of ``report`` is not answered itself."""
+        current = self.reports[-1] if self.reports else report
+        if current is report:
+            return
+        current.resumed = event
+        current.heard = current.heard or event.text
+        if self._unanswered is current:
+            self._unanswered = None
+        for step in (current.noticed, current.transcribed, current.settled):
+            step.set()
+
+    def _note_interrupted(self, event: protocol.Interrupted, report: TurnReport, now: float) -> None:
+        cut_s = self.playout.interrupt(event.response_id, now)
         report.interrupted = True
         report.answer = event.spoken_text
         current = self.reports[-1] if self.reports else report
-        if current is not report and playing == event.response_id:
+        if current is report:
+            return
+        if current.resumed is not None:
+            current.resumed = None
+            current.settled.clear()
+        if cut_s > 0 and self.playout.played_ms(event.response_id) > 0:
             current.barge_in = True
-            current.silenced_s = now
+            current.silenced_s = self.playout.last_heard_s
 
     def _note_heard(self, heard: Heard) -> None:
-        report = self._by_response.get(heard.response_id)
-        if report is not None and report.answered_s is None:
+        report = self.answered_by(heard.response_id)
+        if report.answered_s is None:
             report.answered_s = heard.at_s
             report.speaking.set()
         if self._on_heard is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from parley.protocol import ToolRequest, TurnMetrics
+from parley.protocol import Resumed, ToolRequest, ToolRun, TurnMetrics
 
 
 @dataclass(eq=False)
@@ -17,14 +17,16 @@ class TurnReport:
 
     name: str
     said: str = ""
-    """What the user is known to have said; empty: not known."""
+    """What the user is known to have said, typed or pressed; empty: not known."""
     heard: str = ""
     """The final transcript."""
     answer: str = ""
     """The agent's text; of an interrupted answer only what was spoken."""
-    tools: list[ToolRequest] = field(default_factory=list)
+    tools: list[ToolRequest | ToolRun] = field(default_factory=list)
+    """Run by the client and by the server."""
     speech_began_s: float | None = None
     speech_ended_s: float | None = None
+    """Of typed text and keys: both when they were sent."""
     detected_s: float | None = None
     """When the silence that ended the user's speech had lasted long enough (the server decides)."""
     transcribed_s: float | None = None
@@ -36,7 +38,9 @@ class TurnReport:
     barge_in: bool = False
     """This turn spoke over the answer before it."""
     silenced_s: float | None = None
-    """When the answer that this turn spoke over fell silent."""
+    """When the answer that this turn spoke over fell silent: paused already, if it was."""
+    resumed: Resumed | None = None
+    """The agent took this turn for no interruption and went on with its answer before."""
     metrics: TurnMetrics | None = None
     """The server's own account."""
     problem: str = ""

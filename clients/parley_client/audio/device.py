@@ -13,6 +13,7 @@ import numpy as np
 
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.audio.files import Pcm
+from parley_client.audio.gate import Gate
 from parley_client.errors import AudioDeviceError
 from parley_client.events import AgentAudio
 
@@ -54,19 +55,30 @@ class Speaker:
         self._room = int(limit_s * sample_rate)
         self._pieces: deque[tuple[str, Pcm]] = deque()
         self._played: dict[str, int] = {}
-        self._silenced: deque[str] = deque(maxlen=_REMEMBERED)
+        self._gate = Gate()
 
     def push(self, audio: AgentAudio) -> None:
         """Queue a piece; pieces of an interrupted response are ignored."""
         with self._lock:
             queued = sum(len(samples) for _, samples in self._pieces)
-            if audio.response_id not in self._silenced and queued + len(audio.samples) <= self._room:
+            wanted = self._gate.takes(audio.response_id) and len(audio.samples)
+            if wanted and queued + len(audio.samples) <= self._room:
                 self._pieces.append((audio.response_id, audio.samples))
+
+    def pause(self, response_id: str) -> None:
+        """Fall silent with the next block, for this response's sake, and keep what is queued."""
+        with self._lock:
+            self._gate.pause(response_id)
+
+    def resume(self, response_id: str) -> None:
+        """This response may go on from where it was."""
+        with self._lock:
+            self._gate.resume(response_id)
 
     def interrupt(self, response_id: str) -> None:
         """Drop what is left of a response."""
         with self._lock:
-            self._silenced.append(response_id)
+            self._gate.interrupt(response_id)
             self._pieces = deque(piece for piece in self._pieces if piece[0] != response_id)
 
     def take(self, count: int) -> Pcm:
@@ -74,7 +86,7 @@ class Speaker:
         block = np.zeros(count, np.int16)
         filled = 0
         with self._lock:
-            while self._pieces and filled < count:
+            while self._gate.is_open and self._pieces and filled < count:
                 response_id, samples = self._pieces.popleft()
                 part = samples[: count - filled]
                 block[filled : filled + len(part)] = part
@@ -86,13 +98,15 @@ class Speaker:
                 del self._played[next(iter(self._played))]
         return block
 
-    def mark(self) -> tuple[str, float] | None:
-        """The response that was played last, and how much of it (milliseconds)."""
+    def playing(self) -> str | None:
+        """The response that is being played; None while nothing is, or the loudspeaker is paused."""
         with self._lock:
-            if not self._played:
-                return None
-            response_id, samples = next(reversed(self._played.items()))
-            return response_id, 1000 * samples / self._rate
+            return self._pieces[0][0] if self._pieces and self._gate.is_open else None
+
+    def played_ms(self, response_id: str) -> float:
+        """How much of a response has been played (milliseconds)."""
+        with self._lock:
+            return 1000 * self._played.get(response_id, 0) / self._rate
 
 
 class AudioDevice:

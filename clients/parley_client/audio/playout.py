@@ -1,8 +1,8 @@
 """The loudspeaker: when each piece of the agent's audio is heard.
 
 The server sends audio as fast as it is made; a listener hears it in real time, and stops
-hearing it the moment it is interrupted. This is that listener, as a clock without any device:
-every method is told the time.
+hearing it the moment it is paused or interrupted. This is that listener, as a clock without any
+device: every method is told the time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parley_client.audio.files import Pcm
+from parley_client.audio.gate import Gate
 from parley_client.events import AgentAudio
 
 _REMEMBERED_RESPONSES = 32
@@ -58,7 +59,9 @@ class PlayoutClock:
         self._limit_s = limit_s
         self._pieces: deque[_Piece] = deque()
         self._heard_s: dict[str, float] = {}
-        self._silenced: deque[str] = deque(maxlen=_REMEMBERED_RESPONSES)
+        self._gate = Gate()
+        self._stopped_s: float | None = None  # when the loudspeaker was paused
+        self._gap_is_known = False
         self.overflow_s = 0.0
         self.underruns = 0
         """How often a response's audio came too late to follow without a gap."""
@@ -68,15 +71,33 @@ class PlayoutClock:
     def push(self, audio: AgentAudio, now: float) -> None:
         """A piece arrives at ``now`` and is queued behind the others."""
         self.advance(now)
-        if audio.response_id in self._silenced or not len(audio.samples):
+        if not self._gate.takes(audio.response_id) or not len(audio.samples):
             return
         if self.queued_s(now) + len(audio.samples) / audio.sample_rate > self._limit_s:
             self.overflow_s += len(audio.samples) / audio.sample_rate
             return
-        if not self._pieces and audio.response_id in self._heard_s:
-            self.underruns += 1
-        start = self._pieces[-1].end_s if self._pieces else now
+        if self._stopped_s is None:
+            self._count_gap(audio.response_id)
+        start = self._pieces[-1].end_s if self._pieces else self._frozen(now)
         self._pieces.append(_Piece(audio.response_id, start, audio.samples, audio.sample_rate))
+
+    def _count_gap(self, response_id: str) -> None:
+        if not self._pieces and response_id in self._heard_s and not self._gap_is_known:
+            self.underruns += 1
+        self._gap_is_known = False
+
+    def pause(self, response_id: str, now: float) -> None:
+        """Fall silent at ``now``, for this response's sake, and keep what has not been heard."""
+        self.advance(now)
+        self._gate.pause(response_id)
+        if not self._gate.is_open and self._stopped_s is None:
+            self._stopped_s = now
+
+    def resume(self, response_id: str, now: float) -> None:
+        """This response may go on at ``now``, from where it was."""
+        self.advance(now)
+        self._gate.resume(response_id)
+        self._reopen(now)
 
     def interrupt(self, response_id: str, now: float) -> float:
         """Stop a response at ``now`` and take no more of it.
@@ -85,18 +106,34 @@ class PlayoutClock:
             How much of it was queued and will not be heard (seconds).
         """
         self.advance(now)
-        self._silenced.append(response_id)
+        self._gate.interrupt(response_id)
         dropped = sum(p.end_s - p.start_s for p in self._pieces if p.response_id == response_id)
         kept = [piece for piece in self._pieces if piece.response_id != response_id]
-        self._pieces.clear()
-        for piece in kept:
-            start = self._pieces[-1].end_s if self._pieces else min(now, piece.start_s)
-            self._pieces.append(_Piece(piece.response_id, start, piece.samples, piece.sample_rate))
+        self._pieces = deque(kept)
+        if kept:
+            self._follow_each_other(min(self._frozen(now), kept[0].start_s))
+        self._reopen(now)
         return dropped
+
+    def _frozen(self, now: float) -> float:
+        """The loudspeaker's own time, which stands still while it is paused."""
+        return now if self._stopped_s is None else self._stopped_s
+
+    def _reopen(self, now: float) -> None:
+        if self._stopped_s is not None and self._gate.is_open:
+            self._stopped_s = None
+            self._gap_is_known = not self._pieces
+            self._follow_each_other(now)
+
+    def _follow_each_other(self, start_s: float) -> None:
+        """Let what is queued begin at ``start_s``, one piece behind the other."""
+        for piece in self._pieces:
+            piece.start_s = start_s
+            start_s = piece.end_s
 
     def advance(self, now: float) -> None:
         """Report everything that was heard up to ``now``."""
-        while self._pieces and self._pieces[0].start_s < now:
+        while self._stopped_s is None and self._pieces and self._pieces[0].start_s < now:
             piece = self._pieces[0]
             # A sample is heard when it has ended; the small sum forgives rounding of the times.
             samples = min(len(piece.samples), int((now - piece.start_s) * piece.sample_rate + 1e-3))
@@ -118,13 +155,18 @@ class PlayoutClock:
             self._on_heard(Heard(piece.response_id, piece.start_s, piece.samples, piece.sample_rate))
 
     def queued_s(self, now: float) -> float:
-        """Audio that is still to be heard (seconds)."""
-        return max(0.0, self._pieces[-1].end_s - now) if self._pieces else 0.0
+        """Audio that is still to be heard (seconds), as far as it has arrived."""
+        return max(0.0, self._pieces[-1].end_s - self._frozen(now)) if self._pieces else 0.0
+
+    @property
+    def paused(self) -> bool:
+        """Whether the loudspeaker waits for the server to decide."""
+        return self._stopped_s is not None
 
     def playing(self, now: float) -> str | None:
-        """The response that is being heard at ``now``."""
+        """The response that is being heard at ``now``; None: nothing is, or the loudspeaker is paused."""
         self.advance(now)
-        return self._pieces[0].response_id if self._pieces else None
+        return self._pieces[0].response_id if self._pieces and self._stopped_s is None else None
 
     def played_ms(self, response_id: str) -> float:
         """How much of a response has been heard, as of the last ``advance`` (milliseconds)."""

@@ -10,17 +10,17 @@ from contextlib import suppress
 from rich.console import Console
 
 from parley import protocol
-from parley.errors import OverloadedError
 from parley_client.audio.device import AudioDevice, Speaker, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
 from parley_client.commands.common import add_server, add_session, open_call, tool_table
 from parley_client.errors import ClientError
-from parley_client.events import AgentAudio
+from parley_client.events import AgentAudio, CallEvent
+from parley_client.playback import PlaybackMarks
 from parley_client.terminal.view import CallView
 
 HELP = "talk to the agent with the microphone (in the checkout: make talk)"
-_MARK_INTERVAL_S = 0.2
+_POLL_S = 0.02
 _WANTED_ENDS = ("ended", "hangup")
 
 
@@ -47,12 +47,13 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         async with open_call(args, tool_table(args, view.show_tool_answer)) as call:
             console.print("Speak. Use headphones, or the agent hears itself. Ctrl-C hangs up.")
             with AudioDevice(speaker, args.output_rate, lambda block: _offer(call, block)):
-                marks = asyncio.create_task(_report_playback(call, speaker), name="playback-marks")
+                marks = PlaybackMarks(call, speaker.played_ms)
+                marking = asyncio.create_task(_keep_marking(marks, speaker), name="playback-marks")
                 try:
-                    await _listen(call, view, speaker)
+                    await _listen(call, view, speaker, marks)
                 finally:
-                    marks.cancel()
-                    await asyncio.gather(marks, return_exceptions=True)
+                    marking.cancel()
+                    await asyncio.gather(marking, return_exceptions=True)
             closed = call.closed
     return 0 if closed is not None and closed.reason in _WANTED_ENDS else 1
 
@@ -63,23 +64,33 @@ def _offer(call: Call, block: Pcm) -> None:
         call.offer_audio(block)
 
 
-async def _listen(call: Call, view: CallView, speaker: Speaker) -> None:
+async def _listen(call: Call, view: CallView, speaker: Speaker, marks: PlaybackMarks) -> None:
     began = time.perf_counter()
     async for event in call:
-        if isinstance(event, AgentAudio):
-            speaker.push(event)
-        elif isinstance(event, protocol.Interrupted):
-            speaker.interrupt(event.response_id)
+        _play(event, speaker)
+        _mark(marks, speaker)
         view.show(event, time.perf_counter() - began)
 
 
-async def _report_playback(call: Call, speaker: Speaker) -> None:
-    reported = None
-    while not call.is_over:
-        await asyncio.sleep(_MARK_INTERVAL_S)
-        mark = speaker.mark()
-        if mark is not None and mark != reported:
-            # When the queue is full, a later mark says more.
-            with suppress(OverloadedError):
-                call.report_playback(*mark)
-                reported = mark
+def _play(event: CallEvent, speaker: Speaker) -> None:
+    match event:
+        case AgentAudio():
+            speaker.push(event)
+        case protocol.Paused():
+            speaker.pause(event.response_id)
+        case protocol.Resumed():
+            speaker.resume(event.response_id)
+        case protocol.Interrupted():
+            speaker.interrupt(event.response_id)
+        case _:
+            pass
+
+
+async def _keep_marking(marks: PlaybackMarks, speaker: Speaker) -> None:
+    while True:
+        await asyncio.sleep(_POLL_S)
+        _mark(marks, speaker)
+
+
+def _mark(marks: PlaybackMarks, speaker: Speaker) -> None:
+    marks.update(speaker.playing(), time.perf_counter())

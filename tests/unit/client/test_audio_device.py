@@ -22,11 +22,11 @@ def test_pieces_are_played_in_order_and_silence_follows():
     speaker = Speaker(1000)
     speaker.push(piece([1, 2, 3]))
     speaker.push(piece([4], "next"))
-    assert speaker.mark() is None
+    assert (speaker.playing(), speaker.played_ms("r")) == ("r", 0)
     assert speaker.take(2).tolist() == [1, 2]
-    assert speaker.mark() == ("r", 2.0)
+    assert (speaker.playing(), speaker.played_ms("r")) == ("r", 2.0)
     assert speaker.take(4).tolist() == [3, 4, 0, 0]
-    assert speaker.mark() == ("next", 1.0)
+    assert (speaker.playing(), speaker.played_ms("r"), speaker.played_ms("next")) == (None, 3.0, 1.0)
     assert speaker.take(2).tolist() == [0, 0]
 
 
@@ -38,6 +38,47 @@ def test_an_interrupted_response_is_neither_finished_nor_continued():
     speaker.interrupt("r")
     speaker.push(piece([4]))
     assert speaker.take(3).tolist() == [7, 0, 0]
+
+
+def test_a_paused_speaker_is_silent_and_goes_on_exactly_where_it_was():
+    speaker = Speaker(1000)
+    speaker.push(piece([1, 2, 3]))
+    speaker.take(1)
+    speaker.pause("r")
+    speaker.pause("r")
+    assert speaker.take(2).tolist() == [0, 0]
+    speaker.push(piece([4]))
+    speaker.push(piece([5], "next"))
+    assert (speaker.take(2).tolist(), speaker.playing(), speaker.played_ms("r")) == ([0, 0], None, 1.0)
+    speaker.resume("other")
+    assert speaker.playing() is None
+    speaker.resume("r")
+    assert speaker.take(5).tolist() == [2, 3, 4, 5, 0]
+
+
+def test_a_response_that_is_interrupted_while_paused_is_dropped_and_the_next_one_is_played():
+    speaker = Speaker(1000)
+    speaker.push(piece([1, 2, 3]))
+    speaker.take(1)
+    speaker.pause("r")
+    speaker.interrupt("r")
+    speaker.push(piece([4]))
+    speaker.push(piece([5], "next"))
+    speaker.pause("r")  # too late to hold anything up
+    assert speaker.take(3).tolist() == [5, 0, 0]
+
+
+def test_a_pause_with_nothing_to_play_holds_what_comes_then():
+    speaker = Speaker(1000)
+    speaker.pause("r")
+    speaker.push(piece([1]))
+    assert speaker.take(1).tolist() == [0]
+    speaker.interrupt("other")
+    assert speaker.take(1).tolist() == [0]
+    speaker.resume("r")
+    assert speaker.take(1).tolist() == [1]
+    speaker.resume("r")  # not paused at all
+    assert speaker.take(1).tolist() == [0]
 
 
 def test_audio_without_room_is_dropped():

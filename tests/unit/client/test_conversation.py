@@ -149,6 +149,66 @@ async def test_a_turn_speaks_over_the_answer_before_it():
     assert heard_s == pytest.approx(stop.silenced_s - story.answered_s, abs=0.01)
 
 
+class Doubtful(TinyAgent):
+    """Pauses when the user speaks over it, and goes on as soon as there is silence."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(answer_ms=1500, **options)
+        self.paused = self.resumed = 0
+
+    def interrupt(self, stream):
+        self.paused += 1
+        stream.say(
+            protocol.Paused(turn=self.turn, response_id=f"r{self.turn}", at_ms=self.heard_samples // 16)
+        )
+
+    def answer(self, stream):
+        if self.paused == self.resumed:
+            super().answer(stream)
+            return
+        self.resumed += 1
+        stream.say(
+            protocol.Resumed(turn=self.turn, response_id=f"r{self.turn}", reason="backchannel", text="mhm")
+        )
+        stream.say(protocol.ResponseDone(turn=self.turn, response_id=f"r{self.turn}", audio_ms=1500))
+        stream.say(protocol.TurnMetrics(turn=self.turn))
+
+
+async def test_an_mhm_pauses_the_answer_which_is_then_heard_to_its_end():
+    agent = Doubtful()
+    async with line(agent) as call:
+        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=3.0)
+        story, mhm = await conversation.run(
+            [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(200), barge_in_ms=100)]
+        )
+    assert agent.paused == agent.resumed == 1
+    assert (story.problem, mhm.problem) == ("", "")
+    assert (story.interrupted, mhm.barge_in) == (False, False)
+    assert story.answer == "answer 1"
+    assert agent.played[-1] == protocol.Playback(response_id="r1", played_ms=1500)
+    _, heard = conversation.recording.tracks(16_000)
+    silent = np.flatnonzero(np.diff(np.flatnonzero(heard)) > 160)
+    assert len(silent) == 1  # one gap, as long as the mhm
+    assert np.count_nonzero(heard) == pytest.approx(1500 * 16, abs=64)
+
+
+async def test_a_pause_that_never_ends_is_a_problem_and_the_conversation_goes_on():
+    class Undecided(Doubtful):
+        def answer(self, stream):
+            if not self.paused:
+                TinyAgent.answer(self, stream)
+            else:
+                stream.say(protocol.Transcript(utterance=2, text="mhm", is_final=True, confidence=1))
+                stream.say(protocol.ResponseText(turn=2, response_id="r2", text="Yes?"))
+                stream.say(protocol.TurnMetrics(turn=2))
+
+    async with line(Undecided()) as call:
+        reports = await Conversation(call, chunk_ms=10, turn_timeout_s=0.2).run(
+            [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(), barge_in_ms=50)]
+        )
+    assert reports[1].problem == "paused, and nothing more was heard for 0.2 s"
+
+
 async def test_a_missing_answer_is_a_problem_and_the_conversation_goes_on():
     async with line(TinyAgent(answers=False)) as call:
         conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.1)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley_client import AgentAudio
 from parley_client.audio.playout import PlayoutClock
@@ -69,6 +73,128 @@ def test_an_interruption_lets_another_response_move_up():
     assert clock.played_ms("b") == pytest.approx(100)
 
 
+def test_a_pause_keeps_what_was_not_heard_and_goes_on_exactly_there():
+    heard, clock = heard_by()
+    clock.push(AgentAudio(1, "r", 0, RATE, np.arange(100, dtype=np.int16), ""), 1.0)
+    clock.pause("r", 1.03)
+    clock.push(AgentAudio(1, "r", 100, RATE, np.arange(100, 150, dtype=np.int16), ""), 1.5)
+    clock.advance(2.0)
+    assert clock.paused
+    assert (clock.playing(2.0), clock.played_ms("r")) == (None, pytest.approx(30))
+    assert clock.queued_s(2.0) == pytest.approx(0.12)
+    clock.resume("r", 3.0)
+    assert (clock.paused, clock.playing(3.0)) == (False, "r")
+    assert clock.queued_s(3.0) == pytest.approx(0.12)
+    clock.advance(4.0)
+    assert np.concatenate([part.samples for part in heard]).tolist() == list(range(150))
+    assert [part.at_s for part in heard] == pytest.approx([1.0, 3.0, 3.07])
+    assert clock.underruns == 0
+
+
+def test_pauses_do_not_add_up_and_an_unknown_one_does_not_end():
+    _, clock = heard_by()
+    clock.resume("r", 0.5)  # not paused at all
+    clock.push(piece(100), 1.0)
+    clock.pause("r", 1.01)
+    clock.pause("r", 1.5)
+    clock.resume("other", 1.6)
+    clock.interrupt("other", 1.7)
+    assert clock.paused
+    clock.resume("r", 2.0)
+    clock.advance(2.05)
+    assert clock.played_ms("r") == pytest.approx(60)
+
+
+def test_an_interruption_while_paused_drops_the_response_and_lets_the_next_one_play():
+    heard, clock = heard_by()
+    clock.push(piece(1000), 0.0)
+    clock.pause("r", 0.25)
+    clock.push(piece(100, "next"), 0.3)
+    assert clock.interrupt("r", 0.5) == pytest.approx(0.75)
+    assert clock.last_heard_s == pytest.approx(0.25)
+    clock.pause("r", 0.55)  # too late to hold anything up
+    clock.advance(1.0)
+    assert [(part.response_id, part.at_s) for part in heard] == [
+        ("r", pytest.approx(0.0)),
+        ("next", pytest.approx(0.5)),
+        ("next", pytest.approx(0.55)),
+    ]
+    assert clock.played_ms("next") == pytest.approx(100)
+
+
+def test_a_pause_while_nothing_is_queued_holds_what_comes_then():
+    heard, clock = heard_by()
+    clock.push(piece(100), 0.0)
+    clock.pause("r", 0.5)
+    clock.advance(0.6)
+    clock.push(piece(50), 0.8)
+    assert clock.queued_s(0.9) == pytest.approx(0.05)
+    assert clock.playing(0.9) is None
+    clock.resume("r", 1.0)
+    clock.push(piece(50), 1.01)
+    clock.advance(2.0)
+    assert [part.at_s for part in heard] == pytest.approx([0.0, 1.0, 1.01, 1.05])
+    assert clock.underruns == 0
+
+
+def test_a_gap_that_the_pause_made_is_none_of_the_servers():
+    _, clock = heard_by()
+    clock.push(piece(100), 0.0)
+    clock.pause("r", 0.5)
+    clock.resume("r", 0.6)
+    clock.push(piece(100), 0.7)
+    assert clock.underruns == 0
+    clock.push(piece(100), 0.9)
+    assert clock.underruns == 1
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["push", "pause", "resume", "interrupt", "pass"]),
+        st.sampled_from("ab"),
+        st.integers(0, 400),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_what_is_heard_is_what_came_and_never_while_paused(steps):
+    heard, clock = heard_by()
+    pushed, held, dropped, now = {"a": 0, "b": 0}, set(), set(), 0.0
+    for what, response, amount in steps:
+        now += amount / 1000
+        count = len(heard)
+        clock.advance(now)
+        assert not (held and heard[count:])
+        if what == "push":
+            first = pushed[response]
+            samples = np.arange(first, first + amount, dtype=np.int16)
+            clock.push(AgentAudio(1, response, 0, RATE, samples, ""), now)
+            pushed[response] += amount
+        elif what == "pause":
+            clock.pause(response, now)
+            held |= {response} - dropped
+        elif what == "resume":
+            clock.resume(response, now)
+            held -= {response}
+        elif what == "interrupt":
+            clock.interrupt(response, now)
+            held -= {response}
+            dropped |= {response}
+        assert clock.paused == bool(held)
+    count = len(heard)
+    clock.advance(now + 100)
+    assert not (held and heard[count:])
+    for response in "ab":
+        samples = [part.samples for part in heard if part.response_id == response]
+        played = np.concatenate(samples).tolist() if samples else []
+        assert played == list(range(len(played)))
+        assert held or response in dropped or len(played) == pushed[response]
+    ends = [(part.at_s, part.at_s + len(part.samples) / RATE) for part in heard]
+    assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(ends))
+
+
 def test_audio_without_room_is_counted():
     _, clock = heard_by({"limit_s": 1.0})
     clock.push(piece(900), 0.0)
@@ -96,6 +222,22 @@ def test_the_recording_is_aligned_as_heard(tmp_path):
     assert np.abs(user[200:-200] - 500).max() <= 2
     edges = np.flatnonzero(np.diff((agent != 0).astype(int))) / rate
     assert edges == pytest.approx([0.25, 0.75, 0.9, 1.0], abs=3 / rate)
+
+
+def test_the_recording_is_silent_while_paused():
+    recording = CallRecording(began_s=0.0)
+    clock = PlayoutClock(recording.add_agent)
+    clock.push(piece(11_025, value=900, rate=22_050), 0.1)
+    for step in range(1, 200):
+        now = 0.1 + step * 0.01
+        if step == 20:
+            clock.pause("r", now)
+        if step == 100:
+            clock.resume("r", now)
+        clock.advance(now)
+    _, agent = recording.tracks(22_050)
+    edges = np.flatnonzero(np.diff((agent != 0).astype(int))) / 22_050
+    assert edges == pytest.approx([0.1, 0.3, 1.1, 1.4], abs=3 / 22_050)
 
 
 def test_an_empty_recording_can_be_written(tmp_path):

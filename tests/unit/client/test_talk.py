@@ -11,9 +11,7 @@ import pytest
 from fake_agent import CONNECTED, FakeAgent
 
 from parley import protocol
-from parley.errors import OverloadedError
-from parley_client import NO_RETRY, AgentAudio, Bounds, CallLostError, connect
-from parley_client.audio.device import Speaker
+from parley_client import NO_RETRY, CallLostError, connect
 from parley_client.cli import build_parser
 from parley_client.commands import talk
 from parley_client.terminal.view import make_console
@@ -55,8 +53,8 @@ class Loudspeaker:
         self.callback(data, 1000, None, None)
         self.heard.extend(np.frombuffer(data, np.int16))
 
-    async def play_until_heard(self):
-        while not any(self.heard):
+    async def play_until_heard(self, samples=1):
+        while np.count_nonzero(self.heard) < samples:
             self.play()
             await asyncio.sleep(0)
 
@@ -65,7 +63,7 @@ class Loudspeaker:
 def headset(monkeypatch):
     fake = SimpleNamespace(RawInputStream=Microphone, RawOutputStream=Loudspeaker, PortAudioError=OSError)
     monkeypatch.setitem(sys.modules, "sounddevice", fake)
-    monkeypatch.setattr(talk, "_MARK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(talk, "_POLL_S", 0.001)
 
 
 def talk_with(behaviour, monkeypatch):
@@ -115,37 +113,35 @@ async def test_a_block_that_comes_while_the_call_is_hung_up_is_dropped():
         talk._offer(call, np.zeros(512, np.int16))
 
 
-async def test_a_mark_that_finds_no_room_is_followed_by_another(monkeypatch):
-    monkeypatch.setattr(talk, "_MARK_INTERVAL_S", 0.001)
-    agent = FakeAgent()
-    speaker = Speaker(1000)
-    speaker.push(AgentAudio(1, "r", 0, 1000, np.ones(9, np.int16), ""))
-    async with connect(transport=agent, retry=NO_RETRY, bounds=Bounds(messages=1)) as call:
-        stream = agent.streams[0]
-        stream.may_send.clear()
-        call.offer_audio(b"\0\0")  # holds up the sender
-        call.mute()  # takes the only place
-        full, told = asyncio.Event(), asyncio.Event()
-        report = call.report_playback
+async def test_the_loudspeaker_is_silent_while_paused_and_then_plays_on(headset, monkeypatch):
+    async def marks_until(stream, played_ms):
+        while protocol.decode_message((await stream.frames.get()).message).played_ms != played_ms:
+            pass
 
-        def note(*mark):
-            try:
-                report(*mark)
-                told.set()
-            except OverloadedError:
-                full.set()
-                raise
-
-        monkeypatch.setattr(call, "report_playback", note)
-        marks = asyncio.create_task(talk._report_playback(call, speaker))
-        speaker.take(1)
+    async def pauses(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        await stream.frames.get()
+        event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=4000)
+        stream.say(event, ANSWER)
+        loudspeaker = Loudspeaker.last
         async with asyncio.timeout(5):
-            await full.wait()
-            stream.may_send.set()
-            await told.wait()
-        marks.cancel()
-        await call.hang_up()
-    assert protocol.decode_message(stream.seen[-2].message) == protocol.Playback(response_id="r", played_ms=1)
+            await loudspeaker.play_until_heard()
+            await marks_until(stream, 45)
+            loudspeaker.play()
+            stream.say(protocol.Paused(turn=1, response_id="r", at_ms=5))
+            await marks_until(stream, 91)  # nothing but the pause makes it come within 200 ms
+            for _ in range(3):
+                loudspeaker.play()
+            assert loudspeaker.heard[-3000:] == [0] * 3000
+            stream.say(protocol.Resumed(turn=1, response_id="r", reason="backchannel", text="mhm"))
+            await loudspeaker.play_until_heard(4000)
+            await marks_until(stream, 181)
+        stream.hang_up("hangup")
+        stream.end()
+
+    assert await talk_with(pauses, monkeypatch) == 0
+    assert np.count_nonzero(Loudspeaker.last.heard) == 4000
 
 
 async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
