@@ -20,6 +20,10 @@ class Deadlines:
     """For the recogniser's reply to one piece of audio."""
     llm_s: float = 20.0
     """For the language model's next event."""
+    llm_retries: int = 2
+    """How often a request to the language model is made again that failed before its first event."""
+    llm_retry_s: float = 0.2
+    """Pause before the first of these; before each further one three times as long."""
     tts_s: float = 10.0
     """For the synthesizer's next audio."""
     tts_first_audio_s: float = 2.0
@@ -66,6 +70,8 @@ class AgentConfig:
     """Length of one audio event."""
     context_tokens: int = 8_192
     """The language model's window."""
+    summaries: bool = False
+    """Whether the oldest part of a long conversation is summarised before it has to be forgotten."""
     max_tool_rounds: int = 4
     """Times that one turn may ask for tools."""
     max_tools: int = 32
@@ -102,6 +108,7 @@ class AgentConfig:
             lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),
             block_ms=parameters.integer("block_ms", default.block_ms, minimum=20),
             context_tokens=parameters.integer("context_tokens", default.context_tokens, minimum=512),
+            summaries=parameters.choice("history", "drop", ("drop", "summarise")) == "summarise",
             max_tool_rounds=parameters.integer("max_tool_rounds", default.max_tool_rounds, minimum=1),
             max_tools=parameters.integer("max_tools", default.max_tools),
             max_tool_output=parameters.integer("max_tool_output", default.max_tool_output, minimum=100),
@@ -113,6 +120,8 @@ class AgentConfig:
             deadlines=Deadlines(
                 asr_s=parameters.number("asr_deadline_s", waits.asr_s, minimum=0.1),
                 llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
+                llm_retries=parameters.integer("llm_retries", waits.llm_retries),
+                llm_retry_s=parameters.number("llm_retry_s", waits.llm_retry_s, minimum=0.01),
                 tts_s=parameters.number("tts_deadline_s", waits.tts_s, minimum=0.1),
                 tts_first_audio_s=parameters.number(
                     "tts_first_audio_s", waits.tts_first_audio_s, minimum=0.05

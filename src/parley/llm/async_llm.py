@@ -70,7 +70,7 @@ class AsyncEngine(Generic[RequestT]):
 
     async def _outputs(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
-        outputs = self._engine.generate(prompt, sampling, request.request_id)
+        outputs = self._engine.generate(prompt, sampling, request.request_id, priority=request.priority)
         async with aclosing(outputs):  # closing it early also aborts the request
             while True:
                 try:

@@ -15,6 +15,11 @@ class Identified(Protocol):
         """Unique among the requests that run."""
         ...
 
+    @property
+    def priority(self) -> int:
+        """The lower goes first where not all fit, if the engine's scheduling policy knows priorities."""
+        ...
+
 
 RequestT_contra = TypeVar("RequestT_contra", bound=Identified, contravariant=True)
 
@@ -30,6 +35,11 @@ class EngineRequest:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    priority: int = 0
+    structural_tag: str | None = None
+    """What the text must look like, as vLLM's structured outputs know it; None: anything."""
+    skip_special_tokens: bool = True
+    """Whether tokens that are no text are left out of the text."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Progress:
     finish_reason: Literal["stop", "length", "abort"] | None = None
     """Set in the last report."""
     token_ids: tuple[int, ...] = ()
-    """The tokens themselves, from models whose tokens are not text."""
+    """The tokens themselves."""
 
     def __add__(self, later: Progress) -> Progress:
         """One report that says the same as two."""

@@ -7,6 +7,7 @@ error whose text is :meth:`parley.errors.ParleyError.to_wire`.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -42,6 +43,19 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
+class Priority(IntEnum):
+    """Who goes first where not all requests fit: the lower, and of equals the one that came earlier."""
+
+    ANSWER = 0
+    """A user waits for it."""
+    SPECULATION = 1
+    """A user may be about to wait for it."""
+    WARM_UP = 2
+    """It makes a later answer quicker."""
+    BACKGROUND = 3
+    """Nobody waits for it."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="generate"):
     """Ask for the assistant's next message."""
 
@@ -49,6 +63,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op",
     messages: list[ChatMessage]
     tools: list[Tool] = []
     sampling: Sampling = Sampling()
+    priority: Priority = Priority.ANSWER
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="abort"):

@@ -34,7 +34,7 @@ class VllmEngine(Generic[RequestT]):
         """Queue a request; raises ``ValueError`` if vLLM will never run it."""
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
         try:
-            self._engine.add_request(request.request_id, prompt, sampling)
+            self._engine.add_request(request.request_id, prompt, sampling, priority=request.priority)
         except self._refusals as error:
             raise ValueError(str(error)) from error
 

@@ -36,10 +36,21 @@ from parley.protocol import (
 from parley.tts.messages import SpeechChunk, TtsFallback
 
 
-async def test_a_language_model_that_fails_at_once():
+async def test_a_language_model_that_fails_once_is_asked_again():
     call = FakeCall()
-    call.hears((200, 1_000, "hello"), (3_000, 3_500, "are you there"))
+    call.hears((200, 1_000, "hello"))
     call.chat.answers += [[ModelUnavailableError("gone")], says("Yes.")]
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.codes == []
+    assert [request.text for request in call.synthesizer.requests] == ["Yes."]
+
+
+async def test_a_language_model_that_fails_again_and_again():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (5_000, 5_500, "are you there"))
+    call.chat.answers += [[ModelUnavailableError("gone")]] * 3 + [says("Yes.")]
     await call.start()
     await call.wait_for(TurnMetrics, 2)
     await call.end()
@@ -121,7 +132,7 @@ async def test_an_answer_without_words():
     ],
 )
 async def test_every_response_ends_with_response_done(answer, audio_ms):
-    call = FakeCall()
+    call = FakeCall(AgentConfig(deadlines=Deadlines(llm_retries=0)))
     call.hears((200, 1_000, "hello"))
     call.chat.answers.append(answer)
     await call.start()

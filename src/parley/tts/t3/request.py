@@ -64,3 +64,4 @@ class SpeechRequest:
     prompt: Prompt
     max_tokens: int
     drawing: Drawing
+    priority: int = 0
