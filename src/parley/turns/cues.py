@@ -45,9 +45,10 @@ def find_cue(text: str, language: str) -> Cue | None:
         return None
     if found := _OPEN.search(text.rstrip()):
         return rules.unfinished(words) or Cue("punctuation", found[0])
-    if cue := rules.complete(words) or rules.unfinished(words):
+    asked = text.rstrip().endswith("?")
+    if cue := rules.complete(words) or rules.unfinished(words, asked=asked):
         return cue
-    return Cue("question", "?", finished=True) if text.rstrip().endswith("?") else None
+    return Cue("question", "?", finished=True) if asked else None
 
 
 class Rules:
@@ -61,10 +62,17 @@ class Rules:
             ("determiner", _phrases(table["determiners"])),
             ("opening", _phrases(table["openings"])),
         )
+        self._closings = _phrases(table["closings"])
+        self._being = frozenset(table["being"])
+        self._being_after = frozenset(table["being_after"])
+        self._beginnings = _phrases(table["beginnings"])
+        self._leads = frozenset(table["leads"])
         self._prepositions = _phrases(table["prepositions"])
         self._question_words = frozenset(table["question_words"])
         self._question_endings = _phrases(table["question_endings"])
         digits, spelling, email = table["digits"], table["spelling"], table["email"]
+        self._counted = _phrases(table["counts"]["before"])
+        self._counts = frozenset(table["counts"]["words"])
         self._digits: Mapping[str, int] = digits["words"]
         self._repeats = _phrases(digits["repeats"])
         self._digit_run: int = digits["run"]
@@ -83,9 +91,12 @@ class Rules:
             return Cue("phrase", " ".join(words), finished=True)
         return None
 
-    def unfinished(self, words: Sequence[str]) -> Cue | None:
-        """Whether something is missing."""
+    def unfinished(self, words: Sequence[str], *, asked: bool = False) -> Cue | None:
+        """Whether something is missing; ``asked``: a question mark follows ("is it?")."""
+        if _ending(words, self._closings):
+            return None
         cue = self._in_email(words) or self._in_digits(words) or self._in_spelling(words)
+        cue = cue or self._in_count(words) or (None if asked else self._at_beginning(words))
         if cue:
             return cue
         for kind, phrases in self._endings:
@@ -99,6 +110,24 @@ class Rules:
         if words[0] not in self._question_words:
             return False
         return preposition != "in" or bool(_ending(words, self._question_endings))
+
+    def _at_beginning(self, words: Sequence[str]) -> Cue | None:
+        """Whether the turn has hardly begun, or ends before what somebody or something is."""
+        first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
+        if list(words[first:]) in self._beginnings:
+            return Cue("opening", " ".join(words[first:]))
+        if words[-1] in self._being and (len(words) < 2 or words[-2] not in self._being_after):
+            return Cue("opening", words[-1])
+        return None
+
+    def _in_count(self, words: Sequence[str]) -> Cue | None:
+        """Whether a number was said, but not of what."""
+        first = len(words)
+        while first and (words[first - 1] in self._counts or words[first - 1].isdecimal()):
+            first -= 1
+        if first < len(words) and _ending(words[:first], self._counted):
+            return Cue("digits", " ".join(words[first:]))
+        return None
 
     def _in_digits(self, words: Sequence[str]) -> Cue | None:
         if repeat := _ending(words, self._repeats):
