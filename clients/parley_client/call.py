@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import DeadlineExceededError, ParleyError
+from parley_client.call_tools import CallTools
+from parley_client.checks import check_keys, check_size, check_text
 from parley_client.errors import CallLostError
 from parley_client.events import CallEvent
 from parley_client.inbox import Inbox
@@ -19,8 +21,6 @@ from parley_client.outbox import BYTES_PER_MS, Outbox
 from parley_client.stats import CallStats
 from parley_client.tools import ToolTable
 from parley_client.transport import Stream
-
-_MAX_TOOL_TASKS = 64
 
 
 class Call:
@@ -52,7 +52,7 @@ class Call:
         deadlines, bounds = deadlines or Deadlines(), bounds or Bounds()
         self.id = call_id
         self.stats = CallStats()
-        self._tools = tools
+        self._tools = CallTools(call_id, tools, self.respond, self._lose_tool) if tools else None
         self._deadlines = deadlines
         self._outbox = Outbox(bounds.audio_ms, bounds.messages)
         self._inbox = Inbox(bounds.events, deadlines.consumer_s)
@@ -63,11 +63,10 @@ class Call:
             inbox=self._inbox,
             stats=self.stats,
             deadlines=deadlines,
-            on_tool_request=self._note_tool_request,
+            on_tool_event=self._tools.note if self._tools else None,
         )
         self._half_sample = b""
         self._max_chunk_bytes = protocol.MAX_CHUNK_MS * BYTES_PER_MS
-        self._tool_tasks: set[asyncio.Task[None]] = set()
 
     # --- life -----------------------------------------------------------------------------
 
@@ -112,9 +111,8 @@ class Call:
                 await self._line.drain()
         finally:
             await self._line.stop()
-            for task in self._tool_tasks:
-                task.cancel()
-            await asyncio.gather(*self._tool_tasks, return_exceptions=True)
+            if self._tools is not None:
+                await self._tools.close()
 
     @property
     def closed(self) -> protocol.Closed | None:
@@ -153,6 +151,41 @@ class Call:
         self.stats.dropped_audio_ms += dropped
         return dropped
 
+    def send_text(self, text: str) -> None:
+        """Send what the user typed: it interrupts the agent, and is answered as if it had been said.
+
+        Raises:
+            InvalidMessageError: there are no words in it, or too many.
+            OverloadedError: too many messages are waiting to be sent.
+            CallEndedError: the call has ended.
+            CallLostError: the call was lost.
+        """
+        check_text("the text", text)
+        self._send(protocol.Text(text=text))
+
+    def send_dtmf(self, digits: str) -> None:
+        """Send keys that the user pressed: ``#`` ends them, or two seconds without another.
+
+        Raises:
+            InvalidMessageError: something else than keys; otherwise as :meth:`send_text`.
+        """
+        check_keys(digits)
+        self._send(protocol.Dtmf(digits=digits))
+
+    def say(self, text: str, *, interruptible: bool = True, remember: bool = True) -> None:
+        """Let the agent say this, word for word, after what it is saying now.
+
+        Args:
+            text: What is said.
+            interruptible: False: what the user says meanwhile is answered afterwards.
+            remember: Whether the language model knows later that it was said.
+
+        Raises:
+            InvalidMessageError: as :meth:`send_text`, and so are the others.
+        """
+        check_text("the text", text)
+        self._send(protocol.Say(text=text, interruptible=interruptible, remember=remember))
+
     def respond(self, response: protocol.ToolResponse) -> None:
         """Answer a ``tool_request`` (with a tool table this happens by itself)."""
         self._send(response)
@@ -170,7 +203,9 @@ class Call:
         self._send(protocol.Playback(response_id=response_id, played_ms=round(played_ms)))
 
     def _send(self, message: protocol.ClientMessage) -> None:
-        self._outbox.put_message(protocol.encode(message))
+        raw = protocol.encode(message)
+        check_size(raw)
+        self._outbox.put_message(raw)
 
     def _chunks(self, pcm: bytes | NDArray[np.int16]) -> list[bytes]:
         """Whole samples, in pieces that the server takes; half a sample waits for its other half."""
@@ -200,21 +235,5 @@ class Call:
             raise self._line.failure
         raise StopAsyncIteration
 
-    def _note_tool_request(self, request: protocol.ToolRequest) -> None:
-        if self._tools is None:
-            return
-        if len(self._tool_tasks) >= _MAX_TOOL_TASKS:
-            busy = {"error": "too many tools are running"}
-            self.respond(protocol.ToolResponse(call_id=request.call_id, output=busy, is_error=True))
-            return
-        answer = self._answer(request, self._tools)
-        task = asyncio.get_running_loop().create_task(answer, name=f"call-{self.id}-{request.call_id}")
-        self._tool_tasks.add(task)
-        task.add_done_callback(self._tool_tasks.discard)
-
-    async def _answer(self, request: protocol.ToolRequest, tools: ToolTable) -> None:
-        response = await tools.answer(request)
-        try:
-            self.respond(response)
-        except ParleyError as error:
-            self._line.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)
+    def _lose_tool(self, request: protocol.ToolRequest, error: ParleyError) -> None:
+        self._line.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)

@@ -14,6 +14,7 @@ import grpc
 from parley import protocol
 from parley.errors import ParleyError
 from parley_client.call import Call
+from parley_client.checks import check_start
 from parley_client.errors import ConnectError
 from parley_client.options import Backoff, Bounds, Deadlines, Keepalive
 from parley_client.tools import ToolTable
@@ -45,6 +46,11 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
         turn: When a pause ends the user's turn; None: the server's choice.
+        barge_in: When speech over the agent's is an interruption; None: the defaults.
+        silence: What happens while nobody says anything; None: the server's choice.
+        sampling: How the language model writes; None: the server's choice.
+        greeting: What the agent says first, word for word. Empty: nothing. None: the server's
+            greeting, if it has one.
         retry: How opening is repeated after a failure that may pass.
         deadlines: Limits of every wait.
         bounds: Limits of the queues.
@@ -54,6 +60,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         transport: Makes the transport; None: gRPC.
 
     Raises:
+        InvalidMessageError: when it is made: a number is out of its range.
         ConnectError: no attempt succeeded.
         ParleyError: the server refused the session for good, for example ``unsupported_voice``.
     """
@@ -73,6 +80,10 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
         turn: protocol.TurnOptions | None = None,
+        barge_in: protocol.BargeInOptions | None = None,
+        silence: protocol.SilenceOptions | None = None,
+        sampling: protocol.SamplingOptions | None = None,
+        greeting: str | None = None,
         retry: Backoff | None = None,
         deadlines: Deadlines | None = None,
         bounds: Bounds | None = None,
@@ -94,7 +105,12 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),
             turn=turn or protocol.TurnOptions(),
+            barge_in=barge_in or protocol.BargeInOptions(),
+            silence=silence or protocol.SilenceOptions(),
+            sampling=sampling or protocol.SamplingOptions(),
+            greeting=greeting,
         )
+        check_start(self._start)
         self._retry = retry or Backoff()
         self._deadlines = deadlines or Deadlines()
         self._bounds = bounds

@@ -34,7 +34,7 @@ class Line:
         inbox: Gets the events.
         stats: Counts.
         deadlines: Limits of every wait.
-        on_tool_request: Told about each, whether or not anybody reads events.
+        on_tool_event: Told about each, whether or not anybody reads events.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Line:
         inbox: Inbox,
         stats: CallStats,
         deadlines: Deadlines,
-        on_tool_request: Callable[[protocol.ToolRequest], None],
+        on_tool_event: Callable[[protocol.ToolRequest | protocol.ToolCancelled], None] | None = None,
     ) -> None:
         self._stream = stream
         self._start = start
@@ -54,7 +54,7 @@ class Line:
         self._inbox = inbox
         self._stats = stats
         self._deadlines = deadlines
-        self._on_tool_request = on_tool_request
+        self._on_tool_event = on_tool_event
         self._tasks: list[asyncio.Task[None]] = []
         self._reading = True
         self._read_since_s = time.perf_counter()
@@ -195,8 +195,8 @@ class Line:
                 self.connected.set_result(event)
         elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
             raise from_wire(f"{event.code}: {event.message}")
-        elif isinstance(event, protocol.ToolRequest):
-            self._on_tool_request(event)
+        elif isinstance(event, protocol.ToolRequest | protocol.ToolCancelled) and self._on_tool_event:
+            self._on_tool_event(event)
         await self._queue(event)
         if isinstance(event, protocol.Closed):
             self.closed = event

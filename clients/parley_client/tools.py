@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import inspect
 import logging
@@ -27,11 +28,15 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from parley.protocol import Tool, ToolRequest, ToolResponse
+from parley.protocol import Tool, ToolRequest, ToolResponse, encode
+from parley_client.checks import check_size
 from parley_client.errors import ToolDefinitionError
 from parley_client.schema import parameter_hints, schema_of
 
 DEFAULT_TIMEOUT_S = 10.0
+CANCEL_GRACE_S = 1.0
+"""What a cancelled tool has for tidying up; after that nobody waits for it."""
+_LONGEST_FAILURE = 1000
 _MARK = "__parley_tool__"
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _log = logging.getLogger(__name__)
@@ -90,8 +95,9 @@ class ToolTable:
     """Tools by name. One table may serve many calls at once.
 
     Requests run in parallel, at most ``parallel`` at a time; each is answered when it is done.
-    A function that is not ``async`` runs in a thread of its own. When its time is over the
-    model is told so, but a thread cannot be stopped: it holds its place until it returns.
+    A function that is not ``async`` runs in a thread of its own. When its time is over, or nobody
+    waits for it any more, a coroutine is cancelled. A thread cannot be stopped, and a coroutine may
+    ignore it: they hold their place until they return, and what they return is thrown away.
 
     Args:
         functions: Functions, marked with :func:`tool` or not.
@@ -108,6 +114,7 @@ class ToolTable:
     ) -> None:
         self._entries: dict[str, _Entry] = {}
         self._places = asyncio.Semaphore(parallel)
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.on_answer = on_answer
         for function in functions:
             self.add(function)
@@ -153,22 +160,42 @@ class ToolTable:
         try:
             async with asyncio.timeout(entry.timeout_s):
                 output = await self._run(entry, request.arguments)
-            msgspec.json.encode(output)
+            response = ToolResponse(call_id=request.call_id, output=output)
+            check_size(encode(response))
         except TimeoutError:
             return _failure(request, f"no answer within {entry.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is its answer
             return _failure(request, str(error) or type(error).__name__)
-        return ToolResponse(call_id=request.call_id, output=output)
+        return response
 
     async def _run(self, entry: _Entry, given: dict[str, Any]) -> Any:
         arguments = given if entry.hints is None else _convert(given, entry.hints)
         await self._places.acquire()
         if inspect.iscoroutinefunction(entry.function):
-            try:
-                return await entry.function(**arguments)
-            finally:
-                self._places.release()
+            return await self._in_task(entry, arguments)
         return await self._in_thread(entry.function, arguments)
+
+    async def _in_task(self, entry: _Entry, arguments: dict[str, Any]) -> Any:
+        """Run in a task of its own: one that ignores its cancellation must not hold up the call."""
+        task = asyncio.get_running_loop().create_task(entry.function(**arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._leave)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(_note_late_end, entry.definition.name))
+            task.cancel()
+            _, late = await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+            if late:
+                _log.warning("tool %s goes on although it was cancelled", entry.definition.name)
+            raise
+        if task.cancelled():
+            raise RuntimeError("it has cancelled itself")
+        return task.result()
+
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._places.release()
 
     async def _in_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Run in a daemon thread: a tool that hangs must not keep the program from ending."""
@@ -213,7 +240,13 @@ def _convert(given: dict[str, Any], hints: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(request: ToolRequest, why: str) -> ToolResponse:
-    return ToolResponse(call_id=request.call_id, output={"error": why}, is_error=True)
+    output = {"error": why[:_LONGEST_FAILURE]}
+    return ToolResponse(call_id=request.call_id, output=output, is_error=True)
+
+
+def _note_late_end(name: str, task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("tool %s failed after it was cancelled", name, exc_info=error)
 
 
 def load_tools(path: Path) -> list[Callable[..., Any]]:

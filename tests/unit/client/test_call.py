@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -141,6 +143,41 @@ async def test_audio_of_another_length_than_announced_is_an_error():
         assert (await anext(call)).code == "invalid_message"
 
 
+async def test_typed_text_keys_and_sentences_are_sent():
+    agent = FakeAgent()
+    async with dial(agent) as call:
+        call.send_text("two coffees, please")
+        call.send_dtmf("12A#")
+        call.say("This call is recorded.", interruptible=False, remember=False)
+        call.say("Hello.")
+        await call.hang_up()
+    assert [protocol.decode_message(frame.message) for frame in agent.streams[0].seen[1:-1]] == [
+        protocol.Text(text="two coffees, please"),
+        protocol.Dtmf(digits="12A#"),
+        protocol.Say(text="This call is recorded.", interruptible=False, remember=False),
+        protocol.Say(text="Hello."),
+    ]
+
+
+async def test_what_the_protocol_cannot_take_is_refused_before_it_is_sent():
+    agent = FakeAgent()
+    async with dial(agent) as call:
+        for send, value, why in (
+            (call.send_text, " \n", "the text is empty"),
+            (call.say, "", "the text is empty"),
+            (call.send_text, "x" * protocol.MAX_MESSAGE_BYTES, "at most 262144"),
+            (call.send_dtmf, "", "no keys"),
+            (call.send_dtmf, "12a-#", "'-a' in '12a-#': keys are 0-9, *, # and A-D"),
+        ):
+            with pytest.raises(InvalidMessageError, match=re.escape(why)):
+                send(value)
+        await call.hang_up()
+        for send in (call.send_text, call.send_dtmf, call.say):
+            with pytest.raises(CallEndedError):
+                send("1")
+    assert len(agent.streams[0].seen) == 2
+
+
 # --- opening --------------------------------------------------------------------------------
 
 
@@ -217,6 +254,51 @@ async def test_entering_again_is_a_new_call():
             with pytest.raises(RuntimeError, match="in use"):
                 await line.__aenter__()
     assert len(set(agent.call_ids)) == 2
+
+
+async def test_all_options_reach_the_server():
+    options = {
+        "exaggeration": 2.0,
+        "guidance_weight": 0.0,
+        "vad": protocol.VadOptions(silence_ms=400),
+        "turn": protocol.TurnOptions(eagerness="patient"),
+        "barge_in": protocol.BargeInOptions(min_speech_ms=0, min_words=3, pause_playback=False),
+        "silence": protocol.SilenceOptions(prompt_after_ms=0, prompts=["Hello?"], hang_up_after_ms=60_000),
+        "sampling": protocol.SamplingOptions(temperature=0, top_p=1, max_tokens=1),
+        "greeting": "",
+    }
+    agent = FakeAgent()
+    async with dial(agent, **options):
+        pass
+    assert protocol.decode_message(agent.streams[0].seen[0].message) == protocol.Start(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"exaggeration": 2.1}, "exaggeration is 2.1; it must be 0 to 2"),
+        ({"exaggeration": float("nan")}, "exaggeration is nan"),
+        ({"guidance_weight": -0.1}, "guidance_weight is -0.1; it must be 0 to 1"),
+        (
+            {"sampling": protocol.SamplingOptions(temperature=3)},
+            "sampling.temperature is 3; it must be",
+        ),
+        ({"sampling": protocol.SamplingOptions(top_p=0)}, "sampling.top_p is 0; it must be above 0"),
+        ({"sampling": protocol.SamplingOptions(top_p=1.5)}, "sampling.top_p is 1.5; it must be 0 to 1"),
+        (
+            {"sampling": protocol.SamplingOptions(max_tokens=0)},
+            "sampling.max_tokens is 0; it must be at",
+        ),
+        ({"barge_in": protocol.BargeInOptions(min_words=-1)}, "barge_in.min_words is -1"),
+        ({"barge_in": protocol.BargeInOptions(min_speech_ms=-1)}, "barge_in.min_speech_ms is -1"),
+        ({"silence": protocol.SilenceOptions(prompt_after_ms=-5)}, "silence.prompt_after_ms is -5"),
+        ({"silence": protocol.SilenceOptions(hang_up_after_ms=-5)}, "silence.hang_up_after_ms is -5"),
+        ({"silence": protocol.SilenceOptions(prompts=["Hello?", " "])}, "a text of silence.prompts is empty"),
+    ],
+)
+def test_options_out_of_range_are_refused_before_there_is_a_connection(options, why):
+    with pytest.raises(InvalidMessageError, match=re.escape(why)):
+        connect(**options)
 
 
 async def test_cancelling_while_connecting_frees_everything():
@@ -515,6 +597,172 @@ async def test_definitions_leave_the_answers_to_the_application():
         call.respond(protocol.ToolResponse(call_id="c1", output={"sum": 5}))
         await call.hang_up()
     assert protocol.decode_message(agent.streams[0].seen[2].message).output == {"sum": 5}
+
+
+class Asking:
+    """Asks for tools as a test says, and notes what it is answered."""
+
+    def __init__(self):
+        self.answers = asyncio.Queue()
+        self.connected = asyncio.Event()
+
+    async def __call__(self, stream):
+        self.stream = stream
+        self.connected.set()
+
+        def on_frame(frame):
+            if frame.message:
+                self.answers.put_nowait(protocol.decode_message(frame.message))
+
+        await serve(stream, on_frame)
+
+    def ask(self, name, call_id="c1", **arguments):
+        request = protocol.ToolRequest(turn=1, call_id=call_id, name=name, arguments=arguments)
+        self.stream.say(request)
+
+    def cancel(self, call_id="c1"):
+        self.stream.say(protocol.ToolCancelled(turn=1, call_id=call_id, reason="interrupted"))
+
+    async def answer(self):
+        async with asyncio.timeout(5):
+            return await self.answers.get()
+
+
+async def test_a_cancelled_tool_is_stopped_and_not_answered():
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        """Take for ever."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "late"
+
+    agent = Asking()
+    async with dial(FakeAgent(agent), tools=[slow, add]) as call:
+        agent.ask("slow")
+        await begun.wait()
+        agent.cancel()
+        agent.cancel("unheard-of")
+        await stopped.wait()
+        agent.ask("add", "c2", a=1, b=2)
+        assert await agent.answer() == protocol.ToolResponse(call_id="c2", output=3)
+        await call.hang_up()
+        assert agent.answers.empty()
+        kinds = [type(event) async for event in call]
+    assert kinds.count(protocol.ToolCancelled) == 2  # the application hears of it too
+
+
+async def test_a_tool_that_waits_for_its_place_can_be_cancelled():
+    release = asyncio.Event()
+
+    async def busy() -> str:
+        """Hold the only place."""
+        await release.wait()
+        return "done"
+
+    agent = Asking()
+    async with dial(FakeAgent(agent), tools=ToolTable([busy, add], parallel=1)) as call:
+        agent.ask("busy")
+        agent.ask("add", "c2", a=1, b=2)
+        agent.cancel("c2")
+        agent.ask("add", "c3", a=2, b=2)
+        while not any(isinstance(event, protocol.ToolCancelled) for event in [await anext(call)]):
+            pass
+        release.set()
+        assert {(await agent.answer()).call_id for _ in range(2)} == {"c1", "c3"}
+
+
+async def test_a_tool_that_ignores_its_cancellation_holds_up_nothing(monkeypatch, caplog):
+    monkeypatch.setattr("parley_client.tools.CANCEL_GRACE_S", 0.01)
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> str:
+        """Go on whatever happens."""
+        begun.set()
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        raise ValueError("too late")
+
+    agent = Asking()
+    try:
+        async with dial(FakeAgent(agent), tools=[stubborn, add]) as call:
+            agent.ask("stubborn")
+            await begun.wait()
+            agent.cancel()
+            agent.ask("add", "c2", a=1, b=2)
+            assert (await agent.answer()).call_id == "c2"
+            async with asyncio.timeout(5):
+                assert await call.hang_up() == protocol.Closed(reason="ended")
+        assert "stubborn goes on although it was cancelled" in caplog.text
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+    finally:
+        release.set()
+    assert len(left) == 1
+    await asyncio.wait(left)
+    assert "stubborn failed after it was cancelled" in caplog.text
+    assert agent.answers.empty()
+
+
+async def test_leaving_stops_the_tools_that_run():
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        """Take for ever."""
+        begun.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    agent = Asking()
+    async with dial(FakeAgent(agent), tools=[slow]):
+        agent.ask("slow")
+        await begun.wait()
+    assert stopped.is_set()
+
+
+async def test_a_repeated_request_runs_once():
+    runs, release = [], asyncio.Event()
+
+    async def count() -> int:
+        """Count the runs."""
+        runs.append(1)
+        await release.wait()
+        return len(runs)
+
+    agent = Asking()
+    async with dial(FakeAgent(agent), tools=[count, add]) as call:
+        agent.ask("count")
+        agent.ask("count")
+        agent.ask("add", "c2", a=1, b=1)
+        assert (await agent.answer()).call_id == "c2"
+        release.set()
+        assert await agent.answer() == protocol.ToolResponse(call_id="c1", output=1)
+        await call.hang_up()
+    assert agent.answers.empty()
+
+
+async def test_an_answer_that_is_too_long_is_told_instead_of_sent():
+    def everything() -> str:
+        """Say everything."""
+        return "x" * protocol.MAX_MESSAGE_BYTES
+
+    def fails() -> str:
+        """Fail with many words."""
+        raise ValueError("y" * protocol.MAX_MESSAGE_BYTES)
+
+    agent = Asking()
+    async with dial(FakeAgent(agent), tools=[everything, fails]):
+        await agent.connected.wait()
+        agent.ask("everything")
+        answer = await agent.answer()
+        assert (answer.is_error, "bytes" in answer.output["error"]) == (True, True)
+        agent.ask("fails")
+        assert (await agent.answer()).output == {"error": "y" * 1000}
 
 
 def test_functions_and_definitions_do_not_mix():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Annotated, Literal
 
@@ -154,6 +155,41 @@ async def test_a_slow_tool_is_given_up_and_a_slow_thread_keeps_its_place():
     async with asyncio.timeout(5):
         while (await table.answer(ask("quick"))).is_error:
             pass
+
+
+async def test_a_coroutine_that_ignores_its_time_limit_keeps_its_place_too(monkeypatch):
+    monkeypatch.setattr("parley_client.tools.CANCEL_GRACE_S", 0.01)
+    release = asyncio.Event()
+
+    @tool(timeout_s=0.05)
+    async def stubborn() -> str:
+        """Go on whatever happens."""
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+        return "late"
+
+    @tool(timeout_s=0.05)
+    async def quick() -> str:
+        """Be quick."""
+        return "done"
+
+    table = ToolTable([stubborn, quick], parallel=1)
+    assert "within 0.05 s" in (await table.answer(ask("stubborn"))).output["error"]
+    assert (await table.answer(ask("quick"))).is_error
+    release.set()
+    async with asyncio.timeout(5):
+        while (await table.answer(ask("quick"))).is_error:
+            pass
+
+
+async def test_a_tool_that_cancels_itself_is_answered_for():
+    async def gives_up() -> None:
+        """Give up."""
+        raise asyncio.CancelledError
+
+    answer = await ToolTable([gives_up]).answer(ask("gives_up"))
+    assert (answer.is_error, answer.output) == (True, {"error": "it has cancelled itself"})
 
 
 async def test_tools_run_side_by_side():
