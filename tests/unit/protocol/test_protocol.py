@@ -27,10 +27,17 @@ FULL = [
         output_sample_rate=8_000,
         vad=protocol.VadOptions(threshold=0.25, min_speech_ms=64, silence_ms=500),
         turn=protocol.TurnOptions(eagerness="patient", threshold=0.6, limit_ms=4_000),
+        barge_in=protocol.BargeInOptions(min_speech_ms=300, min_words=2, pause_playback=False),
+        silence=protocol.SilenceOptions(prompt_after_ms=8_000, prompts=["Hello?"], hang_up_after_ms=0),
+        sampling=protocol.SamplingOptions(temperature=0.0, top_p=0.9, max_tokens=80),
+        greeting="Guten Tag.",
     ),
     protocol.ToolResponse(call_id="c1", output={"euro": [3, None, "drei"]}, is_error=True),
     protocol.Control(action="hangup"),
     protocol.Playback(response_id="r1", played_ms=40),
+    protocol.Text(text="zwei Kaffee"),
+    protocol.Dtmf(digits="12*#"),
+    protocol.Say(text="Moment.", interruptible=False, remember=False),
     protocol.Connected(session_id="s", output_sample_rate=48_000),
     protocol.SpeechStarted(at_ms=5),
     protocol.SpeechStopped(at_ms=5, detected_at_ms=305),
@@ -55,12 +62,18 @@ FULL = [
     protocol.AgentState(state="processing"),
     protocol.ResponseText(turn=1, response_id="r1", text="It's\n"),
     protocol.ToolRequest(turn=1, call_id="c1", name="add", arguments={"a": 1.5}),
+    protocol.ToolCancelled(turn=1, call_id="c1", reason="interrupted"),
+    protocol.ToolRun(turn=1, call_id="c2", name="add", arguments={"a": 1}, is_error=False, duration_ms=3.5),
     protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=22_050, samples=3, text="It's"),
-    protocol.Interrupted(turn=1, response_id="r1", played_ms=40, spoken_text="It's"),
+    protocol.Paused(turn=1, response_id="r1", at_ms=1_200),
+    protocol.Resumed(turn=1, response_id="r1", reason="backchannel", text="mhm"),
+    protocol.Interrupted(turn=1, response_id="r1", played_ms=40, spoken_text="It's", reason="command"),
     protocol.ResponseDone(turn=1, response_id="r1", audio_ms=900),
-    protocol.TurnMetrics(turn=1, asr_final_ms=1.5, prompt_tokens=3, interrupted=True),
+    protocol.TurnMetrics(
+        turn=1, asr_final_ms=1.5, prompt_tokens=3, interrupted=True, speculations=2, speculated=True
+    ),
     protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
-    protocol.Closed(reason="idle"),
+    protocol.Closed(reason="silence"),
 ]
 MESSAGES = get_args(protocol.ClientMessage)
 EVENTS = get_args(protocol.ServerEvent)
@@ -100,6 +113,12 @@ def test_any_text_survives(text, data):
         b'{"type":"control","action":"mute","loud":1}',
         b'{"type":"playback","response_id":"r","played_ms":"x"}',
         b'{"type":"tool_response"}',
+        b'{"type":"text"}',
+        b'{"type":"dtmf","digits":5}',
+        b'{"type":"say","text":"a","loud":true}',
+        b'{"type":"start","barge_in":{"min_words":"many"}}',
+        b'{"type":"start","silence":{"prompts":"Hello?"}}',
+        b'{"type":"start","sampling":{"top_k":5}}',
         b'{"type":"tool_response","call_id":"c","output":' + b"[" * 100_000,
     ],
     ids=lambda raw: raw[:40].decode("latin1"),
@@ -122,6 +141,11 @@ def test_a_message_has_a_size_limit():
 def test_a_client_ignores_what_a_newer_server_adds():
     raw = msgspec.json.encode({"type": "closed", "reason": "ended", "since": 3})
     assert decode_event(raw) == protocol.Closed(reason="ended")
+
+
+def test_an_interruption_of_an_older_server_has_a_reason():
+    raw = b'{"type":"interrupted","turn":1,"response_id":"r","played_ms":0,"spoken_text":""}'
+    assert decode_event(raw).reason == "words"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"type":"start"}', b'{"type":"closed","reason":"bored"}'])
