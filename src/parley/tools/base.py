@@ -37,13 +37,14 @@ class ServerTools(Protocol):
         ...
 
     def timeout_s(self, name: str) -> float | None:
-        """Seconds that a call of this tool may take; None: as long as a client's."""
+        """Seconds after which the caller gives a call of this tool up; None: as long as a client's."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Run a tool with arguments that suit its schema.
 
-        What goes wrong is an outcome too, never an exception. Cancellation ends the call.
+        What goes wrong is an outcome too, never an exception. Cancellation ends the call. It has no
+        deadline of its own: see :meth:`timeout_s`.
         """
         ...
 

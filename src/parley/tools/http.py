@@ -1,0 +1,115 @@
+"""Tools that are HTTP requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import httpx2
+import msgspec
+
+from parley.protocol import Tool
+from parley.tools.base import ToolOutcome
+from parley.tools.settings import HttpToolSettings
+from parley.tools.templates import ArgumentRefusedError, UrlTemplate
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_MAX_REASON = 500
+"""Characters of a refusal's text that the language model gets to see."""
+_HIDDEN = "[hidden]"
+_MIN_SECRET = 4
+
+
+class HttpTool:
+    """Runs one tool; whoever calls it sees to ``timeout_s``.
+
+    Arguments without a place in the URL are sent as a JSON object where the method has a body, else as
+    part of the query.
+
+    Args:
+        settings: what the tool is.
+        headers: of its requests.
+        secrets: what must not be in any answer, because a server may repeat what it was sent.
+        client: sends the requests.
+
+    Raises:
+        ValueError: the URL does not suit the schema.
+    """
+
+    def __init__(
+        self,
+        settings: HttpToolSettings,
+        headers: Mapping[str, str],
+        secrets: Collection[str],
+        client: httpx2.AsyncClient,
+    ) -> None:
+        # Arguments that nobody described would become part of the request.
+        parameters = {"type": "object", "additionalProperties": False, **settings.parameters}
+        self.tool = Tool(name=settings.name, description=settings.description, parameters=parameters)
+        self.timeout_s = settings.timeout_ms / 1000
+        self._settings = settings
+        self._template = UrlTemplate(settings.url, parameters)
+        self._headers = dict(headers)
+        self._secrets = [secret for secret in secrets if len(secret) >= _MIN_SECRET]
+        self._client = client
+
+    async def call(self, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """Run it; cancellation closes the connection, and failures are outcomes."""
+        try:
+            return await self._request(arguments)
+        except ArgumentRefusedError as error:
+            return ToolOutcome.failed(str(error))
+        except _TooLongError:
+            return ToolOutcome.failed(f"the answer is longer than {self._settings.max_bytes} bytes")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            return ToolOutcome.failed(f"the tool cannot be reached ({type(error).__name__})")
+
+    async def _request(self, arguments: Mapping[str, Any]) -> ToolOutcome:
+        method = self._settings.method
+        with_body = method in _WITH_BODY
+        url = self._template.fill(arguments, others_in_query=not with_body)
+        headers = {"Accept": "application/json, text/*;q=0.9", **self._headers}
+        content = None
+        if with_body:
+            body = {name: value for name, value in arguments.items() if name not in self._template.names}
+            content = msgspec.json.encode(body)
+            headers["Content-Type"] = "application/json"
+        request = self._client.build_request(method, url, headers=headers, content=content)
+        response = await self._client.send(request, stream=True)
+        try:
+            return self._read(response, await self._body(response))
+        finally:
+            await response.aclose()
+
+    async def _body(self, response: httpx2.Response) -> bytes:
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise httpx2.DecodingError("the answer is packed, which was not asked for")
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > self._settings.max_bytes:
+                raise _TooLongError
+        return bytes(body)
+
+    def _read(self, response: httpx2.Response, body: bytes) -> ToolOutcome:
+        text = body.decode(errors="replace")
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        status = response.status_code
+        if response.is_success:
+            return ToolOutcome(_value(text))
+        if response.is_redirect:
+            return ToolOutcome.failed(f"HTTP {status}: redirects are not followed")
+        return ToolOutcome({"error": f"HTTP {status}", "answer": text[:_MAX_REASON]}, is_error=True)
+
+
+class _TooLongError(Exception):
+    """The answer is longer than allowed."""
+
+
+def _value(text: str) -> Any:
+    """JSON if it is any, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text

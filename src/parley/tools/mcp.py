@@ -1,0 +1,227 @@
+"""Tools of MCP servers.
+
+The client library is imported with this module, which takes half a second and 40 MB: import it only where
+a server is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, TextIO
+
+import httpx2
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, Implementation, TextContent
+from mcp_types import Tool as McpTool
+
+from parley.protocol import Tool
+from parley.tools.addresses import GuardedTransport, make_client
+from parley.tools.base import ToolOutcome
+from parley.tools.schema import SchemaError, argument_schema
+from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers
+
+_CONNECT_S = 10.0
+_LIST_S = 5.0
+_CHECK_S = 60.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_CLOSE_S = 8.0
+"""A program gets 2 s to end by itself, 2 s after SIGTERM, and 2 s after SIGKILL."""
+_MAX_PAGES = 20
+_MAX_DESCRIPTION = 1_000
+_MAX_BYTES = 1024 * 1024
+_ABOUT_US = Implementation(name="parley", version="1")
+_log = logging.getLogger(__name__)
+# It logs messages that it cannot read, and these may hold what users said; failures are logged here.
+logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+class McpServer:
+    """The connection to one server: made, watched and made again by one task.
+
+    Args:
+        settings: which server it is, and which of its tools are offered.
+        all_settings: the whole file.
+        environment: where headers and programs get their variables from.
+
+    Raises:
+        ModelLoadingError: a variable is not set.
+    """
+
+    def __init__(
+        self, settings: McpServerSettings, all_settings: ToolSettings, environment: Mapping[str, str]
+    ) -> None:
+        where = f"MCP server {settings.name!r}"
+        self._settings = settings
+        self._all = all_settings
+        self._environment = environment
+        self._headers, _ = expand_headers(settings.headers, environment, where)
+        self._client: Client | None = None
+        self._tools: tuple[Tool, ...] = ()
+        self._doubt = asyncio.Event()
+        self._tried = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.names = tuple(f"{settings.prefix}{name}" for name in settings.tools)
+        """Of all its tools, as they are offered."""
+        self.timeout_s = settings.timeout_ms / 1000
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Those that can be called now."""
+        return self._tools
+
+    def start(self) -> None:
+        """Connect, and stay connected until :meth:`close`."""
+        self._task = asyncio.create_task(self._keep_connected(), name=f"MCP server {self._settings.name}")
+
+    async def wait_until_tried(self) -> None:
+        """Return when the first attempt to connect has succeeded or failed."""
+        await self._tried.wait()
+
+    async def close(self) -> None:
+        """Disconnect, and end the program if it is one."""
+        if self._task is None or self._task.done():
+            return
+        # Once: a second time would keep the library from ending the program.
+        self._task.cancel()
+        _, late = await asyncio.wait({self._task}, timeout=_CLOSE_S)
+        if late:
+            _log.error("MCP server %s: the connection did not end within %g s", self._settings.name, _CLOSE_S)
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """Run one of its tools; failures are outcomes."""
+        client = self._client
+        if client is None or all(tool.name != name for tool in self._tools):
+            return ToolOutcome.failed("the tool is out of order at the moment")
+        try:
+            result = await client.call_tool(name.removeprefix(self._settings.prefix), dict(arguments))
+        except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do
+            # Neither message nor trace: they may hold what the user said.
+            _log.warning("MCP server %s: a call failed (%s)", self._settings.name, _kind(error))
+            self._doubt.set()
+            return ToolOutcome.failed("the tool failed")
+        return _outcome(result)
+
+    # --- the connection -------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    async with asyncio.timeout(_CONNECT_S):
+                        client = await stack.enter_async_context(self._connection())
+                        await self._list_tools(client)
+                    self._client = client
+                    self._tried.set()
+                    pause_s = _FIRST_PAUSE_S
+                    await self._watch(client)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                _log.warning(
+                    "MCP server %s: no connection (%s); next attempt in %g s",
+                    self._settings.name,
+                    _kind(error),
+                    pause_s,
+                )
+            finally:
+                self._client = None
+                self._tools = ()
+                self._tried.set()
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _watch(self, client: Client) -> None:
+        """Ask for the list again from time to time, and when a call has failed; raises when there is none."""
+        while True:
+            self._doubt.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await self._doubt.wait()
+            async with asyncio.timeout(_LIST_S):
+                await self._list_tools(client)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Client]:
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            if settings.url:
+                transport = GuardedTransport(self._all.allowed_hosts, self._all.private_hosts, _MAX_BYTES)
+                # Calls have the limits of whoever makes them, and a stream of events may be silent for long.
+                timeout = httpx2.Timeout(_CONNECT_S, read=None)
+                http = await stack.enter_async_context(make_client(transport, self._headers, timeout=timeout))
+                streams = streamable_http_client(
+                    settings.url, http_client=http, max_sse_event_size=_MAX_BYTES
+                )
+            else:
+                program = StdioServerParameters(
+                    command=settings.command[0],
+                    args=settings.command[1:],
+                    env={name: self._environment.get(name, "") for name in settings.environment},
+                )
+                streams = stdio_client(program, errlog=self._error_log(stack))
+            yield await stack.enter_async_context(Client(streams, client_info=_ABOUT_US, cache=None))
+
+    def _error_log(self, stack: AsyncExitStack) -> TextIO:
+        if self._settings.stderr and sys.__stderr__ is not None:
+            return sys.__stderr__
+        return stack.enter_context(open(os.devnull, "w"))  # noqa: PTH123 - it is no path, and is closed
+
+    async def _list_tools(self, client: Client) -> None:
+        wanted = dict.fromkeys(self._settings.tools)
+        found: dict[str, Tool] = {}
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                if tool.name in wanted and tool.name not in found:
+                    found |= self._offer(tool)
+            cursor = page.next_cursor
+            if cursor is None or len(found) == len(wanted):
+                break
+        offered = tuple(found.values())
+        if offered != self._tools or not self._tried.is_set():
+            missing = [name for name in wanted if name not in found]
+            _log.info(
+                "MCP server %s: %d tools%s",
+                self._settings.name,
+                len(offered),
+                f"; it does not have {', '.join(missing)}" if missing else "",
+            )
+        self._tools = offered
+
+    def _offer(self, tool: McpTool) -> dict[str, Tool]:
+        try:
+            argument_schema(tool.input_schema)
+        except SchemaError as error:
+            _log.warning(
+                "MCP server %s: tool %s is left out: %s", self._settings.name, tool.name, str(error)[:300]
+            )
+            return {}
+        description = (tool.description or tool.title or "")[:_MAX_DESCRIPTION]
+        name = f"{self._settings.prefix}{tool.name}"
+        return {tool.name: Tool(name=name, description=description, parameters=tool.input_schema)}
+
+
+def _outcome(result: CallToolResult) -> ToolOutcome:
+    if result.structured_content is not None:
+        return ToolOutcome(result.structured_content, result.is_error)
+    texts = [
+        block.text if isinstance(block, TextContent) else f"[{block.type} left out]"
+        for block in result.content
+    ]
+    return ToolOutcome("\n".join(texts), result.is_error)
+
+
+def _kind(error: BaseException) -> str:
+    """What went wrong, without the words of a message."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return type(error).__name__

@@ -1,0 +1,115 @@
+"""All tools of the server: those of the configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from parley.errors import ModelLoadingError
+from parley.protocol import Tool
+from parley.tools.addresses import GuardedTransport, make_client
+from parley.tools.base import ToolOutcome
+from parley.tools.http import HttpTool
+from parley.tools.settings import McpServerSettings, ToolSettings, expand_headers, read_settings
+
+if TYPE_CHECKING:
+    from parley.tools.mcp import McpServer
+
+_FIRST_CONNECTION_S = 6.0
+_log = logging.getLogger(__name__)
+
+
+class Toolbox:
+    """:class:`parley.tools.base.ServerTools` from a file; made by :func:`open_toolbox`.
+
+    Args:
+        settings: of the file.
+        environment: where headers and programs get their variables from.
+
+    Raises:
+        ModelLoadingError: a tool cannot be what the file says.
+    """
+
+    def __init__(self, settings: ToolSettings, environment: Mapping[str, str]) -> None:
+        self._client = make_client(
+            GuardedTransport(settings.allowed_hosts, settings.private_hosts),
+            # The caller of a tool keeps its limit.
+            timeout=httpx2.Timeout(None),
+        )
+        self._http: dict[str, HttpTool] = {}
+        for entry in settings.http:
+            headers, secrets = expand_headers(entry.headers, environment, f"tool {entry.name!r}")
+            try:
+                self._http[entry.name] = HttpTool(entry, headers, secrets, self._client)
+            except ValueError as error:
+                raise ModelLoadingError(f"tool {entry.name!r}: {error}") from error
+        self._servers = _make_servers(settings.mcp, settings, environment)
+        self._by_name = {name: server for server in self._servers for name in server.names}
+        self._names = frozenset([*self._http, *self._by_name])
+
+    async def open(self) -> None:
+        """Connect to the MCP servers; those that are not there are tried again later."""
+        for server in self._servers:
+            server.start()
+        try:
+            async with asyncio.timeout(_FIRST_CONNECTION_S):
+                for server in self._servers:
+                    await server.wait_until_tried()
+        except TimeoutError:
+            _log.warning("not all MCP servers answered within %g s: the agent starts", _FIRST_CONNECTION_S)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that no tool of a client may have."""
+        return self._names
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Those that can be called now."""
+        own = [tool.tool for tool in self._http.values()]
+        return [*own, *(tool for server in self._servers for tool in server.tools)]
+
+    def timeout_s(self, name: str) -> float | None:
+        """Seconds after which the caller gives a call of this tool up."""
+        runner = self._http.get(name) or self._by_name.get(name)
+        return runner.timeout_s if runner else None
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
+        """Run a tool."""
+        if tool := self._http.get(name):
+            return await tool.call(arguments)
+        if server := self._by_name.get(name):
+            return await server.call(name, arguments)
+        return ToolOutcome.failed(f"there is no tool {name}")
+
+    async def close(self) -> None:
+        """End all connections and programs; safe to call twice."""
+        await asyncio.gather(*(server.close() for server in self._servers))
+        await self._client.aclose()
+
+
+async def open_toolbox(path: Path, environment: Mapping[str, str]) -> Toolbox:
+    """The tools of a file, connected as far as their servers are there.
+
+    Raises:
+        ModelLoadingError: the file cannot be used.
+    """
+    toolbox = Toolbox(read_settings(path), environment)
+    await toolbox.open()
+    _log.info("%d of %d tools of %s can be called", len(toolbox.tools), len(toolbox.names), path.name)
+    return toolbox
+
+
+def _make_servers(
+    entries: Sequence[McpServerSettings], settings: ToolSettings, environment: Mapping[str, str]
+) -> list[McpServer]:
+    if not entries:
+        return []
+    from parley.tools.mcp import McpServer  # noqa: PLC0415 - heavy, and seldom needed
+
+    return [McpServer(entry, settings, environment) for entry in entries]

@@ -1,0 +1,95 @@
+"""An MCP server: ``mcp_program.py FOLDER stdio`` or ``mcp_program.py FOLDER http PORT json|events``.
+
+It writes what happens to it into FOLDER/notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+FOLDER = Path(sys.argv[1])
+server = MCPServer("program", log_level="CRITICAL")
+
+
+def note(text: str) -> None:
+    with (FOLDER / "notes").open("a") as file:
+        file.write(f"{text}\n")
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+async def wait() -> str:
+    """Wait for ever."""
+    note("waiting")
+    try:
+        await asyncio.sleep(1_000)
+    finally:
+        note("stopped")
+    return "never"
+
+
+@server.tool()
+def huge() -> str:
+    """Say a lot."""
+    return "x" * 3_000_000
+
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise ToolError("no such customer")
+
+
+@server.tool()
+def die() -> str:
+    """End the program."""
+    os._exit(3)
+
+
+@server.tool()
+def variable(name: str) -> str:
+    """An environment variable."""
+    return os.environ.get(name, "")
+
+
+@server.tool()
+def header(context: Context, name: str) -> str:
+    """A header of the request."""
+    return context.headers.get(name, "") if context.headers else ""
+
+
+@server.tool()
+def hidden() -> str:
+    """Something that is not for everybody."""
+    note("hidden was called")
+    return "secret"
+
+
+def serve_http(port: int, kind: str) -> None:
+    listening = socket.create_server(("127.0.0.1", port))
+    (FOLDER / "port").write_text(str(listening.getsockname()[1]))
+    app = server.streamable_http_app(json_response=kind == "json")
+    config = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=0)
+    note("serving")
+    asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
+
+
+if __name__ == "__main__":
+    note(f"pid {os.getpid()}")
+    if sys.argv[2] == "stdio":
+        server.run()
+    else:
+        serve_http(int(sys.argv[3]), sys.argv[4])

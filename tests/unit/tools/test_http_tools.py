@@ -1,0 +1,200 @@
+"""Tools that are HTTP requests, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+from local_http import local_http, response
+
+from parley.agent.config import AgentConfig
+from parley.agent.tools import ToolDesk
+from parley.llm.messages import ToolCall
+from parley.protocol import ErrorEvent, ToolRun, encode
+from parley.tools.settings import HttpToolSettings, ToolSettings
+from parley.tools.toolbox import Toolbox
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SECRET = "s3cr3t-value"  # noqa: S105 - of nobody
+
+
+@pytest.fixture
+async def http():
+    async with local_http() as server:
+        yield server
+
+
+@pytest.fixture
+async def toolbox(http):
+    """Makes a toolbox with one tool, ``t``, on the local server."""
+    made = []
+
+    def make(path="/", private=("127.0.0.1",), **settings):
+        entry = HttpToolSettings(name="t", url=http.url(path), **settings)
+        box = Toolbox(ToolSettings(private_hosts=list(private), http=[entry]), {"KEY": SECRET})
+        made.append(box)
+        return box
+
+    yield make
+    for box in made:
+        await box.close()
+        await box.close()
+
+
+async def test_an_answer_in_json_is_the_result(http, toolbox):
+    http.answers.append(response('{"sky": "sunny"}'))
+    outcome = await toolbox("/weather/{city}", parameters=CITY).call("t", {"city": "Rome"})
+    assert (outcome.output, outcome.is_error) == ({"sky": "sunny"}, False)
+    (request,) = http.received
+    assert (request.method, request.target) == ("GET", "/weather/Rome")
+    assert request.headers["host"] == f"127.0.0.1:{http.port}"
+    assert request.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("body", ["plain words", "[1, 2", "[" * 50_000, ""])
+async def test_any_other_answer_is_a_text(http, toolbox, body):
+    http.answers.append(response(body, kind="text/plain"))
+    assert (await toolbox().call("t", {})).output == body
+
+
+async def test_what_has_no_place_in_the_url_goes_into_the_query(http, toolbox):
+    properties = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"type": "string"}}
+    box = toolbox(
+        "/w/{city}?key=fixed&n={days}&u={unit}",
+        parameters={
+            "properties": {**properties, "tags": {"type": "array"}, "dry": {"type": "boolean"}},
+            "required": ["city"],
+        },
+    )
+    await box.call("t", {"city": "A&B?=ü/#", "days": 3, "tags": ["x y"], "dry": True})
+    assert http.received[0].target == (
+        "/w/A%26B%3F%3D%C3%BC%2F%23?key=fixed&n=3&tags=%5B%22x%20y%22%5D&dry=true"
+    )
+
+
+async def test_methods_with_a_body_send_json(http, toolbox):
+    box = toolbox(
+        "/orders/{id}",
+        method="POST",
+        parameters={
+            "properties": {"id": {"type": "integer"}, "note": {"type": "string"}},
+            "required": ["id"],
+        },
+    )
+    await box.call("t", {"id": 7, "note": "grün"})
+    (request,) = http.received
+    assert (request.method, request.target) == ("POST", "/orders/7")
+    assert json.loads(request.body) == {"note": "grün"}
+    assert request.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("city", ["..", "../admin", "a/../b", ".", "", "a/", "..\\admin", " .. "])
+async def test_no_argument_leads_elsewhere(http, toolbox, city):
+    outcome = await toolbox("/w/{city}", parameters=CITY).call("t", {"city": city})
+    assert outcome.is_error
+    assert http.received == []
+
+
+async def test_a_refusal_is_told_with_its_words(http, toolbox):
+    http.answers.append(response("no such city" + "x" * 5_000, status="404 Not Found"))
+    outcome = await toolbox().call("t", {})
+    assert outcome.is_error
+    assert outcome.output["error"] == "HTTP 404"
+    assert outcome.output["answer"].startswith("no such city")
+    assert len(outcome.output["answer"]) == 500
+
+
+async def test_redirects_are_not_followed(http, toolbox):
+    http.answers.append(response(status="302 Found", Location=http.url("/other")))
+    outcome = await toolbox().call("t", {})
+    assert outcome.output == {"error": "HTTP 302: redirects are not followed"}
+    assert len(http.received) == 1
+
+
+@pytest.mark.parametrize("length", [None, 10_000_000])
+async def test_a_huge_answer_is_given_up(http, toolbox, length):
+    http.answers.append(response("x" * 200_000, length=length))
+    outcome = await toolbox(max_bytes=1_000).call("t", {})
+    assert outcome.output == {"error": "the answer is longer than 1000 bytes"}
+
+
+async def test_a_packed_answer_is_not_unpacked(http, toolbox):
+    http.answers.append(response(b"\x1f\x8b", Content_Encoding="gzip"))
+    assert (await toolbox().call("t", {})).is_error
+
+
+async def test_a_server_that_is_not_there_is_an_error(http, toolbox):
+    box = toolbox()
+    http.answers.append(b"nonsense\r\n\r\n")
+    assert (await box.call("t", {})).output == {"error": "the tool cannot be reached (RemoteProtocolError)"}
+    settings = HttpToolSettings(name="t", url="http://127.0.0.1:1/")
+    gone = Toolbox(ToolSettings(private_hosts=["127.0.0.1"], http=[settings]), {})
+    assert (await gone.call("t", {})).output == {"error": "the tool cannot be reached (ConnectError)"}
+    await gone.close()
+
+
+async def test_private_addresses_are_refused(http):
+    # "localhost" is allowed, but nobody said that it may be private.
+    entry = HttpToolSettings(name="t", url=f"http://localhost:{http.port}/")
+    box = Toolbox(ToolSettings(allowed_hosts=["localhost"], http=[entry]), {})
+    outcome = await box.call("t", {})
+    assert outcome.output == {"error": "the tool cannot be reached (AddressRefusedError)"}
+    assert http.received == []
+    await box.close()
+
+
+async def test_cookies_are_not_kept(http, toolbox):
+    http.answers.append(response("{}", Set_Cookie="session=one; Path=/"))
+    box = toolbox()
+    await box.call("t", {})
+    await box.call("t", {})
+    assert "cookie" not in http.received[1].headers
+
+
+async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, caplog):
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("httpcore2").setLevel(logging.INFO)  # as nobody turns it on
+    http.answers.append(response(json.dumps({"you sent": f"Bearer {SECRET}"})))
+    box = toolbox(headers={"Authorization": "Bearer ${KEY}"})
+    events = []
+    desk = ToolDesk([], events.append, AgentConfig(), box)
+    told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    assert http.received[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert json.loads(told) == {"you sent": "Bearer [hidden]"}
+    seen = " ".join([caplog.text, *(encode(event).decode() for event in events)])
+    assert SECRET not in seen
+
+
+async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
+    http.answers.append(None)
+    events = []
+    desk = ToolDesk([], events.append, AgentConfig(), toolbox())
+    task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="t", arguments={})))
+    await http.arrived.wait()
+    desk.drop()
+    task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait([task])
+        await http.hung_up.wait()
+    assert [(type(event), event.is_error) for event in events] == [(ToolRun, True)]
+
+
+async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
+    http.answers.append(None)
+    events = []
+    desk = ToolDesk([], events.append, AgentConfig(), toolbox(timeout_ms=50))
+    told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
+    assert json.loads(told) == {"error": "timeout"}
+    assert [event.code for event in events if isinstance(event, ErrorEvent)] == ["tool_timeout"]
+    async with asyncio.timeout(5):
+        await http.hung_up.wait()
+
+
+async def test_arguments_that_nobody_described_are_invalid(http, toolbox):
+    events = []
+    desk = ToolDesk([], events.append, AgentConfig(), toolbox(parameters=CITY))
+    told = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
+    assert "Additional properties are not allowed" in told
+    assert http.received == []

@@ -1,0 +1,243 @@
+"""Tools of MCP servers: real ones, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from local_http import local_http
+
+from parley.agent.config import AgentConfig
+from parley.agent.tools import ToolDesk
+from parley.llm.messages import ToolCall
+from parley.protocol import ToolRun
+from parley.tools.mcp import McpServer
+from parley.tools.settings import McpServerSettings, ToolSettings
+from parley.tools.toolbox import Toolbox
+
+PROGRAM = Path(__file__).parent / "mcp_program.py"
+ALL = ["add", "wait", "huge", "fail", "die", "variable", "header"]
+KINDS = ["stdio", "json", "events"]
+
+
+class Program:
+    """One MCP server and a toolbox that uses it."""
+
+    def __init__(self, kind: str, folder: Path, port: int = 0) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.port = port
+        self._process = None
+
+    @property
+    def notes(self) -> list[str]:
+        file = self.folder / "notes"
+        return file.read_text().splitlines() if file.exists() else []
+
+    async def start(self) -> None:
+        """Start the HTTP server."""
+        before = self.notes.count("serving")
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, str(PROGRAM), str(self.folder), "http", str(self.port), self.kind
+        )
+        await eventually(lambda: self.notes.count("serving") > before)
+        self.port = int((self.folder / "port").read_text())
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def given_up(self) -> bool:
+        """Whether the call that waits is over. With answers in JSON the library's server never notices."""
+        if self.kind != "json":
+            return "stopped" in self.notes
+        connections = psutil.Process().net_connections("tcp4")
+        return not any(
+            there.raddr and there.raddr.port == self.port and there.status == psutil.CONN_ESTABLISHED
+            for there in connections
+        )
+
+    def settings(self, **changes) -> ToolSettings:
+        there = (
+            {"command": [sys.executable, str(PROGRAM), str(self.folder), "stdio"]}
+            if self.kind == "stdio"
+            else {"url": f"http://127.0.0.1:{self.port}/mcp"}
+        )
+        entry = McpServerSettings(**{"name": "program", "tools": ALL, **there, **changes})
+        return ToolSettings(private_hosts=["127.0.0.1"], mcp=[entry])
+
+
+async def eventually(condition) -> None:
+    """Wait for something that another process does."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - no event comes out of another process
+            await asyncio.sleep(0.02)
+
+
+async def works_again(box) -> None:
+    async with asyncio.timeout(20):
+        while (await box.call("add", {"a": 1, "b": 1})).output != {"result": 2}:
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def opened(settings, environment=None):
+    box = Toolbox(settings, environment or {})
+    await box.open()
+    try:
+        yield box
+    finally:
+        await box.close()
+        others = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+        assert not others, others
+
+
+@pytest.fixture(params=KINDS)
+async def program(request, tmp_path):
+    made = Program(request.param, tmp_path)
+    if made.kind != "stdio":
+        await made.start()
+    yield made
+    await made.stop()
+    for note in made.notes:
+        if note.startswith("pid"):
+            assert not psutil.pid_exists(int(note[4:])), "the program goes on"
+
+
+async def test_allowed_tools_are_offered_and_run(program):
+    async with opened(program.settings(tools=["add", "fail", "missing"], prefix="p_")) as box:
+        assert [tool.name for tool in box.tools] == ["p_add", "p_fail"]
+        assert box.names == {"p_add", "p_fail", "p_missing"}
+        assert box.tools[0].description == "Add two numbers."
+        assert sorted(box.tools[0].parameters["properties"]) == ["a", "b"]
+        outcome = await box.call("p_add", {"a": 2, "b": 3})
+        assert (outcome.output, outcome.is_error) == ({"result": 5}, False)
+        failed = await box.call("p_fail", {})
+        assert failed.is_error
+        assert "no such customer" in failed.output
+        for name in ("p_missing", "p_hidden", "hidden", "add"):
+            assert (await box.call(name, {})).is_error
+    assert "hidden was called" not in program.notes
+
+
+async def test_a_dropped_call_is_cancelled_at_the_server(program):
+    async with opened(program.settings()) as box:
+        events = []
+        desk = ToolDesk([], events.append, AgentConfig(), box)
+        task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="wait", arguments={})))
+        await eventually(lambda: "waiting" in program.notes)
+        desk.drop()
+        task.cancel()
+        await asyncio.wait([task])
+        await eventually(program.given_up)
+        assert [(type(event), event.is_error) for event in events] == [(ToolRun, True)]
+        assert (await box.call("add", {"a": 1, "b": 1})).output == {"result": 2}
+
+
+async def test_a_call_that_hangs_is_given_up_at_its_own_limit(program):
+    async with opened(program.settings(timeout_ms=100)) as box:
+        desk = ToolDesk([], lambda event: None, AgentConfig(), box)
+        told = await desk.call(1, ToolCall(id="c", name="wait", arguments={}))
+        assert json.loads(told) == {"error": "timeout"}
+        await eventually(program.given_up)
+
+
+async def test_a_server_that_ends_is_connected_to_again(program, monkeypatch):
+    monkeypatch.setattr("parley.tools.mcp._FIRST_PAUSE_S", 0.05)
+    async with opened(program.settings()) as box:
+        assert (await box.call("die", {})).is_error
+        if program.kind != "stdio":
+            await program.stop()
+            await eventually(lambda: not box.tools)
+            assert (await box.call("add", {"a": 1, "b": 1})).output == {
+                "error": "the tool is out of order at the moment"
+            }
+            await program.start()
+        await eventually(lambda: len(box.tools) == len(ALL) and box._servers[0]._client is not None)
+
+        await works_again(box)
+
+
+async def test_a_huge_answer_is_cut_or_given_up(program):
+    async with opened(program.settings()) as box:
+        desk = ToolDesk([], lambda event: None, AgentConfig(), box)
+        told = await desk.call(1, ToolCall(id="c", name="huge", arguments={}))
+        assert len(told) < 5_000
+        await works_again(box)
+
+
+async def test_a_server_that_is_not_there_keeps_nobody_waiting(tmp_path, caplog):
+    program = Program("json", tmp_path, port=1)
+    async with opened(program.settings()) as box:
+        assert list(box.tools) == []
+        assert (await box.call("add", {})).output == {"error": "the tool is out of order at the moment"}
+    assert "MCP server program: no connection (ConnectError)" in caplog.text
+
+
+async def test_a_program_that_is_not_there_keeps_nobody_waiting(tmp_path, caplog):
+    settings = Program("stdio", tmp_path).settings(command=[str(tmp_path / "none")])
+    async with opened(settings) as box:
+        assert list(box.tools) == []
+    assert "no connection (FileNotFoundError)" in caplog.text
+
+
+async def test_a_server_that_hangs_keeps_the_agent_waiting_only_so_long(monkeypatch, caplog):
+    monkeypatch.setattr("parley.tools.toolbox._FIRST_CONNECTION_S", 0.2)
+    async with local_http() as http:
+        http.answers += [None, None, None]
+        entry = McpServerSettings(name="hangs", tools=["add"], url=http.url("/mcp"))
+        async with opened(ToolSettings(private_hosts=["127.0.0.1"], mcp=[entry])) as box:
+            assert list(box.tools) == []
+        async with asyncio.timeout(5):
+            await http.hung_up.wait()
+    assert "not all MCP servers answered" in caplog.text
+
+
+async def test_addresses_are_checked_for_mcp_servers_too(tmp_path, caplog):
+    entry = McpServerSettings(name="inside", tools=["add"], url="https://localhost:1/mcp")
+    async with opened(ToolSettings(allowed_hosts=["localhost"], mcp=[entry])) as box:
+        assert list(box.tools) == []
+    assert "no connection (AddressRefusedError)" in caplog.text
+
+
+async def test_programs_get_only_the_variables_they_are_given(tmp_path):
+    os.environ["PARLEY_TEST_OTHER"] = "not for programs"
+    try:
+        settings = Program("stdio", tmp_path).settings(environment=["TOKEN"])
+        async with opened(settings, {"TOKEN": "abc"}) as box:
+            assert (await box.call("variable", {"name": "TOKEN"})).output == {"result": "abc"}
+            assert (await box.call("variable", {"name": "PARLEY_TEST_OTHER"})).output == {"result": ""}
+    finally:
+        del os.environ["PARLEY_TEST_OTHER"]
+
+
+async def test_headers_are_sent_and_not_logged(tmp_path, caplog):
+    caplog.set_level(1)
+    program = Program("json", tmp_path)
+    await program.start()
+    try:
+        settings = program.settings(headers={"X-Key": "${TOKEN}"})
+        async with opened(settings, {"TOKEN": "s3cr3t-value"}) as box:
+            outcome = await box.call("header", {"name": "x-key"})
+            assert outcome.output == {"result": "s3cr3t-value"}
+    finally:
+        await program.stop()
+    assert "s3cr3t-value" not in "".join(
+        record.getMessage() for record in caplog.records if not record.name.startswith("httpcore2")
+    )
+
+
+async def test_closing_during_the_first_attempt_leaves_nothing(tmp_path):
+    program = Program("stdio", tmp_path)
+    server = McpServer(program.settings().mcp[0], program.settings(), {})
+    server.start()
+    await eventually(lambda: program.notes)
+    await server.close()
+    assert not psutil.pid_exists(int(program.notes[0][4:]))
