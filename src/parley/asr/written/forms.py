@@ -1,0 +1,45 @@
+"""Which rules a language has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from parley.asr.written.english.addresses import write_addresses
+from parley.asr.written.english.digits import write_digits
+from parley.asr.written.english.spelling import write_spelling
+
+
+class WrittenForm(Protocol):
+    """Rewrites what a recogniser wrote; never fails, and does nothing to what it has written itself."""
+
+    def __call__(self, text: str) -> str:
+        """The text as a person would write it; the same string if there is nothing to do."""
+        ...
+
+
+# Addresses first: they have digits and spelled letters of their own.
+_RULES: dict[str, Sequence[Callable[[str], str]]] = {
+    "en": (write_addresses, write_spelling, write_digits),
+}
+
+
+def written_form(language: str) -> WrittenForm:
+    """The rules of a language; those of a language without any return every text as it is.
+
+    Args:
+        language: primary language ("en").
+    """
+    rules = _RULES.get(language, ())
+
+    def write(text: str) -> str:
+        # What one rule has written may complete what another looks for. Each change makes one token of
+        # several, so that this comes to an end.
+        while True:
+            before = text
+            for rule in rules:
+                text = rule(text)
+            if text == before:
+                return text
+
+    return write
