@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench bench-asr bench-tts lock clean fetch export convert test-parity
+.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -67,6 +67,9 @@ eval: setup ## Measure the tiny models: word error rate, decoding and exact turn
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
+
+simulate: setup ## Let simulated callers talk to the server and judge it (ARGS="--help")
+	@$(PY) perf/simulate.py $(ARGS)
 
 fetch: setup ## Download weights (MODEL=NAME; without: list what there is)
 	@scripts/fetch_models $(MODEL) $(ARGS)

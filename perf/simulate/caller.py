@@ -1,0 +1,223 @@
+"""A caller: performs the exchanges of a scenario, in real time, and writes everything down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley import protocol
+from parley.errors import ParleyError
+from parley_client.call import Call
+from parley_client.errors import CallEndedError
+from parley_client.events import AgentAudio, CallEvent
+from parley_client.playback import PlaybackMarks
+from simulate.activity import Activity
+from simulate.echo import EchoPath
+from simulate.log import Act, CallLog, Halt, Sound
+from simulate.loudspeaker import Loudspeaker
+from simulate.microphone import Microphone, Mixer
+from simulate.rendering import Studio, background_gain
+from simulate.scenario import Background, Exchange, Scenario
+
+_POLL_S = 0.01
+_NO_ANSWER_S = 6.0
+"""Longest wait for the answer to a turn to begin to be complete, beyond what its tools take."""
+_UNANSWERED_S = 1.5
+"""So long after something that needs no answer the caller waits for one all the same."""
+_SETTLED_S = 0.35
+_CUE_S = 15.0
+_LONGEST_S = 40.0
+
+
+class Caller:
+    """One call.
+
+    Args:
+        call: open; hung up by its owner.
+        scenario: what is to be done.
+        studio: has its sounds.
+        seed: of the room's noise.
+    """
+
+    def __init__(self, call: Call, scenario: Scenario, studio: Studio, seed: int = 0) -> None:
+        self._call = call
+        self._scenario = scenario
+        self._studio = studio
+        self._log = CallLog(scenario)
+        self._mixer = Mixer(seed)
+        self._microphone = Microphone(self._mixer, call.send_audio, before=self._advance)
+        echo = scenario.caller.echo
+        self._loudspeaker = Loudspeaker(None if echo is None else EchoPath(echo, self._mixer).heard)
+        self._activity = Activity()
+        self._marks = PlaybackMarks(call, self._loudspeaker.played_ms)
+        self._tools_s = sum(script.delay_ms for script in scenario.tools) / 1000
+
+    async def run(self) -> CallLog:
+        """Perform all exchanges, wait for the last answer, and say what happened.
+
+        A call that breaks ends the log with its failure.
+        """
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers += [
+                    group.create_task(self._microphone.run(), name="microphone"),
+                    group.create_task(self._listen(), name="listener"),
+                    group.create_task(self._play(), name="loudspeaker"),
+                ]
+                await self._perform_all()
+                for helper in helpers:
+                    helper.cancel()
+        except* ParleyError as failures:
+            self._log.failure = "; ".join(str(error) for error in failures.exceptions)
+        self._log.ledger, self._log.late = self._loudspeaker.ledger, self._loudspeaker.late
+        self._log.microphone_late_ms = 1000 * self._microphone.worst_late_s
+        self._log.ended_s = self._now()
+        return self._log
+
+    # --- what the caller does -------------------------------------------------------------
+
+    async def _perform_all(self) -> None:
+        self._set_background(self._scenario.caller.background)
+        before: Act | None = None
+        for exchange in self._scenario.exchanges:
+            problem = await self._await_cue(exchange, before)
+            if problem:
+                now = self._now()
+                self._log.acts.append(Act(exchange, now, now, problem=problem, staged=False))
+                continue
+            before = await self._perform(exchange)
+        if before is not None:
+            await self._until_settled(before, _SETTLED_S)
+
+    async def _await_cue(self, exchange: Exchange, before: Act | None) -> str:
+        """Wait until the exchange is to begin; the reason if that moment never comes."""
+        wait_s = exchange.cue.ms / 1000
+        if exchange.cue.after == "agent":
+            return await self._await_answer(exchange.cue.ms)
+        if exchange.cue.after == "caller":
+            await self._sleep_until((before.ended_s if before else 0.0) + wait_s)
+            return ""
+        await self._until_settled(before, max(wait_s, _SETTLED_S))
+        return ""
+
+    async def _await_answer(self, heard_ms: float) -> str:
+        """Wait until so much of the answer was heard."""
+        turn = next((act for act in reversed(self._log.acts) if act.exchange.is_turn), None)
+        since = turn.began_s if turn else 0.0
+
+        def reached() -> bool:
+            playing = self._loudspeaker.playing(self._now())
+            begun = playing is not None and self._activity.response_began(playing) >= since
+            return begun and self._loudspeaker.played_ms(playing or "") >= heard_ms
+
+        def over() -> bool:
+            return reached() or (self._activity.answered_since(since) and not self._busy())
+
+        if not await self._until(over, _CUE_S):
+            return "no answer to speak over"
+        return "" if reached() else "the answer was over before"
+
+    async def _perform(self, exchange: Exchange) -> Act:
+        if exchange.background is not None:
+            self._set_background(exchange.background)
+        now = self._now()
+        over = self._loudspeaker.playing(now) or ""
+        act = Act(exchange, now, now, over=over, over_ms=self._loudspeaker.played_ms(over))
+        self._log.acts.append(act)
+        clip = self._studio.clip(exchange, self._scenario.caller)
+        if clip is not None:
+            placed = self._mixer.place(clip)
+            act.began_s, act.ended_s, act.pauses = placed.began_s, placed.ended_s, placed.pauses
+            await self._sleep_until(placed.ended_s)
+        elif exchange.kind == "quiet":
+            act.ended_s = now + exchange.quiet_ms / 1000
+            await self._sleep_until(act.ended_s)
+        elif exchange.kind == "text":
+            self._call.send_text(exchange.content)
+        else:
+            self._call.send_dtmf(exchange.content)
+        return act
+
+    async def _until_settled(self, act: Act | None, quiet_s: float) -> None:
+        """Wait until nothing has happened for ``quiet_s``, and the act was answered if it is to be."""
+
+        def settled() -> bool:
+            now = self._now()
+            if self._busy():
+                self._activity.busy_at(now)
+                return False
+            if act is None:
+                return self._activity.idle_s(now) >= quiet_s
+            patience = _NO_ANSWER_S + self._tools_s if act.exchange.answered is True else _UNANSWERED_S
+            answered = act.exchange.answered is True and self._activity.answered_since(act.ended_s)
+            return self._activity.idle_s(now) >= quiet_s and (answered or now - act.ended_s >= patience)
+
+        if not await self._until(settled, _LONGEST_S + self._tools_s) and act is not None:
+            act.problem = "the agent was never done with it"
+
+    def _busy(self) -> bool:
+        return self._activity.busy or self._loudspeaker.queued_ms(self._now()) > 0
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        limit = self._now() + timeout_s
+        while not condition():
+            if self._now() >= limit:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    async def _sleep_until(self, at: float) -> None:
+        await asyncio.sleep(max(0.0, at - self._now()))
+
+    def _set_background(self, background: Background | None) -> None:
+        loop: NDArray[np.float64] | None = None
+        if background is not None:
+            gain = background_gain(background.snr_db, self._scenario.caller)
+            loop = self._studio.loop(background.sound) * gain
+        self._mixer.set_background(loop)
+
+    # --- what the caller hears ------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            self._note(event, self._now())
+        reason = self._call.closed.reason if self._call.closed else "unknown"
+        raise CallEndedError(f"the server ended the call ({reason})")
+
+    def _note(self, event: CallEvent, now: float) -> None:
+        speaker = self._loudspeaker
+        if isinstance(event, AgentAudio):
+            sound = Sound(event.turn, event.response_id, event.offset_ms, event.duration_ms, event.text)
+            self._log.events.append((now, sound))
+            self._activity.note(sound, now)
+            speaker.push(event, now)
+            return
+        self._log.events.append((now, event))
+        self._activity.note(event, now)
+        if isinstance(event, protocol.Paused | protocol.Interrupted):
+            sounding = not speaker.halted and speaker.playing(now) == event.response_id
+            self._log.halts.append(Halt(now, event.response_id, speaker.queued_ms(now), sounding))
+        if isinstance(event, protocol.Paused):
+            speaker.pause(event.response_id, now)
+            self._marks.update(None, now)
+        elif isinstance(event, protocol.Resumed):
+            speaker.resume(event.response_id, now)
+        elif isinstance(event, protocol.Interrupted):
+            speaker.interrupt(event.response_id, now)
+
+    async def _play(self) -> None:
+        """Let the loudspeaker's time pass, and tell the server what has been heard."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            now = self._now()
+            self._marks.update(self._loudspeaker.playing(now), now)
+
+    def _advance(self) -> None:
+        self._loudspeaker.advance(self._now())
+
+    def _now(self) -> float:
+        return self._microphone.now()

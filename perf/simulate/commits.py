@@ -1,0 +1,186 @@
+"""What the agent took for turns of the caller, and what it did about each, from a call's log."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from parley import protocol
+from simulate.log import Act, CallLog, Sound
+
+_EARLY_S = 0.2
+"""The agent may place speech so much before its first loud sample."""
+_LATE_S = 1.5
+"""Speech that it places later than this after an act is none of the caller's."""
+
+
+@dataclass
+class Commit:
+    """The agent took what it had heard for a whole turn of the caller."""
+
+    at_s: float
+    act: Act | None
+    """What it had heard; None: nothing that the caller did."""
+    heard_until_s: float | None
+    """Where the speech ended that it heard last; None: it was no speech."""
+    detected_s: float | None
+    """When the silence after it was noticed."""
+    text: str
+
+
+@dataclass
+class Answer:
+    """A turn of the agent."""
+
+    turn: int
+    began_s: float
+    """When its first event came."""
+    commit: Commit | None
+    """What it answers; None: it speaks by itself."""
+    response_id: str = ""
+    text: str = ""
+    sounds: list[tuple[float, Sound]] = field(default_factory=list)
+    tools: list[tuple[float, protocol.ToolRequest]] = field(default_factory=list)
+    interruption: tuple[float, protocol.Interrupted] | None = None
+    pauses: list[tuple[float, float | None]] = field(default_factory=list)
+    """From ``paused`` to ``resumed``; None: it ended otherwise."""
+    done: protocol.ResponseDone | None = None
+    metrics: protocol.TurnMetrics | None = None
+
+    @property
+    def act(self) -> Act | None:
+        """What it answers."""
+        return self.commit.act if self.commit else None
+
+    @property
+    def first_sound_s(self) -> float | None:
+        """When its first audio came."""
+        return next((at for at, sound in self.sounds if sound.length_ms > 0), None)
+
+
+@dataclass
+class Reading:
+    """A call as it was understood."""
+
+    log: CallLog
+    commits: list[Commit]
+    answers: list[Answer]
+
+    def commits_of(self, act: Act) -> list[Commit]:
+        """All that the agent took for (the end of) this turn."""
+        return [commit for commit in self.commits if commit.act is act]
+
+    def answers_to(self, act: Act) -> list[Answer]:
+        """All answers to it."""
+        return [answer for answer in self.answers if answer.act is act]
+
+
+def read(log: CallLog) -> Reading:
+    """Find the commits and answers of a call."""
+    reader = _Reader(log)
+    for at, event in log.events:
+        reader.note(at, event)
+    return Reading(log, reader.commits, list(reader.answers.values()))
+
+
+class _Reader:
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
+        # Where pauses are judged, the server says when a turn is committed; where they are not, every
+        # final text with words is one, which shows when the agent begins to think or speak.
+        self._judged = any(isinstance(event, protocol.TurnDecision) for _, event in log.events)
+        self._typed = deque(act for act in log.acts if act.staged and act.exchange.kind in ("text", "dtmf"))
+        self._stops: deque[protocol.SpeechStopped] = deque(maxlen=64)
+        self._stop: protocol.SpeechStopped | None = None  # of the last final text
+        self._texts: list[str] = []
+        self._final_s: float | None = None
+        self._open: Commit | None = None  # not answered yet
+        self.commits: list[Commit] = []
+        self.answers: dict[int, Answer] = {}
+
+    def note(self, at: float, event: object) -> None:
+        match event:
+            case protocol.SpeechStopped():
+                self._stops.append(event)
+            case protocol.Transcript(is_final=True):
+                self._stop = self._stops.popleft() if self._stops else self._stop
+                if event.text:
+                    self._texts.append(event.text)
+                    self._final_s = at
+            case protocol.TurnDecision(decision="commit"):
+                if event.text:
+                    self._commit(at, event.text)
+            case protocol.AgentState(state="processing") if not self._judged:
+                self._commit_final()
+            case _ if isinstance(getattr(event, "turn", None), int):
+                self._note_answer(at, event)
+            case _:
+                pass
+
+    def _commit_final(self) -> None:
+        if self._final_s is not None and self._texts:
+            self._commit(self._final_s, " ".join(self._texts))
+
+    def _commit(self, at: float, text: str) -> None:
+        stop = self._stop
+        until = None if stop is None else stop.at_ms / 1000
+        act = self._spoken_at(until)
+        detected = None if stop is None else stop.detected_at_ms / 1000
+        if self._typed and self._typed[0].began_s <= at and text.casefold() == self._typed[0].exchange.words:
+            act, until, detected = self._typed.popleft(), None, None
+        self._open = Commit(at, act, until, detected, text)
+        self.commits.append(self._open)
+        self._texts, self._final_s = [], None
+
+    def _spoken_at(self, until: float | None) -> Act | None:
+        """What the caller did that ended, or paused, at ``until``."""
+        if until is None:
+            return None
+        audible = [
+            act
+            for act in self._log.acts
+            if act.staged and act.exchange.kind not in ("text", "dtmf", "quiet")
+            if act.began_s - _EARLY_S <= until
+        ]
+        last = max(audible, key=lambda act: act.began_s, default=None)
+        return last if last is not None and until <= last.ended_s + _LATE_S else None
+
+    def _note_answer(self, at: float, event: object) -> None:
+        turn: int = event.turn  # type: ignore[attr-defined]
+        if turn not in self.answers:
+            if not self._judged:
+                self._commit_final()
+            self._take_typed(at)
+            self.answers[turn] = Answer(turn, at, self._open)
+            self._open = None
+        self._add(self.answers[turn], at, event)
+
+    @staticmethod
+    def _add(answer: Answer, at: float, event: object) -> None:
+        answer.response_id = getattr(event, "response_id", answer.response_id)
+        match event:
+            case Sound():
+                answer.sounds.append((at, event))
+            case protocol.ResponseText():
+                answer.text += event.text
+            case protocol.ToolRequest():
+                answer.tools.append((at, event))
+            case protocol.Interrupted():
+                answer.interruption = (at, event)
+            case protocol.Paused():
+                answer.pauses.append((at, None))
+            case protocol.Resumed() if answer.pauses:
+                answer.pauses[-1] = (answer.pauses[-1][0], at)
+            case protocol.ResponseDone():
+                answer.done = event
+            case protocol.TurnMetrics():
+                answer.metrics = event
+            case _:
+                pass
+
+    def _take_typed(self, at: float) -> None:
+        """An answer that no speech explains is one to what was typed, if anything was."""
+        if self._open is None and self._typed and self._typed[0].began_s <= at:
+            act = self._typed.popleft()
+            self._open = Commit(act.began_s, act, None, None, act.exchange.words)
+            self.commits.append(self._open)

@@ -1,0 +1,5 @@
+"""What can be wrong before a conversation begins."""
+
+
+class ScenarioError(ValueError):
+    """A scenario is missing, not valid, or asks for something that is not there."""

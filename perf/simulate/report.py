@@ -1,0 +1,131 @@
+"""The table, and the same figures for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from simulate.scores import Scores, Share, p50_p95
+
+_CASES = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure."""
+
+    name: str
+    value: Callable[[Scores], Share | list[float] | str]
+    goal: str = ""
+    limits: tuple[float | None, ...] = ()
+    """What must not be exceeded: of a share (0-1), or of p50 and p95; None: no matter."""
+
+
+ROWS = (
+    Row("false cut-offs, turns with a pause inside", lambda s: s.paused_cut_off, "≤ 5 %", (0.05,)),
+    Row("false cut-offs, all spoken turns", lambda s: s.cut_off, "≤ 5 %", (0.05,)),
+    Row("… in which the agent was heard", lambda s: s.cut_off_aloud),
+    Row("missed turns", lambda s: s.missed),
+    Row("answers that nobody wanted", lambda s: s.uncalled),
+    Row("end of speech to first audio", lambda s: s.latency, "< 450 / < 700", (450.0, 700.0)),
+    Row("detection of silence to first audio", lambda s: s.latency_from_detection),
+    Row("wrongful interruptions", lambda s: s.wrongful, "< 2 %", (0.02,)),
+    Row("… pauses by what was none", lambda s: s.halted),
+    Row("… length of such a pause", lambda s: s.halt_ms),
+    Row("missed interruptions", lambda s: s.missed_interruptions),
+    Row("barge-in: onset to last audio received", lambda s: s.stop_sent, "p95 < 100", (None, 100.0)),
+    Row("barge-in: onset to silence", lambda s: s.stop_heard),
+    Row("… queued by the client then", lambda s: s.stop_queued),
+    Row("history not what was played", lambda s: s.history, "none", (0.0,)),
+    Row("audio after an interruption", lambda s: str(s.late_audio)),
+    Row("words misunderstood", lambda s: _of(s.words_wrong, s.words)),
+    Row("turns without their key words", lambda s: s.keywords),
+    Row("tool calls not as expected", lambda s: s.tools),
+    Row("answers not as expected", lambda s: s.answers),
+    Row("speculations used", lambda s: _of(s.speculated, s.speculations)),
+    Row("microphone behind its time, at most", lambda s: f"{max(s.microphone_late, default=0.0):.0f}"),
+)
+
+
+def print_table(console: Console, columns: Sequence[tuple[str, Scores]]) -> None:
+    """One column for each run."""
+    exchanges = ", ".join(str(scores.exchanges) for _, scores in columns)
+    calls = ", ".join(str(scores.calls) for _, scores in columns)
+    table = Table(
+        title=f"{exchanges} exchanges in {calls} calls; times p50 / p95 in ms", title_justify="left"
+    )
+    table.add_column("")
+    for name, _ in columns:
+        table.add_column(name, justify="right")
+    table.add_column("goal", justify="right")
+    for row in ROWS:
+        table.add_row(row.name, *(_cell(row, scores) for _, scores in columns), row.goal)
+    console.print(table)
+
+
+def print_cases(console: Console, scores: Scores, *, all_of_them: bool) -> None:
+    """What counted against the agent, and what could not be tried."""
+    groups: dict[str, list[str]] = {
+        "broken": scores.broken,
+        "not performed, or not done with": scores.not_staged,
+        **{row.name: value.cases for row in ROWS if isinstance(value := row.value(scores), Share)},
+    }
+    # What counts with pauses inside stands in all turns again; that it paused is no fault.
+    for redundant in (ROWS[0].name, ROWS[2].name, ROWS[8].name):
+        groups.pop(redundant)
+    for name, cases in groups.items():
+        if not cases:
+            continue
+        console.print(f"[bold]{name}[/]")
+        for case in cases if all_of_them else cases[:_CASES]:
+            console.print(f"  {case}", markup=False, highlight=False)
+        if len(cases) > _CASES and not all_of_them:
+            console.print(f"  … {len(cases) - _CASES} more (--all-cases)")
+
+
+def summary(scores: Scores) -> dict[str, Any]:
+    """For JSON."""
+    figures: dict[str, Any] = {
+        "calls": scores.calls,
+        "exchanges": scores.exchanges,
+        "broken": scores.broken,
+        "not_staged": scores.not_staged,
+    }
+    for row in ROWS:
+        value = row.value(scores)
+        if isinstance(value, Share):
+            figures[row.name] = {"count": value.count, "of": value.of, "cases": value.cases}
+        elif isinstance(value, str):
+            figures[row.name] = value
+        else:
+            percentiles = p50_p95(value)
+            figures[row.name] = {
+                "count": len(value),
+                "p50": percentiles and percentiles[0],
+                "p95": percentiles and percentiles[1],
+                "values": [round(one, 1) for one in value],
+            }
+    return figures
+
+
+def _cell(row: Row, scores: Scores) -> str:
+    value = row.value(scores)
+    if isinstance(value, str):
+        return value
+    figures: tuple[float | None, ...]
+    if isinstance(value, Share):
+        text, figures = _of(value.count, value.of), (value.share,)
+    else:
+        figures = p50_p95(value) or ()
+        text = " / ".join(f"{figure:.0f}" for figure in figures)
+    pairs = zip(figures, row.limits, strict=False)
+    bad = any(figure is not None and limit is not None and figure > limit for figure, limit in pairs)
+    return f"[red]{text}[/]" if bad else text
+
+
+def _of(count: int, of: int) -> str:
+    return f"{count} of {of} ({100 * count / of:.1f} %)" if of else ""

@@ -1,0 +1,269 @@
+"""The scores of calls. docs/simulator.md defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from parley_client.turns import percentile
+from simulate import history
+from simulate.commits import Answer, Reading, read
+from simulate.log import Act, CallLog
+from simulate.matching import call_matches, word_errors
+
+_WORTH_STOPPING_MS = 500.0
+"""An answer that has less left when somebody speaks over it may as well end."""
+_SLACK_S = 0.1
+_AFTERMATH_S = 5.0
+
+
+@dataclass
+class Share:
+    """How many of how many, and which."""
+
+    of: int = 0
+    cases: list[str] = field(default_factory=list)
+    """One line for each."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.cases)
+
+    @property
+    def share(self) -> float | None:
+        """0-1; None: of none."""
+        return self.count / self.of if self.of else None
+
+    def note(self, case: str = "") -> None:
+        """One more; ``case``: it counts, and why."""
+        self.of += 1
+        if case:
+            self.cases.append(case)
+
+
+@dataclass
+class Scores:
+    """What all calls together scored. Times are milliseconds."""
+
+    exchanges: int = 0
+    calls: int = 0
+    not_staged: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    paused_cut_off: Share = field(default_factory=Share)
+    cut_off: Share = field(default_factory=Share)
+    cut_off_aloud: Share = field(default_factory=Share)
+    missed: Share = field(default_factory=Share)
+    uncalled: Share = field(default_factory=Share)
+    latency: list[float] = field(default_factory=list)
+    latency_from_detection: list[float] = field(default_factory=list)
+    wrongful: Share = field(default_factory=Share)
+    halted: Share = field(default_factory=Share)
+    halt_ms: list[float] = field(default_factory=list)
+    missed_interruptions: Share = field(default_factory=Share)
+    stop_sent: list[float] = field(default_factory=list)
+    stop_heard: list[float] = field(default_factory=list)
+    stop_queued: list[float] = field(default_factory=list)
+    history: Share = field(default_factory=Share)
+    late_audio: int = 0
+    words: int = 0
+    words_wrong: int = 0
+    keywords: Share = field(default_factory=Share)
+    tools: Share = field(default_factory=Share)
+    answers: Share = field(default_factory=Share)
+    speculations: int = 0
+    speculated: int = 0
+    agent_turns: int = 0
+    microphone_late: list[float] = field(default_factory=list)
+
+
+def score(logs: Iterable[CallLog]) -> Scores:
+    """Score calls."""
+    scores = Scores()
+    for log in logs:
+        _score_call(scores, read(log))
+    return scores
+
+
+def p50_p95(values: list[float]) -> tuple[float, float] | None:
+    """Both percentiles; None: no values."""
+    low, high = percentile(values, 0.5), percentile(values, 0.95)
+    return None if low is None or high is None else (low, high)
+
+
+def _score_call(scores: Scores, reading: Reading) -> None:
+    log = reading.log
+    scores.calls += 1
+    scores.late_audio += len(log.late)
+    scores.microphone_late.append(log.microphone_late_ms)
+    if log.failure:
+        scores.broken.append(f"{log.scenario.name}: {log.failure}")
+    for act in log.acts:
+        scores.exchanges += 1
+        if act.problem:
+            scores.not_staged.append(f"{_name(log, act)}: {act.problem}")
+        if act.staged:
+            _score_act(scores, reading, act)
+    for answer in reading.answers:
+        _score_answer(scores, reading, answer)
+    for turn, problem in history.check(reading).items():
+        scores.history.note(f"{log.scenario.name}, turn {turn}: {problem}" if problem else "")
+
+
+def _score_act(scores: Scores, reading: Reading, act: Act) -> None:
+    exchange, name = act.exchange, _name(reading.log, act)
+    if exchange.is_spoken:
+        early = cut_off(reading, act)
+        aloud = early and _heard_before_end(reading, act)
+        scores.cut_off.note(f"{name}: {early}" if early else "")
+        scores.cut_off_aloud.note(f"{name}: {early}" if aloud else "")
+        if exchange.pauses:
+            scores.paused_cut_off.note(f"{name}: {early}" if early else "")
+        if not early:
+            _score_latency(scores, reading, act)
+        _score_words(scores, reading, act)
+    answers = reading.answers_to(act)
+    heard = any(answer.first_sound_s is not None for answer in answers)
+    if exchange.answered is True:
+        scores.missed.note("" if heard else f"{name}: {_why_missed(reading, act)}")
+        _score_meaning(scores, reading, act)
+    elif exchange.answered is False:
+        scores.uncalled.note(f"{name}: {answers[0].text!r}" if heard else "")
+    if act.over or exchange.interrupts:
+        _score_interruption(scores, reading, act)
+
+
+def cut_off(reading: Reading, act: Act) -> str:
+    """What was taken for the whole turn before the caller had finished; empty: nothing."""
+    for commit in reading.commits_of(act):
+        early = commit.heard_until_s is not None and commit.heard_until_s < act.ended_s - _SLACK_S
+        if early and commit.at_s < act.ended_s:
+            return f"{commit.text!r} was taken for the whole turn"
+    return ""
+
+
+def _heard_before_end(reading: Reading, act: Act) -> bool:
+    firsts = [answer.first_sound_s for answer in reading.answers_to(act)]
+    return any(first is not None and first < act.ended_s for first in firsts)
+
+
+def _score_latency(scores: Scores, reading: Reading, act: Act) -> None:
+    if any(script.delay_ms for script in reading.log.scenario.tools):
+        return
+    for answer in reading.answers_to(act):
+        first = answer.first_sound_s
+        if first is None or answer.commit is None:
+            continue
+        scores.latency.append(1000 * (first - act.ended_s))
+        if answer.commit.detected_s is not None:
+            scores.latency_from_detection.append(1000 * (first - answer.commit.detected_s))
+        return
+
+
+def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
+    if not act.exchange.words or act.exchange.answered is not True:
+        return
+    wrong, count = word_errors(act.exchange.words, _heard_text(reading, act))
+    scores.words += count
+    scores.words_wrong += wrong
+
+
+def _heard_text(reading: Reading, act: Act) -> str:
+    return " ".join(commit.text for commit in reading.commits_of(act))
+
+
+def _why_missed(reading: Reading, act: Act) -> str:
+    text = _heard_text(reading, act)
+    return f"heard {text!r}, said nothing" if text else "not heard"
+
+
+def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
+    exchange, name = act.exchange, _name(reading.log, act)
+    text = _heard_text(reading, act)
+    if exchange.heard:
+        heard = history.words(text)
+        lost = [word for word in exchange.heard if word not in heard]
+        scores.keywords.note(f"{name}: {', '.join(lost)} not in {text!r}" if lost else "")
+    calls = [request for answer in reading.answers_to(act) for _, request in answer.tools]
+    right = len(calls) == len(exchange.tools) and all(map(call_matches, exchange.tools, calls))
+    made = ", ".join(f"{call.name}({call.arguments})" for call in calls) or "none"
+    if exchange.tools or calls:
+        scores.tools.note("" if right else f"{name}: called {made}; heard {text!r}")
+    if exchange.answer:
+        answer = " ".join(one.text for one in reading.answers_to(act)).casefold()
+        lacking = [part for part in exchange.answer if part.casefold() not in answer]
+        scores.answers.note(f"{name}: {lacking} not in {answer!r}; heard {text!r}" if lacking else "")
+
+
+def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
+    """An act that was heard over the agent: did it stop, and was it to?"""
+    over = next((answer for answer in reading.answers if answer.response_id == act.over), None)
+    if over is None:
+        return
+    name = _name(reading.log, act)
+    stopped = over.interruption if over.interruption and over.interruption[0] >= act.began_s else None
+    if act.exchange.interrupts:
+        sent_ms = sum(sound.length_ms for _, sound in over.sounds)
+        if stopped is not None:
+            scores.missed_interruptions.note()
+            _score_stop(scores, reading, act, over, stopped[0])
+        elif sent_ms - act.over_ms >= _WORTH_STOPPING_MS:
+            scores.missed_interruptions.note(f"{name}: the answer went on to its end")
+    elif not act.exchange.is_turn:
+        # Whether it was stopped by this is told by `_score_answer`; here it only counts as exposed.
+        scores.wrongful.of += 1
+        halted = [one for one in over.pauses if act.began_s <= one[0] <= act.ended_s + _SLACK_S]
+        scores.halted.note(name if halted else "")
+
+
+def _score_stop(scores: Scores, reading: Reading, act: Act, over: Answer, stopped_s: float) -> None:
+    last = max((at for at, sound in over.sounds if sound.length_ms > 0 and at <= stopped_s), default=0.0)
+    scores.stop_sent.append(max(0.0, 1000 * (last - act.began_s)))
+    # A halt that was taken back did not silence it: what counts is the last one before the end.
+    halts = [
+        halt
+        for halt in reading.log.halts
+        if halt.response_id == over.response_id and act.began_s <= halt.at_s <= stopped_s and halt.was_playing
+    ]
+    if halts:
+        scores.stop_heard.append(1000 * (halts[-1].at_s - act.began_s))
+        scores.stop_queued.append(halts[-1].queued_ms)
+
+
+def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
+    log = reading.log
+    scores.agent_turns += answer.metrics is not None
+    if answer.metrics is not None:
+        scores.speculations += answer.metrics.speculations
+        scores.speculated += answer.metrics.speculated
+    scores.halt_ms += [1000 * (end - begin) for begin, end in answer.pauses if end is not None]
+    noisy = log.scenario.caller.echo is not None or log.scenario.caller.background is not None
+    if noisy and answer.first_sound_s is not None:
+        scores.wrongful.of += 1
+    if answer.interruption is None:
+        return
+    at = answer.interruption[0]
+    before = [act for act in log.acts if act.staged and act.began_s <= at]
+    last = max(before, key=lambda act: act.began_s, default=None)
+    if last is None or _is_wrongful(answer, last, at):
+        name = log.scenario.name if last is None else _name(log, last)
+        heard = answer.interruption[1].spoken_text
+        scores.wrongful.cases.append(f"{name}: stopped after {heard!r}")
+
+
+def _is_wrongful(answer: Answer, last: Act, at: float) -> bool:
+    """Whether an interruption at ``at`` is not what the caller wanted by the last act before it."""
+    if not last.exchange.is_turn:
+        return not last.exchange.interrupts
+    if answer.act is last:
+        # It answered this turn already. If that was too early, the caller's own words stopped it.
+        return at > last.ended_s + _SLACK_S and answer.began_s >= last.ended_s
+    return at > last.ended_s + _AFTERMATH_S
+
+
+def _name(log: CallLog, act: Act) -> str:
+    exchange = act.exchange
+    said = (
+        exchange.sentence.text if exchange.sentence else exchange.words or exchange.content or exchange.kind
+    )
+    return f"{log.scenario.name} {exchange.index + 1} ({said})"
