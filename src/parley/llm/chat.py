@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from parley.errors import ContextTooLongError, InvalidMessageError
@@ -34,11 +35,18 @@ class PromptBuilder:
     Args:
         tokenizer: with a chat template.
         max_length: size of the model's context window in tokens.
+        options: variables of the template, besides the messages and tools.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, max_length: int) -> None:
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        max_length: int,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
+        self._options = options
 
     def build(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int) -> Prompt:
         """Render the conversation up to the point where the assistant answers.
@@ -50,11 +58,13 @@ class PromptBuilder:
         try:
             ids = self._tokenizer.apply_chat_template(
                 [_message(message) for message in messages],
-                tools=[_tool(tool) for tool in tools] or None,
-                add_generation_prompt=True,
-                enable_thinking=False,
-                tokenize=True,
-                return_dict=False,
+                **{
+                    **self._options,
+                    "tools": [described(tool) for tool in tools] or None,
+                    "add_generation_prompt": True,
+                    "tokenize": True,
+                    "return_dict": False,
+                },
             )
         except Exception as error:  # templates raise errors of their own (jinja2)
             raise InvalidMessageError(f"the chat template does not accept these messages: {error}") from error
@@ -82,7 +92,8 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return rendered
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def described(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates know it."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},

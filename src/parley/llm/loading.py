@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from parley.errors import ModelLoadingError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Translation
+from parley.llm.guidance import ToolGuidance
+from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
 from parley.llm.starting import start_engine
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 
 _WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_OWN_FORMAT = "hermes"
 
 
 def load_chat_service(
@@ -20,19 +27,52 @@ def load_chat_service(
     Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
         ``weights``: see :func:`parley.serving.weights.resolve_weights`.
         ``max_requests``: requests running or waiting before more are refused.
+        ``tool_parser``: how the model writes tool calls: ``hermes``, or one of vLLM's tool parsers.
+        ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. What it thinks is
+            dropped.
+        ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
+        ``chat_template_kwargs``: variables of the chat template, as a JSON object.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
     """
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
     max_requests = parameters.integer("max_requests", 64, minimum=1)
+    options = _template_options(parameters)
     started = start_engine(parameters, weights, _translation)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompts = PromptBuilder(tokenizer, started.max_model_len)
-    return ChatService(started.engine, prompts, max_requests=max_requests), started.engine
+    prompts = PromptBuilder(tokenizer, started.max_model_len, options)
+    replies = _format(parameters, tokenizer, options)
+    return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+
+
+def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> ReplyFormat:
+    check = None
+    if parameters.choice("guided_tools", "true", ("true", "false")) == "true":
+        from xgrammar import Grammar  # noqa: PLC0415 - comes with vLLM
+
+        check = Grammar.from_structural_tag
+    tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
+    reasoning_parser = parameters.text("reasoning_parser", "")
+    if tool_parser == _OWN_FORMAT and not reasoning_parser:
+        return HermesFormat(ToolGuidance(check) if check else None)
+    from parley.llm.vllm_replies import VllmFormat  # noqa: PLC0415 - imports vLLM
+
+    return VllmFormat(tokenizer, tool_parser, reasoning_parser, options, check)
+
+
+def _template_options(parameters: Parameters) -> dict[str, Any]:
+    raw = parameters.text("chat_template_kwargs", "{}")
+    try:
+        options = json.loads(raw)
+    except ValueError as error:
+        raise ModelLoadingError(f"chat_template_kwargs {raw!r}: {error}") from error
+    if not isinstance(options, dict):
+        raise ModelLoadingError(f"chat_template_kwargs {raw!r} is not a JSON object")
+    return options
 
 
 def _translation() -> Translation[EngineRequest]:

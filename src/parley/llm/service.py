@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
-from parley.errors import InferenceError, InvalidMessageError
+from parley.errors import InferenceError, InvalidInputError, InvalidMessageError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Progress
 from parley.llm.messages import (
@@ -18,8 +20,11 @@ from parley.llm.messages import (
     ToolCall,
     ToolCalled,
 )
-from parley.llm.tool_stream import BadCall, Piece, Text, ToolStream
+from parley.llm.replies import HermesFormat, Reply, ReplyFormat
+from parley.llm.tool_stream import BadCall, Piece, Text
 from parley.serving.admission import Admission
+
+_log = logging.getLogger(__name__)
 
 
 class ChatService:
@@ -28,6 +33,7 @@ class ChatService:
     Args:
         engine: runs the model.
         prompts: renders the model's prompts.
+        replies: reads the model's answers.
         max_requests: requests running or waiting at once; more are refused.
         clock: seconds, never going back.
     """
@@ -36,12 +42,14 @@ class ChatService:
         self,
         engine: Engine[EngineRequest],
         prompts: PromptBuilder,
+        replies: ReplyFormat | None = None,
         *,
         max_requests: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
+        self._replies = replies or HermesFormat()
         self._admission = Admission(max_requests, clock=clock)
 
     @property
@@ -79,27 +87,25 @@ class ChatService:
         sampling = request.sampling
         _check(sampling)
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens)
-        parser = ToolStream()
+        reply = self._replies.begin(request.tools, prompt.ids)
         last = Progress()
         calls = tokens = 0
-        progress = self._engine.generate(
-            EngineRequest(
-                request.request_id,
-                prompt.ids,
-                prompt.max_tokens,
-                sampling.temperature,
-                sampling.top_p,
-                sampling.seed,
-            )
+        wanted = EngineRequest(
+            request.request_id,
+            prompt.ids,
+            prompt.max_tokens,
+            sampling.temperature,
+            sampling.top_p,
+            sampling.seed,
+            request.priority,
+            reply.structural_tag,
+            reply.skip_special_tokens,
         )
-        async with aclosing(progress):
+        async with aclosing(self._progress(wanted)) as progress:
             async for step in progress:
                 last = step
                 tokens += step.tokens
-                pieces = parser.feed(step.text)
-                if step.finish_reason in ("stop", "length"):
-                    pieces += parser.finish()
-                for piece in pieces:
+                for piece in _read(reply, step):
                     event = _event(piece, f"{request.request_id}-{calls}")
                     calls += isinstance(event, ToolCalled)
                     yield event
@@ -111,6 +117,32 @@ class ChatService:
             cached_tokens=last.cached_tokens,
             completion_tokens=tokens,
         )
+
+    async def _progress(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
+        """What the engine writes; without guidance if the engine cannot guide it."""
+        begun = False
+        try:
+            async with aclosing(self._engine.generate(request)) as steps:
+                async for step in steps:
+                    begun = True
+                    yield step
+        except (InvalidInputError, InferenceError) as error:
+            # Not their kinds: an engine that is gone or late does no better without a grammar.
+            refused = type(error) in (InvalidInputError, InferenceError)
+            if begun or request.structural_tag is None or not refused:
+                raise
+            _log.warning("%s: not guided: %s", request.request_id, error.to_log())
+        else:
+            return
+        async with aclosing(self._engine.generate(replace(request, structural_tag=None))) as steps:
+            async for step in steps:
+                yield step
+
+
+def _read(reply: Reply, step: Progress) -> list[Piece]:
+    if step.finish_reason == "abort":
+        return []  # nobody listens any more, and half of a call is no error
+    return reply.read(step.text, step.token_ids, last=step.finish_reason is not None)
 
 
 def _event(piece: Piece, call_id: str) -> LlmEvent:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import vllm.exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.engine import EngineRequest, Progress
@@ -61,17 +61,20 @@ class TextTranslation:
 
     def sampling(self, request: EngineRequest) -> Any:
         """How tokens are drawn: reported as pieces, with text."""
+        tag = request.structural_tag
         return SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens=request.max_tokens,
             seed=request.seed,
             output_kind=RequestOutputKind.DELTA,
+            skip_special_tokens=request.skip_special_tokens,
+            structured_outputs=StructuredOutputsParams(structural_tag=tag) if tag else None,
         )
 
     def read(self, output: RequestOutput) -> Progress:
         """What one of vLLM's reports says."""
-        return read_output(output)
+        return dataclasses.replace(read_output(output), token_ids=tuple(output.outputs[0].token_ids))
 
 
 def read_output(output: RequestOutput) -> Progress:

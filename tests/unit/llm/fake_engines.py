@@ -11,6 +11,7 @@ class ScriptedEngine:
     def __init__(self, *reports):
         self.reports = reports
         self.requests = []
+        self.refusal = None  # of requests with a grammar
         self.aborted = []
         self.closed = []
         self.go = asyncio.Event()
@@ -21,6 +22,8 @@ class ScriptedEngine:
         self.requests.append(request)
         self.running.set()
         try:
+            if self.refusal and request.structural_tag:
+                raise self.refusal
             for report in self.reports:
                 if report is None:
                     waits = [asyncio.ensure_future(event.wait()) for event in (self.go, self._stop)]

@@ -41,7 +41,8 @@ def test_messages_as_templates_know_them():
         ChatMessage(role="tool", content="{}", tool_call_id="c1"),
     ]
     tool = Tool(name="get_time", description="Time.", parameters={"type": "object"})
-    PromptBuilder(tokenizer, 100).build(messages, [tool], 1)
+    options = {"enable_thinking": False, "tools": "not the template's"}
+    PromptBuilder(tokenizer, 100, options).build(messages, [tool], 1)
     function = {"name": "get_time", "arguments": {"city": "Paris"}}
     assert tokenizer.conversation == [
         {"role": "user", "content": "hi"},
@@ -75,7 +76,8 @@ def test_real_template_round_trip():
         ChatMessage(role="assistant", tool_calls=[call]),
         ChatMessage(role="tool", content='{"time": "10:30"}', tool_call_id="c1"),
     ]
-    prompt = PromptBuilder(tokenizer, 4096).build(messages, [Tool(name="get_time")], 64)
+    prompts = PromptBuilder(tokenizer, 4096, {"enable_thinking": False})
+    prompt = prompts.build(messages, [Tool(name="get_time")], 64)
     text = tokenizer.decode(prompt.ids)
     assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
     assert (

@@ -1,11 +1,14 @@
 import asyncio
 
+import msgspec
 import pytest
 from fake_engines import ScriptedEngine, WordTokenizer
 
 from parley.errors import (
     ContextTooLongError,
+    DeadlineExceededError,
     InferenceError,
+    InvalidInputError,
     InvalidMessageError,
     ModelUnavailableError,
     OverloadedError,
@@ -16,11 +19,13 @@ from parley.llm.messages import (
     ChatMessage,
     Completed,
     GenerateRequest,
+    Priority,
     Sampling,
     TextDelta,
     ToolCall,
     ToolCalled,
 )
+from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 
 CALL = '<tool_call>{"name": "get_time", "arguments": {"city": "Paris"}}</tool_call>'
@@ -91,6 +96,54 @@ async def test_engine_failures_are_passed_on():
 async def test_an_answer_without_an_end_is_an_error():
     with pytest.raises(InferenceError, match="without a reason"):
         await collect(service(ScriptedEngine(Progress("It", 1))).generate(request()))
+
+
+class Guided(HermesFormat):
+    """Has a grammar for every answer."""
+
+    def begin(self, tools, prompt):
+        reply = super().begin(tools, prompt)
+        reply.structural_tag = "a grammar"
+        return reply
+
+
+class TestGuidance:
+    async def test_the_engine_is_told(self):
+        engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+        await collect(service(engine, replies=Guided()).generate(request()))
+        assert engine.requests[0].structural_tag == "a grammar"
+
+    @pytest.mark.parametrize(
+        "refusal", [InvalidInputError("no such grammar"), InferenceError("not compiled")]
+    )
+    async def test_an_engine_that_cannot_guide_answers_without(self, refusal, caplog):
+        engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+        engine.refusal = refusal
+        events = await collect(service(engine, replies=Guided()).generate(request()))
+        assert events[0] == TextDelta(text="Hi.")
+        assert [asked.structural_tag for asked in engine.requests] == ["a grammar", None]
+        assert "not guided" in caplog.text
+
+    @pytest.mark.parametrize("failure", [ModelUnavailableError("gone"), DeadlineExceededError("late")])
+    async def test_an_engine_that_is_gone_is_not_asked_again(self, failure):
+        engine = ScriptedEngine(failure)
+        with pytest.raises(type(failure)):
+            await collect(service(engine, replies=Guided()).generate(request()))
+        assert len(engine.requests) == 1
+
+    async def test_what_fails_later_has_failed(self):
+        engine = ScriptedEngine(Progress("It", 1), InferenceError("broken"))
+        with pytest.raises(InferenceError, match="broken"):
+            await collect(service(engine, replies=Guided()).generate(request()))
+        assert len(engine.requests) == 1
+
+
+async def test_how_urgent_it_is_reaches_the_engine():
+    engine = ScriptedEngine(Progress("Hi.", 1, finish_reason="stop"))
+    urgent = request()
+    await collect(service(engine).generate(urgent))
+    await collect(service(engine).generate(msgspec.structs.replace(urgent, priority=Priority.BACKGROUND)))
+    assert [asked.priority for asked in engine.requests] == [0, 3]
 
 
 class TestAbort:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-VERSION = Path(__file__).parents[3] / "model_repository" / "qwen3" / "1"
+ROOT = Path(__file__).parents[3]
+VERSION = ROOT / "model_repository" / "qwen3" / "1"
 
 # In a process of its own: importing vLLM changes the interpreter (warnings, threads, logging).
 SCRIPT = """
@@ -28,7 +29,7 @@ gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=T
 cpu = read_engine_args(Path(sys.argv[3]) / "model.cpu.json", weights, asynchronous=False)
 class Refusing:
     model_config = type("Config", (), {"max_model_len": 8})
-    def add_request(self, *_):
+    def add_request(self, *_, **__):
         from vllm.exceptions import VLLMValidationError
         raise VLLMValidationError("the prompt cannot be empty")
 def refusal():
@@ -40,6 +41,22 @@ def refusal():
     except ValueError as error:
         return str(error)
 drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
+request = EngineRequest("r", [1], 5, structural_tag="{}", skip_special_tokens=False)
+guided = TextTranslation().sampling(request)
+def built(args):
+    args.model = sys.argv[4]
+    args.hf_overrides = {"max_position_embeddings": 40960}  # as Qwen3-4B's
+    config = args.create_engine_config()
+    scheduler, cache = config.scheduler_config, config.cache_config
+    return {
+        "policy": scheduler.policy,
+        "chunked": scheduler.enable_chunked_prefill,
+        "long": scheduler.long_prefill_token_threshold,
+        "sequences": scheduler.max_num_seqs,
+        "prefix": cache.enable_prefix_caching,
+        "length": config.model_config.max_model_len,
+        "grammars": config.structured_outputs_config.backend,
+    }
 print(json.dumps({
     "gpu": [type(gpu).__name__, gpu.model, gpu.max_model_len, gpu.enable_prefix_caching],
     "cpu": [type(cpu).__name__, cpu.model, cpu.max_num_seqs, cpu.block_size],
@@ -47,6 +64,9 @@ print(json.dumps({
     "broken": message(folder / "broken.json"),
     "missing": message(folder / "missing.json"),
     "refused": refusal(),
+    "built": {"gpu": built(gpu), "cpu": built(cpu)},
+    "guided": [guided.structured_outputs.structural_tag, guided.skip_special_tokens],
+    "free": [drawn.structured_outputs, drawn.skip_special_tokens],
     "sampling": [drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed, drawn.output_kind.name],
 }))
 """
@@ -59,7 +79,8 @@ def read(tmp_path_factory):
     (folder / "weights").mkdir()
     (folder / "unknown.json").write_text('{"max_model_length": 5}')
     (folder / "broken.json").write_text("{")
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(folder / "weights"), str(VERSION)]
+    paths = [folder, folder / "weights", VERSION, ROOT / "models" / "tiny-qwen3"]
+    command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.strip().splitlines()[-1]), folder
@@ -69,6 +90,15 @@ def test_both_profiles_are_valid(read):
     seen, folder = read
     assert seen["gpu"] == ["AsyncEngineArgs", str(folder / "weights"), 8192, True]
     assert seen["cpu"] == ["EngineArgs", str(folder / "weights"), 16, 32]
+
+
+def test_vllm_makes_of_both_profiles_what_is_meant(read):
+    """With the small model's weights: those of the GPU profile are not needed to know."""
+    built = read[0]["built"]
+    common = {"policy": "priority", "prefix": True, "grammars": "xgrammar"}
+    gpu = {"chunked": True, "long": 1024, "sequences": 64, "length": 8192}
+    assert built["gpu"] == {**common, **gpu}
+    assert built["cpu"] == {**common, "chunked": False, "long": 0, "sequences": 16, "length": 40960}
 
 
 def test_what_vllm_refuses_is_the_requests_fault(read):
@@ -85,3 +115,5 @@ def test_mistakes_are_named(read):
 
 def test_sampling(read):
     assert read[0]["sampling"] == [0.5, 0.9, 5, 3, "DELTA"]
+    assert read[0]["free"] == [None, True]
+    assert read[0]["guided"] == ["{}", False]

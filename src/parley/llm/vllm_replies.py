@@ -1,0 +1,181 @@
+"""Answers of models for whose formats vLLM has the parsers. Imports vLLM."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.parser import ParserManager
+
+from parley.errors import InvalidMessageError, ModelLoadingError
+from parley.llm.chat import described
+from parley.llm.guidance import relaxed
+from parley.llm.replies import Reply
+from parley.llm.tool_stream import BadCall, Call, Piece, Text
+from parley.protocol import Tool
+
+_log = logging.getLogger(__name__)
+
+
+class VllmFormat:
+    """A format that vLLM reads.
+
+    Args:
+        tokenizer: the model's.
+        tool_parser: name of one of vLLM's tool parsers, as ``vllm serve --tool-call-parser`` has it.
+        reasoning_parser: name of one of its reasoning parsers, for models that think before they answer;
+            empty: none. What they think is dropped.
+        template_options: what the model's chat template is given.
+        check: takes a structural tag and raises an error of any kind if it is not supported. None: tool
+            calls are not guided. They are not either if vLLM has no grammar for the tool parser's format.
+
+    Raises:
+        ModelLoadingError: vLLM has no such parser, or the tokenizer lacks what it needs.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        tool_parser: str,
+        reasoning_parser: str,
+        template_options: Mapping[str, Any],
+        check: Callable[[str], object] | None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._options = dict(template_options)
+        self._check = check
+        try:
+            parser = ParserManager.get_parser(
+                tool_parser,
+                reasoning_parser or None,
+                enable_auto_tools=True,
+                tool_strict_level="parameter" if check else "auto",
+                tokenizer=tokenizer,
+            )
+        except TypeError as error:
+            raise ModelLoadingError(f"answers cannot be read: {error}") from error
+        assert parser is not None  # there is a name
+        self._parser = parser
+
+    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:
+        """Prepare to read an answer."""
+        try:
+            request = ChatCompletionRequest(
+                messages=[],
+                tools=[_guided(tool) if self._check else described(tool) for tool in tools] or None,
+                tool_choice="auto" if tools else "none",
+                include_reasoning=False,
+                stream=True,
+            )
+            offered = request.tools
+            make = partial(self._parser, self._tokenizer, offered, chat_template_kwargs=self._options)
+            request = make().adjust_request(request)
+            # A call that the model makes without being asked to is still no text to be spoken.
+            request = request.model_copy(update={"tool_choice": "auto"})
+        except ValueError as error:  # pydantic's and vLLM's own
+            raise InvalidMessageError(f"the model cannot call these tools: {error}") from error
+        return _VllmReply(make, request, list(prompt), self._tag(request))
+
+    def _tag(self, request: ChatCompletionRequest) -> str | None:
+        structured = request.structured_outputs
+        tag: str | None = structured.structural_tag if structured and self._check else None
+        if tag and self._check:
+            try:
+                self._check(tag)
+            except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do
+                _log.warning("calls are not guided: %s", error)
+                return None
+        return tag
+
+
+def _guided(tool: Tool) -> dict[str, Any]:
+    wanted = described(tool)
+    wanted["function"]["parameters"] = relaxed(tool.parameters) or {"type": "object"}
+    return wanted
+
+
+class _VllmReply:
+    """Joins the pieces of calls, and drops white space around them and at the answer's ends."""
+
+    def __init__(
+        self, make: Callable[[], Any], request: ChatCompletionRequest, prompt: list[int], tag: str | None
+    ) -> None:
+        self.structural_tag = tag
+        self.skip_special_tokens: bool = request.skip_special_tokens
+        self._make = make
+        self._parser = make()
+        self._request = request
+        self._prompt = prompt
+        self._written: list[str] = []
+        self._ids: list[int] = []
+        self._calls = 0
+        self._index = -1
+        self._call: list[str] | None = None  # the name, then pieces of the arguments
+        self._blank = ""  # white space that may be the end
+        self._spoken = False
+
+    def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:
+        """Take what was written since the last call."""
+        self._written.append(text)
+        self._ids += token_ids
+        delta = self._parser.parse_delta(text, list(token_ids), self._request, self._prompt, finished=last)
+        pieces: list[Piece] = []
+        if delta is not None:
+            if delta.content:
+                self._say(delta.content, pieces)
+            for call in delta.tool_calls or ():
+                self._add(call, pieces)
+        if last:
+            self._end(pieces)
+        return pieces
+
+    def _end(self, pieces: list[Piece]) -> None:
+        # Some parsers lose what comes in one piece with the end. Calls that are complete stay as they were.
+        whole = "".join(self._written)
+        _, _, calls = self._make().parse(whole, self._request, True, self._ids)
+        missing = (calls or [])[self._calls :]
+        if missing:
+            self._call = None
+        self._end_call(pieces)
+        pieces += [_call(call.name, call.arguments) for call in missing]
+
+    def _say(self, text: str, pieces: list[Piece]) -> None:
+        text = self._blank + text
+        if not self._spoken:
+            text = text.lstrip()
+        said = text.rstrip()
+        self._blank = text[len(said) :]
+        if said:
+            self._end_call(pieces)
+            self._spoken = True
+            pieces.append(Text(said))
+
+    def _add(self, delta: Any, pieces: list[Piece]) -> None:
+        if delta.index != self._index or self._call is None:
+            self._end_call(pieces)
+            self._index, self._call = delta.index, [""]
+            self._blank, self._spoken = "", False
+        if delta.function is not None:
+            self._call[0] = self._call[0] or delta.function.name or ""
+            self._call.append(delta.function.arguments or "")
+
+    def _end_call(self, pieces: list[Piece]) -> None:
+        if self._call is None:
+            return
+        pieces.append(_call(self._call[0], "".join(self._call[1:])))
+        self._calls += 1
+        self._call = None
+
+
+def _call(name: str, raw: str) -> Piece:
+    try:
+        arguments = json.loads(raw or "{}")
+    except ValueError as error:
+        return BadCall(raw, str(error))
+    if not isinstance(arguments, dict) or not name:
+        return BadCall(raw, "a call has a name, and its arguments are an object")
+    return Call(name, arguments)

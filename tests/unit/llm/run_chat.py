@@ -1,0 +1,152 @@
+"""Talks to the small model through the real engine; prints what happened as one JSON object.
+
+    run_chat.py FOLDER POLICY
+
+In a process of its own: importing vLLM changes the interpreter, and there is one engine per process.
+"""
+
+import asyncio
+import copy
+import json
+import logging
+import sys
+from pathlib import Path
+
+from parley.agent.config import Deadlines
+from parley.agent.generation import warm_up
+from parley.llm.loading import load_chat_service
+from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
+from parley.llm.replies import HermesFormat
+from parley.llm.service import ChatService
+from parley.protocol import Tool
+from parley.serving.parameters import Parameters
+
+ROOT = Path(__file__).parents[3]
+SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
+CITY = {"type": "string", "description": "The name of the city."}
+DAY = {"type": "string", "description": "The day, if it is not now."}
+MINUTES = {"type": "integer", "description": "How many minutes."}
+LABEL = {"type": "string", "description": "What the timer is for."}
+# As the small model was trained with.
+WANTED = (
+    ("get_weather", "Get the weather in a city.", {"city": CITY, "day": DAY}),
+    ("get_time", "Get the time in a city.", {"city": CITY}),
+    ("set_timer", "Start a timer.", {"minutes": MINUTES, "label": LABEL}),
+)
+QUESTIONS = (
+    "what's the weather in paris",
+    "set a timer for ten minutes for the pasta",
+    "hello",
+    "tell me a story",
+)
+
+
+def make_tools(**limits):
+    """The tools; ``limits`` are added to the properties of these names."""
+    made = []
+    for name, description, properties in copy.deepcopy(WANTED):
+        for key, limit in limits.items():
+            if key in properties:
+                properties[key] |= limit
+        parameters = {"type": "object", "properties": properties, "required": [next(iter(properties))]}
+        made.append(Tool(name=name, description=description, parameters=parameters))
+    return made
+
+
+def request(name, text, tools, **fields):
+    messages = [ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=text)]
+    return GenerateRequest(request_id=name, messages=messages, tools=tools, **fields)
+
+
+async def ask(chat, *args, **fields):
+    """The text, the calls, and how many prompt tokens were cached."""
+    events = [event async for event in chat.generate(request(*args, **fields))]
+    text = "".join(event.text for event in events if hasattr(event, "text"))
+    calls = [[event.call.name, event.call.arguments] for event in events if hasattr(event, "call")]
+    return {
+        "text": text,
+        "calls": calls,
+        "cached": events[-1].cached_tokens,
+        "prompt": events[-1].prompt_tokens,
+    }
+
+
+async def overtake(chat, tools):
+    """The order in which requests begin that found the engine full, the least urgent having come first."""
+
+    order = []
+    full = asyncio.Event()
+
+    async def run(name, priority):
+        sampling = Sampling(max_tokens=60)
+        begun = False
+        async for _ in chat.generate(
+            request(name, "tell me a story", tools, priority=priority, sampling=sampling)
+        ):
+            if not begun:
+                order.append(name)
+                begun = True
+                if len(order) == 2:  # max_num_seqs
+                    full.set()
+
+    running = [asyncio.create_task(run(name, Priority.ANSWER)) for name in ("first", "second")]
+    await full.wait()
+    waiting = [asyncio.create_task(run(level.name, level)) for level in reversed(Priority)]
+    await asyncio.gather(*running, *waiting)
+    return order[len(running) :]
+
+
+async def main(folder, policy):
+
+    arguments = json.loads((ROOT / "model_repository/qwen3/1/model.cpu.json").read_text())
+    (folder / "1").mkdir()
+    (folder / "1" / "args.json").write_text(
+        json.dumps({**arguments, "max_num_seqs": 2, "scheduling_policy": policy})
+    )
+    values = {
+        "engine": "inprocess",
+        "engine_args": "args.json",
+        "weights": str(ROOT / "models" / "tiny-qwen3"),
+        "threads": "1",
+        "chat_template_kwargs": '{"enable_thinking": false}',
+    }
+    guided, engine = load_chat_service(Parameters("qwen3", values, model_dir=folder, environment={}), "")
+    free = ChatService(engine, guided._prompts, HermesFormat())
+    tools = make_tools()
+    found = {"order": await overtake(guided, tools)}
+    if policy == "priority":
+        system = [ChatMessage(role="system", content="Speak of boats.")]
+        warmed = [ChatMessage(role="user", content="hello")]
+        await warm_up(guided, "call", system, tools, Deadlines())
+        turn = GenerateRequest(request_id="turn", messages=system + warmed, tools=tools)
+        completed = [event async for event in guided.generate(turn)][-1]
+        found["warmed"] = [completed.cached_tokens, completed.prompt_tokens]
+        narrow = make_tools(city={"enum": ["Rome", "London"]}, minutes={"minimum": 20, "maximum": 30})
+        broken = make_tools(city={"enum": []}, label={"maxLength": 1_000_000})
+        for name, chat, offered in (
+            ("guided", guided, tools),
+            ("free", free, tools),
+            ("narrow", guided, narrow),
+            ("narrow, free", free, narrow),
+            ("broken", guided, broken),
+            ("broken, free", free, broken),
+        ):
+            found[name] = [await ask(chat, f"{name} {text}", text, offered) for text in QUESTIONS]
+        wild = [
+            ask(
+                guided,
+                f"wild {seed}",
+                QUESTIONS[seed % 2],
+                narrow,
+                sampling=Sampling(temperature=2.0, seed=seed, max_tokens=120),
+            )
+            for seed in range(24)
+        ]
+        found["wild"] = [outcome["calls"] for outcome in await asyncio.gather(*wild)]
+    await engine.shutdown()
+    return found
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))

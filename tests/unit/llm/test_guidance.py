@@ -1,0 +1,99 @@
+"""What an engine is told about tool calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parley.llm.guidance import ToolGuidance, relaxed
+from parley.protocol import Tool
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+class Check:
+    """Refuses whatever contains one of the given words."""
+
+    def __init__(self, *refused):
+        self.refused = refused
+        self.seen = []
+
+    def __call__(self, tag):
+        self.seen.append(tag)
+        if any(word in tag for word in self.refused):
+            raise RuntimeError("not supported")
+
+
+def forms(tag):
+    return {form["begin"]: form["content"]["json_schema"] for form in json.loads(tag)["format"]["tags"]}
+
+
+def test_every_tool_has_its_form():
+    tools = [Tool(name="get_time", parameters=CITY), Tool(name="stop")]
+    assert forms(ToolGuidance(Check()).tag(tools)) == {
+        '<tool_call>\n{"name": "get_time", "arguments": ': CITY,
+        '<tool_call>\n{"name": "stop", "arguments": ': {"type": "object"},
+    }
+
+
+def test_without_tools_there_is_nothing_to_guide():
+    check = Check()
+    assert ToolGuidance(check).tag([]) is None
+    assert check.seen == []
+
+
+def test_names_are_written_as_json():
+    (begin,) = forms(ToolGuidance(Check()).tag([Tool(name='a"b')]))
+    assert begin == '<tool_call>\n{"name": "a\\"b", "arguments": '
+
+
+def test_one_tool_that_is_not_supported_leaves_the_others_guided(caplog):
+    tools = [Tool(name="get_time", parameters=CITY), Tool(name="odd", parameters={"not": {}})]
+    found = forms(ToolGuidance(Check('"not"')).tag(tools))
+    assert list(found.values()) == [CITY, {"type": "object"}]
+    assert "tool 'odd' is called with unguided arguments: not supported" in caplog.text
+
+
+def test_when_nothing_is_supported_calls_are_free(caplog):
+    assert ToolGuidance(Check("structural_tag")).tag([Tool(name="stop")]) is None
+    assert "calls are not guided" in caplog.text
+
+
+def test_tags_are_made_once_and_the_oldest_are_forgotten():
+    check = Check()
+    guidance = ToolGuidance(check)
+    first = [Tool(name="first")]
+    assert guidance.tag(first) == guidance.tag([Tool(name="first")])
+    once = len(check.seen)
+    for number in range(63):
+        guidance.tag([Tool(name=f"tool{number}")])
+    guidance.tag(first)  # used again: not the oldest
+    guidance.tag([Tool(name="last")])
+    assert len(check.seen) == 65 * once
+    guidance.tag(first)
+    assert len(check.seen) == 65 * once
+    guidance.tag([Tool(name="tool0")])
+    assert len(check.seen) == 66 * once
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "stays"),
+    [
+        ("maxLength", 100, True),
+        ("maxLength", 101, False),
+        ("minLength", 1e9, False),
+        ("pattern", "^[A-Z]{3}[0-9]{1,5}$", True),
+        ("pattern", "a" * 201, False),
+        ("pattern", "^((a{1,50}){1,50})$", False),
+        ("pattern", "a{2000,}", False),
+        ("pattern", {"type": "string"}, True),  # a property of this name
+        ("maxItems", 5_000, True),
+        ("enum", ["a"] * 500, True),
+    ],
+)
+def test_what_costs_too_much_is_left_out_at_any_depth(keyword, value, stays):
+    def schema(limits):
+        return {"type": "object", "properties": {"a": {"anyOf": [{"type": "string", **limits}]}}}
+
+    assert relaxed(schema({keyword: value})) == schema({keyword: value} if stays else {})

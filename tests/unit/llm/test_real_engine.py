@@ -1,0 +1,79 @@
+"""The chat service on vLLM itself, with the small model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(folder, policy):
+    pytest.importorskip("tokenizers")  # installed with vLLM
+    script = Path(__file__).parent / "run_chat.py"
+    command = [sys.executable, str(script), str(folder), policy]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1]), done.stderr
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("priority"), "priority")
+
+
+def test_an_urgent_request_overtakes_those_that_waited_longer(found):
+    assert found[0]["order"] == ["ANSWER", "SPECULATION", "WARM_UP", "BACKGROUND"]
+
+
+def test_an_engine_without_priorities_serves_in_order_of_arrival(tmp_path):
+    assert run(tmp_path, "fcfs")[0]["order"] == ["BACKGROUND", "WARM_UP", "SPECULATION", "ANSWER"]
+
+
+def test_the_warm_up_is_a_prefix_of_the_first_turn(found):
+    cached, prompt = found[0]["warmed"]
+    # All blocks of 32 tokens that are full before the user's words, with the system prompt and the tools.
+    assert prompt - 32 < cached < prompt
+
+
+def test_answers_that_conform_are_not_changed_by_guidance(found):
+    guided, free = ([(one["text"], one["calls"]) for one in found[0][name]] for name in ("guided", "free"))
+    assert guided == free
+    weather, timer, hello, story = guided
+    assert weather == ("", [["get_weather", {"city": "Paris"}]])
+    assert timer == ("", [["set_timer", {"minutes": 10, "label": "pasta"}]])
+    assert hello[0] == "Hello! How can I help you?"
+    assert len(story[0]) > 200
+
+
+def test_arguments_keep_to_the_schema(found):
+    guided, free = ([one["calls"] for one in found[0][name]][:2] for name in ("narrow", "narrow, free"))
+    assert free == [[["get_weather", {"city": "Paris"}]], [["set_timer", {"minutes": 10, "label": "pasta"}]]]
+    ((_, weather),), ((_, timer),) = guided
+    assert weather["city"] in ("Rome", "London")
+    assert 20 <= timer["minutes"] <= 30
+    texts = [[one["text"] for one in found[0][name]] for name in ("narrow", "narrow, free")]
+    assert texts[0] == texts[1]
+
+
+def test_arguments_keep_to_the_schema_however_they_are_drawn(found):
+    calls = [call for calls in found[0]["wild"] for call in calls]
+    assert len(calls) > 12
+    assert len({json.dumps(call) for call in calls}) > 3
+    for name, arguments in calls:
+        if name == "set_timer":
+            assert arguments.keys() <= {"minutes", "label"}
+            assert 20 <= arguments["minutes"] <= 30
+        else:
+            assert arguments["city"] in ("Rome", "London")
+            assert arguments.keys() <= {"city", "day"}
+
+
+def test_a_tool_whose_schema_cannot_be_kept_to_is_called_without_guidance(found):
+    seen, log = found
+    assert seen["broken"][0]["calls"] == seen["broken, free"][0]["calls"] != []
+    assert seen["broken"][1]["calls"] == seen["broken, free"][1]["calls"] != []
+    assert "tool 'get_weather' is called with unguided arguments" in log
+    assert "tool 'set_timer'" not in log

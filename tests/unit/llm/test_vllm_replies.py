@@ -1,0 +1,59 @@
+"""Answers in formats that vLLM's parsers read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIME = {"name": "get_time", "arguments": {"city": "Paris"}}
+WEATHER = {"name": "get_weather", "arguments": {"city": "Paris"}}
+
+
+@pytest.fixture(scope="module")
+def found():
+    pytest.importorskip("tokenizers")  # installed with vLLM
+    command = [sys.executable, str(Path(__file__).parent / "read_replies.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("text", ["It's ten,\n\nnot twelve."]),
+        ("call", [TIME]),
+        ("text before", ["Let me see.", TIME]),
+        ("parallel", [TIME, WEATHER]),
+        ("no tools", [TIME]),
+        ("llama", [TIME]),
+        ("llama text", ["It's ten."]),
+        ("llama parallel", [TIME, WEATHER]),
+        ("llama tag", [TIME]),
+        ("pythonic", [TIME]),
+        ("pythonic parallel", [TIME, {**WEATHER, "arguments": {"city": "Rome"}}]),
+        ("pythonic text", ["It's ten."]),
+        ("thinking", ["It's ten.", TIME]),
+        ("thinking only", []),
+    ],
+)
+def test_answers_are_read_however_they_arrive(found, tokens, answer, expected):
+    assert found["read"][str(tokens)][answer] == expected
+
+
+def test_parsers_that_cannot_be_used_are_refused_at_the_start(found):
+    unknown, unknown_reasoning, other_tokenizer = found["refused"]
+    assert "no_such_parser" in unknown
+    assert "no_such_parser" in unknown_reasoning
+    assert "tokenizer" in other_tokenizer
+
+
+def test_calls_are_guided_where_vllm_has_a_grammar_for_the_format(found):
+    begins = {form["begin"] for form in json.loads(found["guided"])["format"]["tags"]}
+    assert '<tool_call>\n{"name": "get_time", "arguments": ' in begins
+    assert found["unguided"] is None
