@@ -8,19 +8,19 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from parley.errors import InferenceError, InvalidInputError, InvalidMessageError
+from parley.errors import InferenceError, InvalidInputError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Progress
 from parley.llm.messages import (
     Completed,
     GenerateRequest,
     LlmEvent,
-    Sampling,
     TextDelta,
     ToolCall,
     ToolCalled,
 )
 from parley.llm.replies import HermesFormat, Reply, ReplyFormat
+from parley.llm.sampling import check_sampling
 from parley.llm.tool_stream import BadCall, Piece, Text
 from parley.serving.admission import Admission
 
@@ -85,7 +85,7 @@ class ChatService:
 
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         sampling = request.sampling
-        _check(sampling)
+        check_sampling(sampling)
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens)
         reply = self._replies.begin(request.tools, prompt.ids)
         last = Progress()
@@ -151,15 +151,3 @@ def _event(piece: Piece, call_id: str) -> LlmEvent:
     if isinstance(piece, BadCall):
         raise InferenceError(f"the model wrote a tool call that cannot be read: {piece.reason}")
     return ToolCalled(call=ToolCall(id=call_id, name=piece.name, arguments=piece.arguments))
-
-
-def _check(sampling: Sampling) -> None:
-    # Written so that NaN fails.
-    if not 0.0 <= sampling.temperature <= 2.0:
-        raise InvalidMessageError(f"temperature {sampling.temperature} is not between 0 and 2")
-    if not 0.0 < sampling.top_p <= 1.0:
-        raise InvalidMessageError(f"top_p {sampling.top_p} is not above 0 and at most 1")
-    if sampling.max_tokens < 1:
-        raise InvalidMessageError(f"max_tokens {sampling.max_tokens} is less than 1")
-    if sampling.seed is not None and not 0 <= sampling.seed < 2**63:
-        raise InvalidMessageError(f"seed {sampling.seed} is negative or too large")
