@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from parley.agent.silence import SilenceSettings
 from parley.llm.messages import Sampling
 from parley.serving.parameters import Parameters
 from parley.turns.settings import EAGERNESSES, Eagerness
@@ -60,6 +61,16 @@ class AgentConfig:
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
+    greeting: str = ""
+    """Said first in sessions that bring none; empty: nothing."""
+    apology: str = "Sorry, I have a problem. Please say that again."
+    """Said when there is no answer because a model has failed; empty: nothing."""
+    silence: SilenceSettings = field(default_factory=SilenceSettings)
+    """What happens while the user says nothing, in sessions that do not say it themselves."""
+    speculations_per_turn: int = 3
+    """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
+    wasted_speculations_per_minute: int = 12
+    """How many of them one session may throw away."""
     max_sessions: int = 16
     """Open at the same time in one instance of the model."""
     audio_buffer_ms: int = 5_000
@@ -103,6 +114,19 @@ class AgentConfig:
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
+            greeting=parameters.text("greeting", ""),
+            apology=parameters.text("apology", default.apology),
+            silence=SilenceSettings(
+                prompt_after_s=parameters.number("silence_prompt_after_s", 0.0, minimum=0.0),
+                prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
+                hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0, minimum=0.0),
+            ),
+            speculations_per_turn=parameters.integer(
+                "speculations_per_turn", default.speculations_per_turn, minimum=0
+            ),
+            wasted_speculations_per_minute=parameters.integer(
+                "wasted_speculations_per_minute", default.wasted_speculations_per_minute, minimum=1
+            ),
             max_sessions=parameters.integer("max_sessions", default.max_sessions, minimum=1),
             audio_buffer_ms=parameters.integer("audio_buffer_ms", default.audio_buffer_ms, minimum=1_000),
             lead_ms=parameters.integer("lead_ms", default.lead_ms, minimum=100),

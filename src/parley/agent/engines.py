@@ -17,6 +17,10 @@ class TurnScoring:
     """Takes the error code of every pause that got no score."""
 
 
+def _ignore(outcome: str) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True)
 class Engines:
     """Shared by all sessions of an instance."""
@@ -27,3 +31,6 @@ class Engines:
     synthesizer: Synthesizer
     turn: TurnScoring | None = None
     """None: turns end by silence and words alone."""
+    speculated: Callable[[str], None] = _ignore
+    """Takes what became of each answer that was prepared before the user's turn was over: ``used`` or
+    ``discarded``."""

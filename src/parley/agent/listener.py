@@ -232,6 +232,7 @@ class Listener:
         if not self._outage.failed(_now()):
             raise error
         self._handler.failed(error)
+        self._handler.sound_lost()
         while True:
             await self.close()
             self._end_utterance()

@@ -10,6 +10,8 @@ from parley.llm.messages import ChatMessage, ToolCall
 
 CUT = "…"
 """Marks, for the language model, an answer that the user cut short."""
+UNREMEMBERED = -1
+"""Number of the round of what is said and not remembered, such as an apology."""
 
 
 @dataclass

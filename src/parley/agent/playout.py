@@ -92,8 +92,8 @@ class Playout:
     """The ledger of one response.
 
     A word counts as heard when at least half of it was played. Playing begins when the first
-    audio is sent and goes on at its own pace; it stands still while there is nothing to play.
-    Marks from the client, if there are any, can only say that less was played.
+    audio is sent and goes on at its own pace; it stands still while there is nothing to play, and
+    while it is paused. Marks from the client, if there are any, can only say that less was played.
     """
 
     def __init__(self) -> None:
@@ -101,6 +101,7 @@ class Playout:
         self._sent_ms = 0.0
         self._end = 0.0  # when everything sent so far will have been played
         self._mark: tuple[float, float] | None = None
+        self._paused_at: float | None = None
 
     @property
     def sent_ms(self) -> float:
@@ -127,11 +128,31 @@ class Playout:
         """The client has played so much, of what was sent; a mark that goes back is ignored."""
         played_ms = min(max(played_ms, 0.0), self._sent_ms)
         if self._mark is None or played_ms >= self._mark[0]:
-            self._mark = (played_ms, now)
+            self._mark = (played_ms, self._time(now))
+
+    def pause(self, now: float) -> None:
+        """The client stops playing, and keeps what it has."""
+        if self._paused_at is None:
+            self._paused_at = now
+
+    def resume(self, now: float) -> None:
+        """The client plays on."""
+        if self._paused_at is None:
+            return
+        paused_s, at, self._paused_at = now - self._paused_at, self._paused_at, None
+        if self._end > at:
+            self._end += paused_s
+        if self._mark is not None:
+            self._mark = (self._mark[0], self._mark[1] + paused_s)
+
+    @property
+    def text(self) -> str:
+        """All text whose audio was sent, or is being sent."""
+        return " ".join(segment.text for segment in self._segments)
 
     def ahead_ms(self, now: float) -> float:
         """Audio that was sent and not yet played, by the clock."""
-        return max(0.0, (self._end - now) * 1000)
+        return max(0.0, (self._end - self._time(now)) * 1000)
 
     def played_ms(self, now: float) -> float:
         """Audio that was played."""
@@ -139,7 +160,7 @@ class Playout:
         if self._mark is None:
             return by_clock
         played, at = self._mark
-        return min(by_clock, played + min(now - at, _MARK_GRACE_S) * 1000)
+        return min(by_clock, played + max(0.0, min(self._time(now) - at, _MARK_GRACE_S)) * 1000)
 
     def finished(self, now: float) -> bool:
         """Whether everything sent so far was played."""
@@ -156,3 +177,7 @@ class Playout:
             if text != segment.text:
                 break
         return Heard(round(played), tuple(parts))
+
+    def _time(self, now: float) -> float:
+        """The time by which audio is played: it stands still during a pause."""
+        return now if self._paused_at is None else min(now, self._paused_at)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from typing import Literal, TypeAlias
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.agent.answers import Answers
 from parley.agent.config import AgentConfig
+from parley.agent.dialpad import Dialpad
 from parley.agent.engines import Engines
 from parley.agent.generation import warm_up
+from parley.agent.interruptions import Interruptions
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
+from parley.agent.prompt import Prompt
+from parley.agent.silence import SilenceWatch, choose_silence
+from parley.agent.thinking import Answer
 from parley.agent.tools import ToolDesk
-from parley.agent.turn import Turn, TurnContext
+from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
-from parley.agent.validation import primary_language
+from parley.agent.validation import check_spoken, primary_language
 from parley.agent.voice import Speaker, check_voice
 from parley.asr.messages import AsrOptions
 from parley.audio.buffer import AudioPiece
@@ -27,11 +35,15 @@ from parley.audio.pcm import decode_pcm16
 from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
 from parley.llm.history import History
 from parley.turns.settings import choose_settings
+from parley.vad.segmenter import DEFAULT_SILENCE_MS
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _WATCH_S = 0.2
 _ID_BYTES = 48
+_KEY_PAUSE_S = 2.0
+_JUDGED_SILENCE_MS = 200
+"""An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,54 +67,54 @@ class Session:
     ) -> None:
         self.session_id = session_id
         self._start = start
+        self._engines = engines
         self._outlet = outlet
         self._config = config
         # Clients may use an id again, and the engines must not mix up old and new requests. An id may be as
         # long as Triton allows, and must leave room for what is added to it.
-        name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+        self._name = name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
         language = primary_language(start.language)
         prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
         self._history = History(prompt, config.prompt_tokens, start.tools)
         self._desk = ToolDesk({tool.name for tool in start.tools}, self._emit, config)
-        options = AsrOptions(
-            vad=start.vad, language=language, phrases=start.phrases, phrase_weight=start.phrase_weight
+        self._sampling = config.sampling
+        turn_settings = choose_settings(start.turn, config.eagerness)
+        self._listener = Listener(
+            engines.recognizer,
+            name,
+            _asr_options(start, language, judged=turn_settings is not None),
+            self,
+            config,
         )
-        self._listener = Listener(engines.recognizer, name, options, self, config)
+        self._answers = Answers(
+            name,
+            Stage(engines.synthesizer, _speaker(start, language, engines), config, self._emit_turn),
+            self._history,
+            desk=self._desk,
+            think=self._think,
+            handler=self,
+            counted=engines.speculated,
+        )
         self._turn_end = TurnEnd(
-            choose_settings(start.turn, config.eagerness),
+            turn_settings,
             language,
             engines.turn,
             deadline_s=config.deadlines.turn_s,
             name=name,
             emit=self._emit,
+            prepare=self._prepare,
+            discard=self._answers.discard,
             commit=self._user_finished,
         )
-        known = engines.synthesizer.languages
-        self._context = TurnContext(
-            session=name,
-            engines=engines,
-            history=self._history,
-            tools=start.tools,
-            desk=self._desk,
-            speaker=Speaker(
-                voice=start.voice,
-                language=start.language if start.language in known else language,
-                sample_rate=start.output_sample_rate,
-                exaggeration=start.exaggeration,
-                guidance_weight=start.guidance_weight,
-            ),
-            config=config,
-            emit=self._emit_turn,
-        )
+        self._interruptions = Interruptions(start.barge_in, language, self._answers, self._turn_end)
+        self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
+        silence = choose_silence(start.silence, config.silence)
+        self._silence = SilenceWatch(silence, self._prompt, lambda: self.end("silence"))
+        self._written = str
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._closed = False
         self._state: State | None = None
-        self._turns = 0
-        self._turn: Turn | None = None
-        self._turn_task: asyncio.Task[None] | None = None
-        self._turn_tasks: set[asyncio.Task[None]] = set()
-        self._unanswered = False
         self._last_input = _now()
 
     @property
@@ -138,18 +150,28 @@ class Session:
         if isinstance(message, protocol.ToolResponse):
             self._desk.resolve(message)
         elif isinstance(message, protocol.Playback):
-            # Marks of a response that is over by now are late, not wrong.
-            if self._turn is not None and self._turn.response_id == message.response_id:
-                self._turn.playout.mark(message.played_ms, _now())
+            self._answers.played(message.response_id, message.played_ms)
+        elif isinstance(message, protocol.Text):
+            check_spoken(message.text, "text.text")
+            self._input(message.text.strip())
+        elif isinstance(message, protocol.Dtmf):
+            self._dialpad.press(message.digits)
+            self._silence.user_active()
+        elif isinstance(message, protocol.Say):
+            check_spoken(message.text, "say.text")
+            self._answers.say(message)
         elif isinstance(message, protocol.Control):
-            if message.action == "mute":
-                self._listener.mute()
-            elif message.action == "unmute":
-                self._listener.unmute()
-            else:
-                self.end("hangup")
-        elif isinstance(message, protocol.Start):
+            self._control(message)
+        else:
             raise InvalidMessageError("the session has started already")
+
+    def _control(self, message: protocol.Control) -> None:
+        if message.action == "mute":
+            self._listener.mute()
+        elif message.action == "unmute":
+            self._listener.unmute()
+        else:
+            self.end("hangup")
 
     # --- life -----------------------------------------------------------------------------
 
@@ -174,7 +196,7 @@ class Session:
         try:
             if self._start.voice is not None:
                 limit_s = self._config.deadlines.voice_s
-                await check_voice(self._context.engines.synthesizer, self._start.voice, limit_s)
+                await check_voice(self._engines.synthesizer, self._start.voice, limit_s)
             await self._listener.open()
             self._emit(
                 protocol.Connected(
@@ -183,11 +205,12 @@ class Session:
             )
             self._enter("listening")
             self._opened.set()
+            self._greet()
             await self._listener.run()
         except ParleyError as error:
             self.failed(error)
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._broken("listener")
+            self.broken("listener")
         finally:
             self._opened.set()
             self.end("failed")
@@ -205,33 +228,32 @@ class Session:
                     self.end("idle")
         except Exception:  # noqa: BLE001 - logged and told to the client
             self.end("failed")  # nobody else would ever end it
-            self._broken("watch")
+            self.broken("watch")
 
     async def _warm_up(self) -> None:
-        context = self._context
         try:
             await warm_up(
-                context.engines.chat,
-                context.session,
-                context.history.messages(),
-                context.tools,
-                context.config.deadlines,
+                self._engines.chat,
+                self._name,
+                self._history.messages(),
+                self._start.tools,
+                self._config.deadlines,
             )
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._broken("warm-up")
+            self.broken("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None and self._turn_task is not None:
-            turn.stop()
-            self._turn_task.cancel()
+        self._interruptions.close()
+        self._dialpad.close()
+        self._silence.close()
+        answers = self._answers.close()
         try:
             self._say_goodbye(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
             _log.exception("%s: the client could not be told that the session is over", self.session_id)
         for task in tasks:
             task.cancel()
-        waiting = {*tasks, *self._turn_tasks, *self._turn_end.close()}
+        waiting = {*tasks, *answers, *self._turn_end.close()}
         _, late = await asyncio.wait(waiting, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
@@ -247,22 +269,25 @@ class Session:
     # --- what the user says ---------------------------------------------------------------
 
     def sound_began(self, at_ms: int) -> None:
-        """Something that may be speech."""
+        """The user may be beginning to speak: the agent falls silent and listens."""
+        self._turn_end.sound_began()
+        self._interruptions.sound_began(at_ms)
 
     def sound_lost(self) -> None:
-        """It was none."""
+        """It was no speech."""
+        self._interruptions.sound_lost()
+        self._turn_end.sound_lost()
 
     def speech_started(self, event: protocol.SpeechStarted) -> None:
-        """The user speaks: the agent falls silent and listens."""
+        """The user speaks."""
         self._emit(event)
-        self._interrupt()
-        self._enter("listening")
-        self._turn_end.began(event)
+        self._silence.user_active()
+        self._interruptions.speech_started(event)
 
     def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final transcript follows."""
         self._emit(event)
-        self._turn_end.paused(event, detected_at)
+        self._interruptions.speech_stopped(event, detected_at)
 
     def listened(self, piece: AudioPiece) -> None:
         """The recogniser has heard this."""
@@ -271,70 +296,74 @@ class Session:
     def transcribed(self, event: protocol.Transcript) -> None:
         """A final text may be the end of the user's turn."""
         self._emit(event)
-        if event.is_final:
-            self._turn_end.heard(event)
+        self._interruptions.transcribed(event)
+        if event.is_final and self._answers.current is None:
+            self._silence.quiet()
+
+    def _prepare(self, text: str) -> None:
+        self._answers.prepare(self._written(text))
 
     def _user_finished(self, user: UserTurn) -> None:
         """It is the agent's turn to answer."""
-        if user.text:
-            self._interrupt()
-            self._history.add_user(user.text)
-        elif self._turn is not None or not self._unanswered:
-            # Noise, and nobody is waiting for an answer.
-            return
-        self._answer(user)
+        self._answers.answer(dataclasses.replace(user, text=self._written(user.text)))
+
+    def _input(self, text: str) -> None:
+        """The user has typed something."""
+        self._silence.user_active()
+        self._answers.interrupt("input")
+        now = _now()
+        self._answers.answer(UserTurn(text, now, now))
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
         self._emit(protocol.ErrorEvent.of(error))
 
-    # --- the agent's turns ----------------------------------------------------------------
+    # --- what the agent says --------------------------------------------------------------
 
-    def _answer(self, user: UserTurn) -> None:
-        self._turns += 1
-        self._unanswered = False
-        self._enter("processing")
-        self._turn = Turn(self._turns, self._context, user.heard_at, user.detected_at, user.decided_at)
-        self._turn_task = asyncio.create_task(self._take(self._turn), name=self._turn.response_id)
-        self._turn_tasks.add(self._turn_task)
-        self._turn_task.add_done_callback(self._turn_tasks.discard)
-
-    async def _take(self, turn: Turn) -> None:
-        complete = False
-        try:
-            await turn.run()
-            complete = True
-        except Exception:  # noqa: BLE001 - logged and told to the client
-            self._broken("turn")
-        if self._turn is turn:
-            self._turn = None
-            self._history.extend(turn.memory(None if complete else turn.stop()))
-            self._emit(turn.metrics(interrupted=False))
-            self._enter("listening")
-
-    def _interrupt(self) -> None:
-        """Stop the turn under way; only what the user has heard of it was said."""
-        turn, self._turn = self._turn, None
-        if turn is None or self._turn_task is None:
-            return
-        heard = turn.stop()
-        self._turn_task.cancel()
-        self._history.extend(turn.memory(heard))
-        self._unanswered = not heard.text and not turn.acted
-        self._emit(
-            protocol.Interrupted(
-                turn=turn.number,
-                response_id=turn.response_id,
-                played_ms=heard.played_ms,
-                spoken_text=heard.text,
-            )
+    def _think(self, prompt: Prompt) -> Answer:
+        return Answer(
+            self._engines.chat,
+            prompt,
+            tools=self._start.tools,
+            desk=self._desk,
+            sampling=self._sampling,
+            config=self._config,
         )
-        self._emit(turn.metrics(interrupted=True))
+
+    def _greet(self) -> None:
+        greeting = self._config.greeting if self._start.greeting is None else self._start.greeting
+        if greeting.strip():
+            self._answers.say(protocol.Say(text=greeting))
+        else:
+            self._silence.quiet()
+
+    def _prompt(self, text: str) -> None:
+        self._answers.say(protocol.Say(text=text))
+
+    def answering(self) -> None:
+        """The agent is about to answer."""
+        self._silence.agent_active()
+        self._enter("processing")
+
+    def interrupted(self) -> None:
+        """The agent was made to stop."""
+        self._enter("listening")
+
+    def silent(self) -> None:
+        """The agent has nothing more to say."""
+        self._enter("listening")
+        self._silence.quiet()
+
+    def broken(self, what: str) -> None:
+        """An error that nobody expected: the log gets all of it, the client its existence."""
+        _log.exception("%s: %s failed", self.session_id, what)
+        self.failed(ParleyError(f"the {what} failed unexpectedly"))
 
     # --- telling the client ---------------------------------------------------------------
 
     def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
         if audio is not None:
+            self._silence.agent_active()
             self._enter("speaking")
         self._emit(event, audio)
 
@@ -350,10 +379,22 @@ class Session:
             self._state = state
             self._emit(protocol.AgentState(state=state))
 
-    def _broken(self, what: str) -> None:
-        """An error that nobody expected: the log gets all of it, the client its existence."""
-        _log.exception("%s: %s failed", self.session_id, what)
-        self.failed(ParleyError(f"the {what} failed unexpectedly"))
+
+def _asr_options(start: protocol.Start, language: str, *, judged: bool) -> AsrOptions:
+    vad = start.vad
+    if vad.silence_ms is None:
+        vad = msgspec.structs.replace(vad, silence_ms=_JUDGED_SILENCE_MS if judged else DEFAULT_SILENCE_MS)
+    return AsrOptions(vad=vad, language=language, phrases=start.phrases, phrase_weight=start.phrase_weight)
+
+
+def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:
+    return Speaker(
+        voice=start.voice,
+        language=start.language if start.language in engines.synthesizer.languages else language,
+        sample_rate=start.output_sample_rate,
+        exaggeration=start.exaggeration,
+        guidance_weight=start.guidance_weight,
+    )
 
 
 def _now() -> float:

@@ -22,7 +22,7 @@ from parley.protocol import (
     TurnDecision,
 )
 from parley.turns.features import SAMPLES
-from parley.turns.policy import Commit, EndOfTurn, Output, Score, Wait
+from parley.turns.policy import Commit, EndOfTurn, Output, Prepare, Score, Wait
 from parley.turns.settings import TurnSettings
 from parley.waiting import within
 
@@ -59,6 +59,8 @@ class TurnEnd:
         deadline_s: for the model's answer.
         name: of the session, for the log.
         emit: tells the client what was decided.
+        prepare: takes what may be all that the user has to say, so that an answer can be begun.
+        discard: is told that it was not all.
         commit: takes over a turn of the user that is over.
     """
 
@@ -71,6 +73,8 @@ class TurnEnd:
         deadline_s: float,
         name: str,
         emit: Callable[[TurnDecision], None],
+        prepare: Callable[[str], None],
+        discard: Callable[[], None],
         commit: Callable[[UserTurn], None],
     ) -> None:
         self._policy = None if settings is None else EndOfTurn(settings, language, scored=scoring is not None)
@@ -78,6 +82,8 @@ class TurnEnd:
         self._deadline_s = deadline_s
         self._name = name
         self._emit = emit
+        self._prepare = prepare
+        self._discard = discard
         self._commit = commit
         self._audio = RecentAudio(SAMPLES)
         self._onset: int | None = None
@@ -92,10 +98,21 @@ class TurnEnd:
         if self._policy is not None and self._scoring is not None:
             self._audio.append(piece)
 
+    def sound_began(self) -> None:
+        """The user may be going on."""
+        if self._policy is not None:
+            self._policy.sound_began()
+
+    def sound_lost(self) -> None:
+        """That was no speech."""
+        if self._policy is not None:
+            self._obey(self._policy.sound_lost(_now()))
+
     def began(self, event: SpeechStarted) -> None:
         """The user speaks."""
         if self._policy is None:
             return
+        self._discard()
         if self._onset is None:
             self._onset = event.at_ms * _PER_MS
         self._stop()
@@ -129,8 +146,12 @@ class TurnEnd:
             if isinstance(output, Score):
                 self._ask(output.pause)
                 continue
+            if isinstance(output, Prepare):
+                self._prepare(output.text)
+                continue
             self._emit(output.decision)
             if isinstance(output, Wait):
+                self._stop_timer()
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(output.until, self._tick, output.until)
             elif isinstance(output, Commit):
@@ -150,13 +171,16 @@ class TurnEnd:
 
     def _stop(self) -> None:
         """Wait neither for time nor for a score."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         score, self._score = self._score, None
         # The task that brings the score goes on: it may be what ends the turn.
         if score is not None and score is not asyncio.current_task():
             score.cancel()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # --- asking the model -------------------------------------------------------------------
 

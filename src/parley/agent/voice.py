@@ -26,6 +26,8 @@ _NOTHING = np.zeros(0, np.int16)
 _SEGMENTS_AHEAD = 2
 _MAX_SEGMENTS = 64
 _MAX_PIECES = 64
+_SOON_MS = 0.01
+"""Not worth waiting for; sums of lengths are not exact."""
 # A client that sends playback marks may be this late with the last one.
 _LAST_MARK_S = 1.0
 _LAST_MARK_CHECKS = 10
@@ -79,12 +81,13 @@ class Voice:
 
     While one segment is sent, the next is synthesised. Audio leaves at most ``lead_ms`` before
     it is to be heard, so that an interruption has little to take back; the first audio leaves
-    at once.
+    at once. While the voice is held, audio is made but none leaves.
 
     Args:
         synthesizer: makes the audio.
         speaker: voice and sample rate.
-        name: of the response; requests to the synthesizer are named after it.
+        name: requests to the synthesizer are named after it.
+        response_id: of the response, as the client knows it.
         turn: its turn's number.
         playout: where all that is sent is written down.
         emit: sends audio to the client.
@@ -99,6 +102,7 @@ class Voice:
         *,
         speaker: Speaker,
         name: str,
+        response_id: str,
         turn: int,
         playout: Playout,
         emit: Callable[[Audio, NDArray[np.int16]], None],
@@ -109,6 +113,7 @@ class Voice:
         self._synthesizer = synthesizer
         self._speaker = speaker
         self._name = name
+        self._response_id = response_id
         self._turn = turn
         self._playout = playout
         self._emit = emit
@@ -118,6 +123,8 @@ class Voice:
         self._segments: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue(_MAX_SEGMENTS)
         self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue(_MAX_PIECES)
         self._ahead = asyncio.Semaphore(_SEGMENTS_AHEAD)
+        self._free = asyncio.Event()
+        self._free.set()
         self._count = 0
         self.asked_at: float | None = None
         """When the first segment was ready to be spoken (seconds of the loop's clock)."""
@@ -125,6 +132,8 @@ class Voice:
         """When its first audio had been made."""
         self.sent_at: float | None = None
         """When its first audio was sent."""
+        self.complete = False
+        """Whether all audio there is was sent."""
 
     async def say(self, round_number: int, text: str) -> None:
         """Add a segment; waits while too many are waiting."""
@@ -136,15 +145,27 @@ class Voice:
         """No segment follows."""
         await self._segments.put(None)
 
+    def hold(self) -> None:
+        """Send nothing until :meth:`release`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """Send what is due."""
+        self._free.set()
+
     async def send_all(self) -> None:
         """Speak until everything before :meth:`finish` was sent, or all that there is after a failure."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._synthesise(), name=f"{self._name} synthesis")
             await self._play()
+        self.complete = True
 
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
-        await asyncio.sleep(self._playout.ahead_ms(_now()) / 1000)
+        await self._free.wait()
+        while (ahead_ms := self._playout.ahead_ms(_now())) > _SOON_MS:
+            await asyncio.sleep(ahead_ms / 1000)
+            await self._free.wait()
         for _ in range(_LAST_MARK_CHECKS):
             if self._playout.finished(_now()):
                 return
@@ -219,6 +240,7 @@ class Voice:
                 self._send(block, length_ms, piece.text, words)
             if piece.closes:
                 if waiting:  # words without samples of their own, after the last block
+                    await self._free.wait()
                     self._send(_NOTHING, 0.0, piece.text, waiting)
                 self._playout.complete()
                 self._ahead.release()
@@ -229,15 +251,19 @@ class Voice:
             yield samples[start : start + size]
 
     async def _until_due(self, length_ms: float) -> None:
-        ahead_ms = self._playout.ahead_ms(_now())
-        early_ms = min(ahead_ms, ahead_ms + length_ms - self._config.lead_ms)
-        if early_ms > 0:
+        await self._free.wait()
+        while (early_ms := self._early_ms(length_ms)) > _SOON_MS:
             await asyncio.sleep(early_ms / 1000)
+            await self._free.wait()
+
+    def _early_ms(self, length_ms: float) -> float:
+        ahead_ms = self._playout.ahead_ms(_now())
+        return min(ahead_ms, ahead_ms + length_ms - self._config.lead_ms)
 
     def _send(self, block: NDArray[np.int16], length_ms: float, text: str, words: list[SpokenWord]) -> None:
         event = Audio(
             turn=self._turn,
-            response_id=self._name,
+            response_id=self._response_id,
             offset_ms=round(self._playout.sent_ms),
             sample_rate=self._speaker.sample_rate,
             samples=len(block),

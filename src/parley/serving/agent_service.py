@@ -94,6 +94,11 @@ class AgentService:
         replaced = Counter(
             self._pb, "parley_tts_fallback_total", "Answers for which one synthesizer replaced another"
         )
+        prepared = Counter(
+            self._pb,
+            "parley_speculations_total",
+            "Answers that were begun before it was certain that the user's turn was over",
+        )
         engines = make_engines(
             config,
             self._port,
@@ -101,6 +106,7 @@ class AgentService:
             lambda event: replaced.count(
                 from_engine=event.from_engine, to_engine=event.to_engine, reason=event.reason
             ),
+            lambda outcome: prepared.count(outcome=outcome),
         )
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
@@ -142,6 +148,7 @@ def make_engines(
     port: InferencePort,
     unscored: Callable[[str], None],
     replaced: Callable[[TtsFallback], None],
+    speculated: Callable[[str], None],
 ) -> Engines:
     """The engines that the settings name, on ``port``.
 
@@ -150,6 +157,7 @@ def make_engines(
         port: the way to the models.
         unscored: takes the error code of every pause that the end-of-turn model did not score.
         replaced: is told when one synthesizer takes the place of another.
+        speculated: takes what became of each answer that was prepared: ``used`` or ``discarded``.
 
     Raises:
         ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
@@ -166,6 +174,7 @@ def make_engines(
         find_engine(CHAT_MODELS, config.llm)(port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
         make_synthesizer(config, port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
         turn,
+        speculated,
     )
 
 

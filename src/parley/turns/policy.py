@@ -29,6 +29,13 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """This may be all that the user has to say: an answer to it may be begun."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Wait:
     """The user may go on; call :meth:`EndOfTurn.tick` at ``until`` (seconds)."""
 
@@ -50,7 +57,7 @@ class Commit:
     decision: TurnDecision
 
 
-Output: TypeAlias = Score | Wait | Resume | Commit
+Output: TypeAlias = Score | Prepare | Wait | Resume | Commit
 
 
 @dataclass(frozen=True)
@@ -122,13 +129,25 @@ class EndOfTurn:
         self._new_words = False
         self._judgement: Judgement | None = None
         self._due: float | None = None
+        self._sound = False
+        self._prepared = False
 
     # --- what happens -----------------------------------------------------------------------
+
+    def sound_began(self) -> None:
+        """Something that may be speech: the turn is not over before it is known what it was."""
+        self._sound = True
+
+    def sound_lost(self, at: float) -> list[Output]:
+        """It was none."""
+        self._sound = False
+        return self.tick(at)
 
     def began(self, at: float) -> list[Output]:
         """The user speaks."""
         waiting = self._due is not None
         self._speaking, self._due = True, None
+        self._sound = self._prepared = False
         if self._begun_at is None:
             self._begun_at = at
         return [Resume(self._decide("resume", "spoke_again", at))] if waiting else []
@@ -161,7 +180,7 @@ class EndOfTurn:
 
     def tick(self, at: float) -> list[Output]:
         """Time has passed."""
-        if self._due is None or at < self._due or self._judgement is None:
+        if self._due is None or at < self._due or self._judgement is None or self._sound:
             return []
         limit = self._judgement.needed_ms >= self._settings.limit_ms
         return self._commit("silence_limit" if limit else "waited", at)
@@ -173,21 +192,27 @@ class EndOfTurn:
             return []
         if not self._words:
             return self._commit("no_words", at)
+        text = " ".join(self._words)
+        cue = find_cue(text, self._language)
+        prepare: list[Output] = []
+        if not self._prepared and (cue is None or cue.finished):
+            self._prepared = True
+            prepare = [Prepare(text)]
         if not self._pause.scored:
-            return []
+            return prepare
         if self._new_words or self._heard_pause is None:
             self._heard_pause = self._pause
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
         pause, self._new_words = self._heard_pause, False
-        judgement = judge(self._settings, pause.probability, find_cue(" ".join(self._words), self._language))
+        judgement = judge(self._settings, pause.probability, cue)
         self._judgement = judgement
         if self._begun_at is not None and (at - self._begun_at) * 1000 >= self._settings.longest_ms:
             return self._commit("turn_limit", at)
         due = pause.ended_at + judgement.needed_ms / 1000
-        if at >= due:
+        if at >= due and not self._sound:
             return self._commit(judgement.reason, at)
         self._due = due
-        return [Wait(due, self._decide("wait", judgement.reason, at))]
+        return [*prepare, Wait(due, self._decide("wait", judgement.reason, at))]
 
     def _commit(self, reason: TurnReason, at: float) -> list[Output]:
         committed = Commit(self._decide("commit", reason, at))

@@ -16,6 +16,7 @@ from parley.agent.host import Host, Incoming
 from parley.asr.messages import (
     AsrEvent,
     AsrReply,
+    OnsetEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
     TranscriptEvent,
@@ -44,13 +45,21 @@ def now() -> float:
 
 
 def utterance(number: int, start_ms: int, end_ms: int, text: str) -> list[tuple[int, AsrEvent]]:
-    """What a recogniser says of one utterance, and when."""
+    """What a recogniser says at least of one utterance, and when."""
     stopped_ms = end_ms + 300
     return [
         (start_ms + 96, SpeechStartedEvent(utterance=number, at_ms=start_ms)),
         (stopped_ms, SpeechStoppedEvent(utterance=number, at_ms=end_ms, detected_at_ms=stopped_ms)),
         (stopped_ms, TranscriptEvent(utterance=number, text=text, is_final=True, confidence=0.9)),
     ]
+
+
+def all_of_utterance(number: int, start_ms: int, end_ms: int, text: str) -> list[tuple[int, AsrEvent]]:
+    """The same with the first sound, and the text while it is spoken, if there is time for one."""
+    begun, *ended = utterance(number, start_ms, end_ms, text)
+    partial = TranscriptEvent(utterance=number, text=text, is_final=False, confidence=0.9)
+    early = [(start_ms + 300, partial)] if text and end_ms - start_ms >= 300 else []
+    return [(start_ms + 32, OnsetEvent(at_ms=start_ms)), begun, *early, *ended]
 
 
 class FakeRecognizer:
@@ -416,7 +425,7 @@ class FakeCall:
     def hears(self, *utterances: tuple[int, int, str]) -> None:
         """The user says (start_ms, end_ms, text), ..."""
         for number, (start_ms, end_ms, text) in enumerate(utterances, 1):
-            self.rail.script.extend(utterance(number, start_ms, end_ms, text))
+            self.rail.script.extend(all_of_utterance(number, start_ms, end_ms, text))
 
     def send(self, message=None, audio: bytes = b"", *, end: bool = False) -> FakeOutlet:
         """One request; returns its own outlet."""

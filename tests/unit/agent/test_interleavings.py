@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from agent_fakes import FakeCall, calls, now, says, utterance
+from agent_fakes import FakeCall, all_of_utterance, calls, now, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
 from parley.errors import (
@@ -47,7 +47,7 @@ def speech(rng: random.Random) -> list:
         number += 1
         end = at + rng.randint(120, 900)
         text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome", "and then"))
-        events += utterance(number, at, end, text)
+        events += rng.choice((utterance, all_of_utterance))(number, at, end, text)
         at = end + rng.choice((320, 400, 700, 1_500, 3_000))
     return events
 

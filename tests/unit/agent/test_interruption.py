@@ -6,13 +6,22 @@ import pytest
 from agent_fakes import FakeCall, calls, says
 
 from parley.agent.config import AgentConfig
+from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.protocol import (
+    AgentState,
     Audio,
+    BargeInOptions,
+    Closed,
+    Dtmf,
     Interrupted,
+    Paused,
     Playback,
     ResponseDone,
-    SpeechStarted,
+    Resumed,
+    Say,
+    SilenceOptions,
     Start,
+    Text,
     Tool,
     ToolRequest,
     ToolResponse,
@@ -155,27 +164,240 @@ async def test_a_voice_without_word_marks_is_cut_by_time():
 async def test_noise_does_not_lose_the_question():
     call = FakeCall()
     call.hears((200, 1_000, "hello"), (1_300, 1_500, ""))
-    call.chat.answers += [says("Hello! How can I help you?"), says("Hello again!")]
+    call.chat.answers += [says("Hello! How can I help you?")]
     await call.start()
     await call.wait_for(ResponseDone)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[1:] == [("user", "hello")]
+    assert call.outlet.of(Interrupted) == []
+    assert [request.text for request in call.synthesizer.requests] == ["Hello!", "How can I help you?"]
+
+
+async def heard_over_the_story(start_ms, end_ms, text, *, start=None, answer=STORY, config=None):
+    """A call in which something is heard while the agent tells a story, from about 1.3 s on."""
+    call = FakeCall(config)
+    call.hears((200, 1_000, "tell me a story"), (start_ms, end_ms, text))
+    call.chat.answers += [says(answer), says("Okay.")]
+    await call.start(start)
+    await call.wait_for(TurnMetrics)
+    await call.until(16_000)
+    await call.end()
+    return call
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no_words"),
+        ("mhm", "backchannel"),
+        ("Yeah, okay.", "backchannel"),
+        ("once there was a robot", "echo"),
+    ],
+)
+async def test_what_is_no_interruption_only_pauses_the_agent(text, reason):
+    call = await heard_over_the_story(3_000, 3_600, text)
+    (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
+    assert (resumed.reason, resumed.text) == (reason, text)
+    assert call.at_ms(paused) < 3_000 + 32 + 25
+    assert call.at_ms(resumed) < 3_600 + 300 + 45
+    assert call.outlet.of(Interrupted) == []
+    silent = [
+        sent.event
+        for sent in call.outlet.sent
+        if isinstance(sent.event, Audio)
+        and call.at_ms(paused) < (sent.at - call.began) * 1000 < call.at_ms(resumed)
+    ]
+    assert silent == []
+    # All of the story was told, once, and only it is remembered.
+    assert " ".join(event.text for event in call.outlet.of(Audio) if event.text) == STORY
+    assert len(call.chat.requests) == 1
+    session_length = call.outlet.of(ResponseDone)[0].audio_ms
+    (metrics,) = call.outlet.of(TurnMetrics)
+    paused_ms = call.at_ms(resumed) - call.at_ms(paused)
+    assert call.at_ms(metrics) - call.at_ms(call.outlet.of(Audio)[0]) == pytest.approx(
+        session_length + paused_ms, abs=30
+    )
+
+
+async def test_a_sound_that_is_no_speech_pauses_the_agent_for_a_moment():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"))
+    call.chat.answers += [says(STORY)]
+    call.rail.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_064, OnsetLostEvent())]
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
+    assert resumed.reason == "noise"
+    assert call.at_ms(resumed) - call.at_ms(paused) < 50
+
+
+async def test_noise_that_goes_on_does_not_keep_the_agent_silent():
+    call = await heard_over_the_story(3_000, 9_000, "")
+    (resumed,) = call.outlet.of(Resumed)
+    assert call.at_ms(resumed) == pytest.approx(3_032 + 1_500, abs=45)
+    assert call.outlet.of(Interrupted) == []
+
+
+async def test_where_there_is_noise_the_agent_waits_for_words():
+    call = FakeCall()
+    noises = [(2_500 + 900 * n, 2_600 + 900 * n, "") for n in range(3)]
+    call.hears((200, 1_000, "tell me a story"), *noises, (5_600, 6_400, "tell me another one"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    await call.start()
+    cut = await call.wait_for(Interrupted)
     await call.wait_for(TurnMetrics, 2)
     await call.end()
-    # The answer that nobody heard is given anew, to the same question.
-    assert call.chat.prompt()[1:] == [("user", "hello")]
-    assert [metrics.interrupted for metrics in call.outlet.of(TurnMetrics)] == [True, False]
-    assert call.outlet.states[-1] == "listening"
+    assert len(call.outlet.of(Paused)) == 2
+    assert call.at_ms(cut) == pytest.approx(5_900, abs=45)
 
 
-async def test_noise_in_the_middle_of_an_answer_ends_it():
-    call = FakeCall()
-    call.hears((200, 1_000, "tell me a story"), (2_500, 2_800, ""))
-    call.chat.answers.append(says(STORY))
-    await call.start()
-    await call.wait_for(Interrupted)
-    await call.until(6_000)
-    await call.end()
-    assert call.outlet.states[-1] == "listening"
+async def test_stop_is_a_command_at_any_length():
+    call = await heard_over_the_story(3_000, 3_120, "stop", start=Start(barge_in=BargeInOptions(min_words=3)))
+    (cut,) = call.outlet.of(Interrupted)
+    assert cut.reason == "command"
+    assert call.chat.prompt()[-1] == ("user", "stop")
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "reason"),
+    [
+        (BargeInOptions(min_words=3), "another story", "too_few_words"),
+        (BargeInOptions(min_speech_ms=1_000), "another story", "too_short"),
+    ],
+)
+async def test_a_session_says_what_an_interruption_is(options, text, reason):
+    call = await heard_over_the_story(3_000, 3_600, text, start=Start(barge_in=options))
+    assert [event.reason for event in call.outlet.of(Resumed)] == [reason]
+    assert call.outlet.of(Interrupted) == []
+
+
+async def test_speech_alone_may_be_an_interruption():
+    options = BargeInOptions(min_words=0, min_speech_ms=400)
+    call = await heard_over_the_story(3_000, 4_000, "", start=Start(barge_in=options))
+    (cut,) = call.outlet.of(Interrupted)
+    assert cut.reason == "speech"
+    assert call.at_ms(cut) == pytest.approx(3_000 + 400, abs=80)
     assert len(call.chat.requests) == 1
+
+
+async def test_a_client_that_cannot_pause_hears_of_no_pause():
+    options = BargeInOptions(pause_playback=False)
+    call = await heard_over_the_story(3_000, 3_200, "mhm", start=Start(barge_in=options))
+    assert call.outlet.of(Paused) + call.outlet.of(Resumed) == []
+    # It played what it had meanwhile, which was half a second: nothing was lost by the pause.
+    (metrics,), (done,) = call.outlet.of(TurnMetrics), call.outlet.of(ResponseDone)
+    assert call.at_ms(metrics) - call.at_ms(call.outlet.of(Audio)[0]) < done.audio_ms + 200
+    assert " ".join(event.text for event in call.outlet.of(Audio) if event.text) == STORY
+
+
+@pytest.mark.parametrize(("start_ms", "answer"), [(3_300, STORY[:41] + "?"), (3_250, STORY[:41] + ".")])
+async def test_yes_is_an_answer_to_a_question_and_at_the_end(start_ms, answer):
+    call = await heard_over_the_story(start_ms, start_ms + 500, "yes", answer=answer)
+    assert call.chat.prompt()[-1] == ("user", "yes")
+
+
+async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
+    call = FakeCall()
+    call.hears((6_000, 6_500, "hello"))
+    await call.start(Start(greeting="Welcome."))
+    call.send(Say(text="This call is recorded.", interruptible=False))
+    call.send(Say(text="Just so you know.", remember=False))
+    await call.wait_for(TurnMetrics, 4)
+    await call.end()
+    spoken = [request.text for request in call.synthesizer.requests]
+    assert spoken == ["Welcome.", "This call is recorded.", "Just so you know.", "Okay."]
+    assert call.chat.prompt()[1:] == [
+        ("assistant", "Welcome."),
+        ("assistant", "This call is recorded."),
+        ("user", "hello"),
+    ]
+
+
+async def test_what_must_not_be_interrupted_is_answered_afterwards():
+    call = FakeCall()
+    call.hears((500, 900, "what time is it"), (1_500, 1_900, "please"))
+    await call.start(Start(greeting=""))
+    call.send(
+        Say(
+            text="This call is recorded for quality reasons. Thank you for your patience.",
+            interruptible=False,
+        )
+    )
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.of(Interrupted) + call.outlet.of(Paused) == []
+    assert call.chat.prompt()[-1] == ("user", "what time is it please")
+    assert len(call.chat.requests) == 1
+
+
+async def test_typed_text_and_keys_are_turns_of_the_user():
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"))
+    call.chat.answers += [says(STORY), says("Okay."), says("Right.")]
+    await call.start()
+    await call.until(3_000)
+    call.send(Text(text=" what time is it "))
+    await call.wait_for(TurnMetrics, 2)
+    call.send(Dtmf(digits="12"))
+    call.send(Dtmf(digits="3#"))
+    await call.wait_for(TurnMetrics, 3)
+    call.send(Dtmf(digits="4"))
+    pressed = call.outlet.sent[-1].at
+    await call.wait_for(TurnMetrics, 4)
+    await call.end()
+    (cut,) = call.outlet.of(Interrupted)
+    assert cut.reason == "input"
+    assert call.chat.prompt(1)[-1] == ("user", "what time is it")
+    assert call.chat.prompt(2)[-1] == ("user", "123")
+    assert call.chat.prompt(3)[-1] == ("user", "4")
+    assert [sent.at for sent in call.outlet.sent if sent.event == AgentState(state="processing")][
+        -1
+    ] >= pressed + 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Text(text=" ?"),
+        Text(text="x" * 4_001),
+        Dtmf(digits=""),
+        Dtmf(digits="12x"),
+        Dtmf(digits="1" * 65),
+        Say(text=""),
+    ],
+)
+async def test_input_that_makes_no_sense_is_refused(message):
+    call = FakeCall()
+    await call.start()
+    call.send(message)
+    assert call.outlet.codes == ["invalid_message"]
+    await call.end()
+
+
+async def test_no_more_than_so_much_waits_to_be_said():
+    call = FakeCall()
+    await call.start()
+    for _ in range(18):
+        call.send(Say(text="One more thing."))
+    assert call.outlet.codes == ["overloaded"]
+    await call.end()
+
+
+async def test_silence_is_broken_by_prompts_and_ended():
+    silence = SilenceOptions(
+        prompt_after_ms=2_000, prompts=["Hello?", "Still there?"], hang_up_after_ms=7_000
+    )
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    await call.start(Start(silence=silence))
+    await call.wait_for(Closed)
+    spoken = [request.text for request in call.synthesizer.requests]
+    assert spoken == ["Okay.", "Hello?", "Still there?", "Still there?"]
+    assert call.outlet.reason == "silence"
+    await call.hang_up()
+    await call.check_nothing_left()
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -189,7 +411,7 @@ async def test_what_a_tool_did_stays_done(answered):
     request = await call.wait_for(ToolRequest)
     if answered:
         call.send(ToolResponse(call_id=request.call_id, output={"ok": True}))
-    await call.wait_for(SpeechStarted, 2)
+    await call.wait_for(Interrupted)
     if not answered:
         call.send(ToolResponse(call_id=request.call_id, output={"ok": True}))
     await call.wait_for(ResponseDone)

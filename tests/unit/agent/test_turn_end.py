@@ -83,7 +83,8 @@ async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
     # As without a decision: 1300 ms of audio are complete in the chunk of 1320 ms; one push takes 5 ms.
     assert metrics.asr_final_ms == 25
     assert metrics.end_of_turn_ms == 10
-    assert metrics.llm_first_token_ms == 20
+    # The answer was begun while the pause was being judged.
+    assert (metrics.speculations, metrics.speculated, metrics.llm_first_token_ms) == (1, True, 10)
 
 
 async def test_what_sounds_incomplete_is_waited_for():
@@ -189,7 +190,7 @@ async def test_the_agent_is_interrupted_as_ever():
     call.chat.answers += [says(STORY), says("Okay.")]
     await answered(call, turns=2)
     (cut,) = call.outlet.of(Interrupted)
-    assert call.at_ms(cut) == pytest.approx(call.at_ms(call.outlet.of(SpeechStarted)[1]))
+    assert call.at_ms(cut) == pytest.approx(call.at_ms(call.outlet.of(SpeechStarted)[1]) + 200, abs=45)
     assert 0 < len(cut.spoken_text) < len(STORY)
     assert call.chat.prompt()[1:] == [
         ("user", "tell me a story"),

@@ -1,0 +1,306 @@
+"""Whose turn it is: what the agent says, what it is about to say, and what it may have to say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias
+
+from parley.agent.prompt import Prompt
+from parley.agent.speculation import SpeculationBudget
+from parley.agent.thinking import Recital, Thinker
+from parley.agent.tools import ToolDesk
+from parley.agent.turn import Occasion, Stage, Turn
+from parley.agent.turn_end import UserTurn
+from parley.errors import OverloadedError
+from parley.llm.history import History
+from parley.protocol import Interrupted, Paused, Resumed, Say
+
+InterruptReason: TypeAlias = Literal["words", "speech", "command", "input"]
+ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
+
+_MAX_WAITING = 16
+_log = logging.getLogger(__name__)
+
+
+class AnswerHandler(Protocol):
+    """Whoever wants to know how the agent's turns go."""
+
+    def answering(self) -> None:
+        """The agent is about to answer."""
+        ...
+
+    def interrupted(self) -> None:
+        """The agent was made to stop."""
+        ...
+
+    def silent(self) -> None:
+        """The agent has nothing to say any more."""
+        ...
+
+    def broken(self, what: str) -> None:
+        """Called in the handler of an exception that nobody expected."""
+        ...
+
+
+@dataclass
+class _Prepared:
+    """An answer to what may be the user's turn."""
+
+    text: str
+    turn: Turn
+    prompt: Prompt
+    task: asyncio.Task[None]
+
+
+class Answers:
+    """Owns the agent's turns, and writes into the history what was said in them.
+
+    There is at most one turn under way and one prepared. What is to be said next waits in a bounded queue.
+
+    Args:
+        name: that no other session has or had.
+        stage: where turns are performed.
+        history: of the session; nobody else writes to it.
+        desk: runs the tools of the turn under way.
+        think: makes the thinker that answers a prompt.
+        handler: is told how it goes.
+        counted: takes what became of each answer that was prepared: ``used`` or ``discarded``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stage: Stage,
+        history: History,
+        *,
+        desk: ToolDesk,
+        think: Callable[[Prompt], Thinker],
+        handler: AnswerHandler,
+        counted: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._stage = stage
+        self._history = history
+        self._desk = desk
+        self._think = think
+        self._handler = handler
+        self._counted = counted
+        config = stage.config
+        self._budget = SpeculationBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
+        self._turns = 0
+        self._made = 0
+        self._current: Turn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False
+        self._prepared: _Prepared | None = None
+        self._sayings: deque[Say] = deque()
+        self._waiting: UserTurn | None = None
+        self._unanswered = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def current(self) -> Turn | None:
+        """The turn under way."""
+        return self._current
+
+    # --- what the user has said -----------------------------------------------------------
+
+    def prepare(self, text: str) -> None:
+        """Begin an answer to what may be all that the user has to say."""
+        self.discard()
+        if self._current is not None or self._closed or not text or not self._budget.take(_now()):
+            return
+        prompt = Prompt(self._history, text)
+        turn = self._make(self._think(prompt))
+        self._prepared = _Prepared(text, turn, prompt, self._run(turn))
+
+    def discard(self) -> None:
+        """It was not all: throw away the answer that was begun."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.turn.stop()
+            prepared.task.cancel()
+            self._budget.wasted(_now())
+            self._counted("discarded")
+
+    def answer(self, user: UserTurn) -> None:
+        """The user's turn is over. Without words it only counts if nobody has answered the one before."""
+        current = self._current
+        if not user.text:
+            self.discard()
+            if current is not None:
+                return
+            if not self._unanswered:
+                self._go_on()
+                return
+        elif current is not None and not current.interruptible:
+            self._waiting = user if self._waiting is None else _joined(self._waiting, user)
+            return
+        elif current is not None:
+            self.interrupt("words")
+        self._unanswered = False
+        prepared = self._take_prepared(user.text)
+        if user.text:
+            self._history.add_user(user.text)
+        occasion = Occasion(
+            user.heard_at, user.detected_at, user.decided_at, self._budget.turn_over(), prepared is not None
+        )
+        self._handler.answering()
+        if prepared is None:
+            turn = self._make(self._think(Prompt(self._history)))
+            self._begin(turn, self._run(turn), occasion)
+        else:
+            prepared.prompt.settle()
+            self._begin(prepared.turn, prepared.task, occasion)
+
+    def say(self, saying: Say) -> None:
+        """Say this, word for word, after what is being said.
+
+        Raises:
+            OverloadedError: too much is waiting to be said.
+        """
+        if len(self._sayings) >= _MAX_WAITING:
+            raise OverloadedError(f"{_MAX_WAITING} sentences are waiting to be said")
+        self._sayings.append(saying)
+        if self._current is None:
+            self._go_on()
+
+    # --- what the user does meanwhile -----------------------------------------------------
+
+    def pause(self, at_ms: int, *, playback: bool) -> None:
+        """The user may be speaking over the agent."""
+        turn = self._current
+        if turn is None or self._paused:
+            return
+        self._paused = True
+        turn.pause(playback=playback)
+        if playback:
+            self._stage.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
+
+    def resume(self, reason: ResumeReason, text: str, *, playback: bool) -> None:
+        """It was nothing."""
+        turn = self._current
+        if turn is None or not self._paused:
+            return
+        self._paused = False
+        if playback:
+            event = Resumed(turn=turn.number, response_id=turn.response_id, reason=reason, text=text)
+            self._stage.emit(event, None)
+        turn.resume()
+
+    def interrupt(self, reason: InterruptReason) -> None:
+        """Stop the turn under way, unless it must not be; only what the user has heard of it was said."""
+        turn = self._current
+        if turn is None or self._task is None or not turn.interruptible:
+            return
+        self._current, self._paused = None, False
+        self._sayings = deque(saying for saying in self._sayings if not saying.interruptible)
+        heard = turn.stop()
+        self._task.cancel()
+        self._desk.drop()
+        self._history.extend(turn.memory(heard))
+        self._unanswered = not heard.text and not turn.acted
+        self._stage.emit(
+            Interrupted(
+                turn=turn.number,
+                response_id=turn.response_id,
+                played_ms=heard.played_ms,
+                spoken_text=heard.text,
+                reason=reason,
+            ),
+            None,
+        )
+        self._stage.emit(turn.metrics(interrupted=True), None)
+        self._handler.interrupted()
+
+    def played(self, response_id: str, played_ms: int) -> None:
+        """The client has played so much; marks of a response that is over by now are late, not wrong."""
+        if self._current is not None and self._current.response_id == response_id:
+            self._current.playout.mark(played_ms, _now())
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Say nothing more; returns what is still ending."""
+        self._closed = True
+        self._sayings.clear()
+        self._waiting = None
+        self.discard()
+        turn, self._current = self._current, None
+        if turn is not None and self._task is not None:
+            turn.stop()
+            self._task.cancel()
+        self._desk.drop()
+        return set(self._tasks)
+
+    # --- turns ----------------------------------------------------------------------------
+
+    def _make(self, thinker: Thinker, *, interruptible: bool = True) -> Turn:
+        self._made += 1
+        number = self._turns + 1
+        response_id = f"{self._name}-{number}"
+        # A prepared answer may be thrown away, and the one that takes its number is another.
+        name = f"{response_id}.{self._made}"
+        return Turn(number, response_id, name, self._stage, thinker, interruptible=interruptible)
+
+    def _take_prepared(self, text: str) -> _Prepared | None:
+        """The prepared answer, if it answers this and nothing has gone wrong with it."""
+        prepared = self._prepared
+        if prepared is None or prepared.text != text or prepared.turn.failed or prepared.task.done():
+            self.discard()
+            return None
+        self._prepared = None
+        self._counted("used")
+        return prepared
+
+    def _begin(self, turn: Turn, task: asyncio.Task[None], occasion: Occasion) -> None:
+        self._turns = turn.number
+        self._current, self._task = turn, task
+        turn.give(occasion)
+
+    def _run(self, turn: Turn) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._take(turn), name=turn.response_id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _take(self, turn: Turn) -> None:
+        complete = False
+        try:
+            await turn.run()
+            complete = True
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            turn.failed = True
+            self._handler.broken("turn")
+        if self._current is turn:
+            self._current, self._paused = None, False
+            self._history.extend(turn.memory(None if complete else turn.stop()))
+            self._stage.emit(turn.metrics(interrupted=False), None)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Say what is to be said next."""
+        if self._closed:
+            return
+        if self._sayings:
+            self.discard()
+            saying = self._sayings.popleft()
+            thinker = Recital(saying.text, remember=saying.remember)
+            turn = self._make(thinker, interruptible=saying.interruptible)
+            self._begin(turn, self._run(turn), Occasion())
+        elif self._waiting is not None:
+            user, self._waiting = self._waiting, None
+            self.answer(user)
+        else:
+            self._handler.silent()
+
+
+def _joined(first: UserTurn, then: UserTurn) -> UserTurn:
+    return replace(then, text=f"{first.text} {then.text}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,216 @@
+"""What the user says while the agent speaks: the policy of :mod:`parley.turns.barge_in`, with its clock."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from parley.agent.answers import Answers
+from parley.agent.turn import Turn
+from parley.protocol import BargeInOptions, SpeechStarted, SpeechStopped, Transcript
+from parley.turns.barge_in import BargeIn, Interrupt, Resume, Verdict
+from parley.turns.overlap_words import overlap_words
+
+_TAIL_MS = 700.0
+"""An answer of which no more than this is left is as good as over."""
+_FALSE_ALARMS = 2
+"""After so many in one answer the agent falls silent for words only: there is noise, or it hears itself."""
+
+
+@dataclass(frozen=True)
+class _Paused:
+    event: SpeechStopped
+    detected_at: float
+
+
+class UserTurnHandler(Protocol):
+    """Takes what is the user's turn: see :class:`parley.agent.turn_end.TurnEnd`."""
+
+    def began(self, event: SpeechStarted) -> None:
+        """The user speaks."""
+        ...
+
+    def paused(self, event: SpeechStopped, detected_at: float) -> None:
+        """The user is silent."""
+        ...
+
+    def heard(self, event: Transcript) -> None:
+        """The final text of an utterance."""
+        ...
+
+
+_Event: TypeAlias = SpeechStarted | _Paused | Transcript
+
+
+@dataclass
+class _Candidate:
+    """Sound that may be an interruption."""
+
+    policy: BargeIn
+    at_ms: int
+    speaking: bool = False
+    texts_missing: int = 0
+    events: list[_Event] = field(default_factory=list)
+    """What the end of the user's turn has not been told yet."""
+
+
+class Interruptions:
+    """Stands between the ears and the end of the user's turn while the agent has its own.
+
+    What is said meanwhile is kept back until it is known to be an interruption; then it is passed on as if it
+    had just happened. What is none is never passed on.
+
+    Args:
+        options: of the session.
+        language: primary language of the session.
+        answers: the agent's turns.
+        turn_end: takes what is the user's turn.
+    """
+
+    def __init__(
+        self, options: BargeInOptions, language: str, answers: Answers, turn_end: UserTurnHandler
+    ) -> None:
+        self._options = options
+        self._words = overlap_words(language)
+        self._answers = answers
+        self._turn_end = turn_end
+        self._candidate: _Candidate | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._alarmed: Turn | None = None
+        self._false_alarms = 0
+
+    def sound_began(self, at_ms: int) -> None:
+        """Something that may be speech."""
+        if self._candidate is None:
+            self._suspect(at_ms)
+
+    def sound_lost(self) -> None:
+        """It was none."""
+        candidate = self._candidate
+        if candidate is not None and not candidate.speaking and not candidate.events:
+            self._dismiss(Resume("noise"))
+
+    def speech_started(self, event: SpeechStarted) -> None:
+        """The user speaks."""
+        if self._candidate is None:
+            self._suspect(event.at_ms)
+        candidate = self._candidate
+        if candidate is None:
+            self._turn_end.began(event)
+            return
+        if candidate.events:
+            candidate.policy.went_on()
+        candidate.speaking = True
+        candidate.events.append(event)
+        self._set_timer()
+
+    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+        """The user is silent; the final text follows."""
+        candidate = self._candidate
+        if candidate is None or not candidate.speaking:
+            self._turn_end.paused(event, detected_at)
+            return
+        candidate.speaking = False
+        candidate.texts_missing += 1
+        candidate.events.append(_Paused(event, detected_at))
+        candidate.policy.stopped(event.at_ms - candidate.at_ms)
+        self._set_timer()
+
+    def transcribed(self, event: Transcript) -> None:
+        """A partial or final text."""
+        candidate = self._candidate
+        if candidate is None or (event.is_final and not candidate.texts_missing):
+            # A text of what was said before the agent's turn may still come.
+            if event.is_final:
+                self._turn_end.heard(event)
+            return
+        if not event.is_final:
+            self._obey(candidate.policy.heard(event.text, event.confidence, _now()))
+            return
+        candidate.texts_missing -= 1
+        candidate.events.append(event)
+        more = candidate.speaking or candidate.texts_missing > 0
+        verdict = candidate.policy.finished(event.text, _now(), more=more)
+        if isinstance(verdict, Resume):
+            self._dismiss(verdict)
+        else:
+            self._obey(verdict)
+
+    def close(self) -> None:
+        """Decide nothing more."""
+        self._forget()
+
+    # --- one sound ------------------------------------------------------------------------
+
+    def _suspect(self, at_ms: int) -> None:
+        turn = self._answers.current
+        if turn is None or not turn.interruptible:
+            return
+        if turn is not self._alarmed:
+            self._alarmed, self._false_alarms = turn, 0
+        said, left_ms = turn.playout.text, turn.remaining_ms()
+        closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= _TAIL_MS)
+        policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=_now())
+        self._candidate = _Candidate(policy, at_ms)
+        if self._false_alarms < _FALSE_ALARMS:
+            self._answers.pause(at_ms, playback=self._options.pause_playback)
+        self._set_timer()
+
+    def _obey(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Interrupt):
+            candidate = self._forget()
+            self._answers.interrupt(verdict.reason)
+            for event in candidate.events if candidate else ():
+                self._pass_on(event)
+            return
+        if isinstance(verdict, Resume):
+            # The sound goes on, and may still become an interruption.
+            self._go_on(verdict)
+        self._set_timer()
+
+    def _pass_on(self, event: _Event) -> None:
+        if isinstance(event, SpeechStarted):
+            self._turn_end.began(event)
+        elif isinstance(event, _Paused):
+            self._turn_end.paused(event.event, event.detected_at)
+        else:
+            self._turn_end.heard(event)
+
+    def _dismiss(self, verdict: Resume) -> None:
+        self._forget()
+        self._go_on(verdict)
+
+    def _go_on(self, verdict: Resume) -> None:
+        self._false_alarms += 1
+        self._answers.resume(verdict.reason, verdict.text, playback=self._options.pause_playback)
+
+    def _forget(self) -> _Candidate | None:
+        candidate, self._candidate = self._candidate, None
+        self._set_timer()
+        return candidate
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = None if self._candidate is None else self._candidate.policy.due
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        self._timer = None
+        candidate = self._candidate
+        if candidate is None:
+            return
+        # The loop may wake a moment early.
+        verdict = candidate.policy.tick(max(due, _now()))
+        if isinstance(verdict, Resume) and not candidate.events:
+            # A recogniser that failed has never said what became of the sound.
+            self._dismiss(verdict)
+        else:
+            self._obey(verdict)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,152 @@
+"""Whether what is heard while the agent speaks is an interruption.
+
+::
+
+    onset ──▶ undecided ──words, or speech that lasts──▶ Interrupt
+                 │  ▲
+                 │  └── after a time without words the agent goes on, and is still watched
+                 └──silence: a noise, an "mhm", an echo──▶ Resume
+
+One object judges one sound, from its onset to the decision. Nothing here waits or calls: the caller brings
+the time with every event (seconds of one monotonic clock) and does what the answers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from parley.protocol import BargeInOptions
+from parley.turns.overlap_words import OverlapWords, is_echo, words_of
+
+HOLD_S = 1.5
+"""Sound without words keeps the agent silent for so long at most."""
+_SURE = 0.5
+"""Confidence from which a single word counts before the utterance is over."""
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The agent is to stop."""
+
+    reason: Literal["words", "speech", "command"]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The agent is to go on."""
+
+    reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
+    text: str = ""
+
+
+Verdict: TypeAlias = Interrupt | Resume | None
+
+
+class BargeIn:
+    """The policy for one sound.
+
+    Args:
+        options: of the session.
+        language: words that mean something of their own.
+        agent_text: what the agent has said in this answer so far.
+        closing: whether the answer is all but over, or ends with a question: then a "yes" is the user's turn.
+        began_at: when the sound began.
+    """
+
+    def __init__(
+        self,
+        options: BargeInOptions,
+        language: OverlapWords,
+        *,
+        agent_text: str,
+        closing: bool,
+        began_at: float,
+    ) -> None:
+        self._options = options
+        self._language = language
+        self._agent_words = words_of(agent_text)
+        self._closing = closing
+        self._began_at = began_at
+        self._speech_ms: float | None = None
+        self._texts: list[str] = []
+        self._partial = ""
+        self._confidence = 0.0
+        self._held = True
+        self._ticked_at = began_at
+
+    @property
+    def due(self) -> float | None:
+        """When :meth:`tick` is to be called next (seconds); None: not for the sake of time."""
+        if self._speech_ms is not None:
+            return None
+        times = [self._began_at + self._options.min_speech_ms / 1000]
+        if self._held:
+            times.append(self._began_at + HOLD_S)
+        return min((time for time in times if time > self._ticked_at), default=None)
+
+    @property
+    def text(self) -> str:
+        """What was understood so far."""
+        return " ".join(filter(None, [*self._texts, self._partial]))
+
+    def stopped(self, speech_ms: float) -> None:
+        """The user is silent; so much time lies between the sound's beginning and its end. A text follows."""
+        self._speech_ms = speech_ms
+
+    def went_on(self) -> None:
+        """The user speaks again, before the text was there."""
+        self._speech_ms = None
+
+    def heard(self, text: str, confidence: float, at: float) -> Verdict:
+        """What has been understood so far of the utterance that is being spoken (probability 0-1)."""
+        self._partial, self._confidence = text.strip(), confidence
+        return self._interruption(at, final=False)
+
+    def finished(self, text: str, at: float, *, more: bool = False) -> Verdict:
+        """The final text of an utterance; ``more``: another one belongs to the same sound."""
+        self._texts.append(text.strip())
+        self._partial = ""
+        interruption = self._interruption(at, final=not more)
+        if interruption is not None or more:
+            return interruption
+        return Resume(self._harmless(words_of(self.text)), self.text)
+
+    def tick(self, at: float) -> Verdict:
+        """Time has passed."""
+        self._ticked_at = at
+        interruption = self._interruption(at, final=False)
+        if interruption is not None:
+            return interruption
+        if self._held and at >= self._began_at + HOLD_S and self._speech_ms is None:
+            self._held = False
+            return Resume(self._harmless(words_of(self.text)), self.text)
+        return None
+
+    def _interruption(self, at: float, *, final: bool) -> Interrupt | None:
+        options, words = self._options, words_of(self.text)
+        if words and is_echo(words, self._agent_words):
+            return None
+        if self._language.is_command(words):
+            return Interrupt("command")
+        length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
+        if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(words)):
+            return None
+        if options.min_words == 0:
+            return Interrupt("speech")
+        if not final and len(words) == 1 and self._confidence < _SURE:
+            return None
+        needed = 1 if self._closing else options.min_words
+        return Interrupt("words") if len(words) >= needed else None
+
+    def _harmless(
+        self, words: Sequence[str]
+    ) -> Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]:
+        if not words:
+            return "no_words"
+        if is_echo(words, self._agent_words):
+            return "echo"
+        if self._language.is_backchannel(words):
+            return "backchannel"
+        return "too_few_words" if len(words) < self._options.min_words else "too_short"

@@ -1,0 +1,76 @@
+"""What the words mean that are said while the agent speaks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("barge_in.toml")
+ECHO_SHARE = 0.7
+"""Words of a text that the agent must have said itself, if it is to be an echo."""
+ECHO_WORDS = 40
+"""The agent's last words that can still come back."""
+
+_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+_WORD = re.compile(r"\w[\w'-]*")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, without punctuation."""
+    return _WORD.findall(text.lower().replace(_APOSTROPHE, "'"))
+
+
+@dataclass(frozen=True)
+class OverlapWords:
+    """The words of one language that mean something of their own while the agent speaks."""
+
+    backchannels: frozenset[tuple[str, ...]]
+    commands: frozenset[tuple[str, ...]]
+
+    def is_backchannel(self, words: Sequence[str]) -> bool:
+        """Whether all of it are signs of listening: "yeah okay"."""
+        return bool(words) and _is_made_of(tuple(words), self.backchannels)
+
+    def is_command(self, words: Sequence[str]) -> bool:
+        """Whether it demands silence: "stop", "no no", "wait a minute"."""
+        return bool(words) and _is_made_of(tuple(words), self.commands)
+
+
+def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:
+    """Whether the agent hears itself.
+
+    Args:
+        words: what was heard.
+        agent_words: what the agent has said so far in this answer.
+    """
+    own = list(agent_words[-ECHO_WORDS:])
+    if not words or not own:
+        return False
+    matches = SequenceMatcher(None, list(words), own, autojunk=False).get_matching_blocks()
+    return sum(match.size for match in matches) >= ECHO_SHARE * len(words)
+
+
+@cache
+def overlap_words(language: str) -> OverlapWords:
+    """The words of a language; a language that is not in the file has none."""
+    with FILE.open("rb") as file:
+        table = tomllib.load(file).get(language, {})
+    return OverlapWords(_phrases(table.get("backchannels", ())), _phrases(table.get("commands", ())))
+
+
+def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    return frozenset(tuple(words_of(entry)) for entry in entries)
+
+
+def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
+    """Whether the words are phrases of the set, one after the other."""
+    reachable = {0}
+    for end in range(1, len(words) + 1):
+        if any(words[start:end] in phrases for start in reachable):
+            reachable.add(end)
+    return len(words) in reachable

@@ -1,0 +1,66 @@
+"""Whatever happens to calls, in whatever order: each ends once, and nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tool_desk import Rig
+from virtual_loop import VirtualLoop
+
+from parley.errors import UnknownToolCallError
+from parley.protocol import ToolCancelled, ToolRequest, ToolResponse, ToolRun
+
+NAMES = ("open_door", "get_weather", "slow", "broken", "stubborn", "quick", "unknown")
+STEPS = st.one_of(
+    st.tuples(st.just("call"), st.sampled_from(NAMES)),
+    st.tuples(st.just("answer"), st.integers(0, 12)),
+    st.tuples(st.just("cancel"), st.integers(0, 12)),
+    st.tuples(st.just("pass"), st.sampled_from((0.0, 0.3, 2.0, 10.0))),
+    st.tuples(st.sampled_from(("drop", "drop", "close")), st.none()),
+)
+
+
+async def play(steps):
+    rig, tasks, answered = Rig(), [], set()
+    for kind, value in steps:
+        if kind == "call":
+            call_id = f"call-{len(tasks)}"
+            tasks.append(rig.begin(value, {"city": "Rome"}, call_id, turn=1 + len(tasks) // 3))
+        elif kind == "answer":
+            try:
+                rig.desk.resolve(ToolResponse(call_id=f"call-{value}", output=value))
+                answered.add(f"call-{value}")
+            except UnknownToolCallError:
+                pass
+        elif kind == "cancel":
+            if value < len(tasks):
+                tasks[value].cancel()
+        elif kind == "pass":
+            await asyncio.sleep(value)
+        else:
+            getattr(rig.desk, kind)()
+    rig.desk.close()
+    at_close = len(rig.events)
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=3)
+        assert not late
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert rig.server.running == 0
+    assert all(task.cancelled() or isinstance(task.result(), str) for task in tasks)
+    assert not rig.of(ToolRequest) or len(rig.events[at_close:]) == 0, "nothing is said after the end"
+    asked = [event.call_id for event in rig.of(ToolRequest)]
+    cancelled = [event.call_id for event in rig.of(ToolCancelled)]
+    assert sorted(asked) == sorted([*cancelled, *answered]), "each request has exactly one end"
+    runs = [event.call_id for event in rig.of(ToolRun)]
+    assert len(runs) == len(set(runs))
+    assert not set(runs) & set(asked)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_every_call_ends_once(steps):
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play(steps))
+        assert runner.get_loop().problems == []
