@@ -25,6 +25,8 @@ class Deadlines:
     """How often a request to the language model is made again that failed before its first event."""
     llm_retry_s: float = 0.2
     """Pause before the first of these; before each further one three times as long."""
+    summary_s: float = 30.0
+    """For the language model to summarise the oldest part of a conversation."""
     tts_s: float = 10.0
     """For the synthesizer's next audio."""
     tts_first_audio_s: float = 2.0

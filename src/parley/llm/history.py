@@ -8,12 +8,18 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from parley.llm.messages import ChatMessage
+from parley.llm.summaries import SummaryPlan, summary_text
 from parley.protocol import Tool
 
 # English text has about four characters per token; numbers and other languages have fewer.
 _CHARACTERS_PER_TOKEN = 3
 # Role markers and line breaks of a chat template.
 _TOKENS_PER_MESSAGE = 8
+# Shares of the budget: from the first on a summary is wanted, and the second is left word for word.
+_LONG = 0.75
+_KEPT = 0.4
+# A summary that takes more has not summarised anything.
+_LONGEST_SUMMARY = 0.25
 
 
 def estimate_tokens(characters: int) -> int:
@@ -33,6 +39,10 @@ class History:
     ends before the user's next message, so that a tool call is never parted from its result.
     The system prompt and the newest exchange always stay.
 
+    Before exchanges have to be forgotten they may be replaced by a summary: :meth:`plan_summary` says of
+    which one should be made, :meth:`apply_summary` puts it in their place. Until then, and if nobody does
+    either, all goes on as without.
+
     Args:
         system_prompt: the first message; empty: none.
         budget: tokens that the messages and the tools may have together.
@@ -40,15 +50,20 @@ class History:
     """
 
     def __init__(self, system_prompt: str, budget: int, tools: Sequence[Tool] = ()) -> None:
-        self._system = [ChatMessage(role="system", content=system_prompt)] if system_prompt else []
+        self._prompt = system_prompt
         fixed = estimate_tokens(len(msgspec.json.encode(tools))) if tools else 0
-        self._budget = budget - fixed - sum(map(_cost, self._system))
+        system = _cost(ChatMessage(role="system", content=system_prompt)) if system_prompt else 0
+        self._budget = budget - fixed - system
         self._messages: list[ChatMessage] = []
         self._cost = 0
+        self._gone = 0  # messages that were forgotten or summarised
+        self._summary = ""
 
     def messages(self) -> list[ChatMessage]:
-        """The system prompt and what is remembered, oldest first."""
-        return [*self._system, *self._messages]
+        """The system prompt, the summary, and what is remembered, oldest first."""
+        # In one message: many chat templates take a system message only as the first.
+        system = "\n\n".join(filter(None, (self._prompt, self._summary)))
+        return [*([ChatMessage(role="system", content=system)] if system else []), *self._messages]
 
     def preview(self, text: str) -> list[ChatMessage]:
         """What :meth:`messages` would be after :meth:`add_user`; nothing is changed."""
@@ -78,14 +93,61 @@ class History:
         self._trim()
 
     def forget_oldest(self) -> bool:
-        """Drop the oldest exchange; False when only the newest is left."""
-        starts = [index for index, message in enumerate(self._messages) if message.role == "user"]
-        later = [index for index in starts if index > 0]
-        if not later:
+        """Drop the oldest exchange, at last the summary; False when only the newest exchange is left."""
+        later = self._later_exchanges()
+        if later:
+            self._drop(later[0])
+        elif self._summary:
+            self._set_summary("")
+        else:
             return False
-        dropped, self._messages = self._messages[: later[0]], self._messages[later[0] :]
-        self._cost -= sum(map(_cost, dropped))
         return True
+
+    def plan_summary(self) -> SummaryPlan | None:
+        """Of what a summary should be made now; None: there is room enough, or only the newest exchange."""
+        if self._cost <= _LONG * self._budget:
+            return None
+        later = self._later_exchanges()
+        if not later:
+            return None
+        left = sum(map(_cost, self._messages))
+        for index, message in enumerate(self._messages):
+            if index in later and (left <= _KEPT * self._budget or index == later[-1]):
+                return SummaryPlan(self._gone, tuple(self._messages[:index]), self._summary)
+            left -= _cost(message)
+        raise AssertionError("the last exchange is one of the messages")
+
+    def apply_summary(self, plan: SummaryPlan, text: str) -> bool:
+        """Put a summary in the place of what it was made of.
+
+        Returns:
+            Whether it was: not if any of that has been forgotten meanwhile, which a summary must not bring
+            back, or if the summary is empty or much too long.
+        """
+        summary = summary_text(text)
+        count = len(plan.messages)
+        same = (plan.gone, plan.summary) == (self._gone, self._summary)
+        if not same or tuple(self._messages[:count]) != plan.messages:
+            return False
+        if not summary or estimate_tokens(len(summary)) > _LONGEST_SUMMARY * self._budget:
+            return False
+        self._drop(count)
+        self._set_summary(summary)
+        self._trim()
+        return True
+
+    def _later_exchanges(self) -> list[int]:
+        """Where each exchange but the oldest begins."""
+        return [index for index, message in enumerate(self._messages) if index and message.role == "user"]
+
+    def _drop(self, count: int) -> None:
+        self._cost -= sum(map(_cost, self._messages[:count]))
+        self._messages = self._messages[count:]
+        self._gone += count
+
+    def _set_summary(self, summary: str) -> None:
+        self._cost += estimate_tokens(len(summary)) - estimate_tokens(len(self._summary))
+        self._summary = summary
 
     def _append(self, message: ChatMessage) -> None:
         self._messages.append(message)
