@@ -233,7 +233,7 @@ class Answers:
         if turn is not None and self._task is not None:
             turn.stop()
             self._task.cancel()
-        self._desk.drop()
+        self._desk.close()
         return set(self._tasks)
 
     # --- turns ----------------------------------------------------------------------------

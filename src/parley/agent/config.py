@@ -69,6 +69,9 @@ class AgentConfig:
     """Said when there is no answer because a model has failed; empty: nothing."""
     silence: SilenceSettings = field(default_factory=SilenceSettings)
     """What happens while the user says nothing, in sessions that do not say it themselves."""
+    written_forms: bool = True
+    """Whether spoken digits, addresses and spelled words are written as such before the language model reads
+    them (:mod:`parley.asr.written`)."""
     speculations_per_turn: int = 3
     """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
     wasted_speculations_per_minute: int = 12
@@ -123,6 +126,7 @@ class AgentConfig:
                 prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
                 hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0, minimum=0.0),
             ),
+            written_forms=parameters.choice("written_forms", "true", ("true", "false")) == "true",
             speculations_per_turn=parameters.integer(
                 "speculations_per_turn", default.speculations_per_turn, minimum=0
             ),

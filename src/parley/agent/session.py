@@ -30,10 +30,12 @@ from parley.agent.turn_end import TurnEnd, UserTurn
 from parley.agent.validation import check_spoken, primary_language
 from parley.agent.voice import Speaker, check_voice
 from parley.asr.messages import AsrOptions
+from parley.asr.written.forms import written_form
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
 from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
 from parley.llm.history import History
+from parley.llm.sampling import choose_sampling
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import DEFAULT_SILENCE_MS
 
@@ -76,8 +78,8 @@ class Session:
         language = primary_language(start.language)
         prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
         self._history = History(prompt, config.prompt_tokens, start.tools)
-        self._desk = ToolDesk({tool.name for tool in start.tools}, self._emit, config)
-        self._sampling = config.sampling
+        self._desk = ToolDesk(start.tools, self._emit, config)
+        self._sampling = choose_sampling(start.sampling, config.sampling)
         turn_settings = choose_settings(start.turn, config.eagerness)
         self._listener = Listener(
             engines.recognizer,
@@ -110,7 +112,7 @@ class Session:
         self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
         silence = choose_silence(start.silence, config.silence)
         self._silence = SilenceWatch(silence, self._prompt, lambda: self.end("silence"))
-        self._written = str
+        self._written = written_form(language) if config.written_forms else str
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._closed = False

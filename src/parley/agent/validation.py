@@ -16,6 +16,7 @@ from parley.errors import (
     UnsupportedVoiceError,
 )
 from parley.llm.history import estimate_tokens
+from parley.llm.sampling import choose_sampling
 from parley.protocol import INPUT_SAMPLE_RATE, OUTPUT_SAMPLE_RATES, BargeInOptions, Start, Tool, encode
 from parley.tools.base import ServerTools
 from parley.tools.schema import SchemaError, argument_schema
@@ -65,6 +66,7 @@ def check_start(
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
     choose_silence(start.silence, config.silence)
+    choose_sampling(start.sampling, config.sampling)
     _check_barge_in(start.barge_in)
     if start.greeting:
         check_spoken(start.greeting, "greeting")

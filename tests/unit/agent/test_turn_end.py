@@ -152,7 +152,7 @@ async def test_words_count_without_a_score_too():
         ("commit", "not_scored"),
     ]
     assert call.outlet.of(TurnDecision)[0].cue == "digits"
-    assert call.chat.prompt()[1:] == [("user", "my phone number is five five five one two three four")]
+    assert call.chat.prompt()[1:] == [("user", "my phone number is 5551234")]
 
 
 async def test_the_model_hears_the_turn_so_far_with_the_silence_after_it():
