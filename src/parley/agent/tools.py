@@ -106,19 +106,19 @@ class ToolDesk:
         try:
             # Not awaited directly: a task that is cancelled twice cannot clean up.
             done, _ = await asyncio.wait({running.work}, timeout=running.limit_s)
-            if not done:
+            late = not done and not running.dropped
+            if late:
                 self._cancel(running, "timeout")
                 self._report(
                     ToolTimeoutError(f"tool {call.name} did not answer within {running.limit_s:g} s")
                 )
-                await self._end(running)
-                return self._write(ToolOutcome.failed("timeout"))
+            await self._end(running)
         except asyncio.CancelledError:
             self._cancel(running, "interrupted")
             await self._end(running)
             raise
         if running.dropped:
-            return self._write(ToolOutcome.failed("cancelled"))
+            return self._write(ToolOutcome.failed("timeout" if late else "cancelled"))
         return self._write(self._finish(running))
 
     # --- beginning ------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ToolDesk:
             self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
 
     async def _end(self, running: _Running) -> None:
-        """Let a cancelled call clean up."""
+        """Let a cancelled call clean up; one that has ended has done so."""
         limit_s = self._config.deadlines.abort_s
         _, late = await asyncio.wait({running.work}, timeout=limit_s)
         if late:

@@ -16,6 +16,7 @@ from parley.tools.templates import ArgumentRefusedError, UrlTemplate
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _MAX_REASON = 500
 """Characters of a refusal's text that the language model gets to see."""
+_CLOSED = {"type": "object", "additionalProperties": False}
 _HIDDEN = "[hidden]"
 _MIN_SECRET = 4
 
@@ -44,7 +45,8 @@ class HttpTool:
         client: httpx2.AsyncClient,
     ) -> None:
         # Arguments that nobody described would become part of the request.
-        parameters = {"type": "object", "additionalProperties": False, **settings.parameters}
+        closed = {name: value for name, value in _CLOSED.items() if name not in settings.parameters}
+        parameters = {**settings.parameters, **closed}
         self.tool = Tool(name=settings.name, description=settings.description, parameters=parameters)
         self.timeout_s = settings.timeout_ms / 1000
         self._settings = settings
