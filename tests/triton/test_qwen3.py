@@ -6,8 +6,11 @@ import asyncio
 import uuid
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
+from parley.agent.config import Deadlines
+from parley.agent.generation import warm_up
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
 from parley.inference import ModelRequest, text_tensor
@@ -15,6 +18,7 @@ from parley.llm.messages import (
     ChatMessage,
     Completed,
     GenerateRequest,
+    Priority,
     Sampling,
     TextDelta,
     ToolCall,
@@ -124,6 +128,32 @@ async def test_a_shared_prefix_is_cached(chat):
     assert completed.cached_tokens > completed.prompt_tokens / 2
 
 
+async def test_the_first_turn_finds_its_beginning_read(chat):
+    # Unlike any other test's, so that nobody else has read it.
+    system = ChatMessage(role="system", content=f"You are Parley. This is call {uuid.uuid4().hex}.")
+    await warm_up(chat, uuid.uuid4().hex, [system], TOOLS, Deadlines())
+    wanted = request()
+    wanted = msgspec.structs.replace(wanted, messages=[system, user("what time is it in tokyo")])
+    completed = (await collect(chat, wanted))[-1]
+    # Whole blocks of 32 tokens; the user's words are not among them.
+    assert completed.prompt_tokens - 48 < completed.cached_tokens < completed.prompt_tokens
+
+
+async def test_arguments_keep_to_the_tools_schema(chat):
+    question = user("what's the weather in paris")
+    weather, *others = TOOLS
+    properties = {**weather.parameters["properties"], "city": {"type": "string", "enum": ["Rome", "London"]}}
+    narrow = msgspec.structs.replace(weather, parameters={**weather.parameters, "properties": properties})
+    *_, called, _ = await collect(chat, request(question, tools=(narrow, *others)))
+    assert called.call.arguments["city"] in ("Rome", "London")
+
+
+async def test_a_schema_that_is_not_supported_fails_nothing(chat):
+    odd = Tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"enum": []}}})
+    events = await collect(chat, request(user("what's the weather in paris"), tools=(odd, *TOOLS[1:])))
+    assert isinstance(events[-1], Completed)
+
+
 async def test_seeded_long_prompts_that_come_together(chat):
     def long(seed):
         question = user("tell me a story " * 600)
@@ -206,6 +236,28 @@ class TestAbort:
 
 
 class TestManyAtOnce:
+    async def test_an_urgent_request_overtakes_those_that_wait(self, chat):
+        streams = [chat.generate(story()) for _ in range(16)]  # max_num_seqs of model.cpu.json
+        await asyncio.gather(*map(anext, streams))
+        order = []
+
+        async def run(level):
+            async with aclosing(chat.generate(story(priority=level))) as stream:
+                await anext(stream)
+                order.append(level)
+                async for _ in stream:
+                    pass
+
+        # Each has been admitted before the next one comes.
+        waiting = []
+        for level in (Priority.BACKGROUND, Priority.WARM_UP, Priority.SPECULATION, Priority.ANSWER):
+            waiting.append(asyncio.ensure_future(run(level)))
+            await chat.abort("no-such-request")
+        for stream in streams:
+            assert [event async for event in stream][-1].finish_reason == "stop"
+        await asyncio.gather(*waiting)
+        assert order == sorted(order)
+
     async def test_an_id_in_use_is_refused(self, chat):
         wanted = story()
         async with aclosing(chat.generate(wanted)) as stream:
