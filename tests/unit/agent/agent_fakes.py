@@ -29,8 +29,11 @@ from parley.protocol import (
     Closed,
     ErrorEvent,
     Interrupted,
+    Paused,
+    Resumed,
     ServerEvent,
     Start,
+    ToolRequest,
     Transcript,
     encode,
 )
@@ -318,6 +321,8 @@ class FakeOutlet:
     gone: bool | Exception = False
     more: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: set[str] = field(default_factory=set)
+    _paused: str | None = None
+    _state: str = ""
 
     def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         assert not self.finished, f"{event} after the end"
@@ -326,8 +331,21 @@ class FakeOutlet:
             assert len(audio) == event.samples
             assert event.samples or event.text
             assert event.response_id not in self._silent, "audio after it was interrupted"
+            assert event.response_id != self._paused, "audio while it is paused"
         else:
             assert audio is None
+        if isinstance(event, ToolRequest):
+            # Only what is certain to be answered is being processed.
+            assert self._state in ("processing", "speaking"), "a tool before the user's turn was over"
+        if isinstance(event, AgentState):
+            self._state = event.state
+        if isinstance(event, Paused):
+            assert self._paused is None
+            self._paused = event.response_id
+        if isinstance(event, Resumed):
+            assert self._paused == event.response_id
+        if isinstance(event, Resumed | Interrupted) and self._paused == event.response_id:
+            self._paused = None
         if isinstance(event, Interrupted):
             self._silent.add(event.response_id)
         self.sent.append(Sent(now(), event, audio))

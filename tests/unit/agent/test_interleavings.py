@@ -9,6 +9,7 @@ import pytest
 from agent_fakes import FakeCall, all_of_utterance, calls, now, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
+from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -17,12 +18,17 @@ from parley.errors import (
 )
 from parley.protocol import (
     Audio,
+    BargeInOptions,
     Closed,
     Control,
+    Dtmf,
     Interrupted,
     Playback,
     ResponseText,
+    Say,
+    SilenceOptions,
     Start,
+    Text,
     Tool,
     ToolRequest,
     ToolResponse,
@@ -46,9 +52,12 @@ def speech(rng: random.Random) -> list:
     while at < 9_000:
         number += 1
         end = at + rng.randint(120, 900)
-        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome", "and then"))
+        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome", "and then", "mhm"))
         events += rng.choice((utterance, all_of_utterance))(number, at, end, text)
         at = end + rng.choice((320, 400, 700, 1_500, 3_000))
+        if rng.random() < 0.2:
+            events += [(at, OnsetEvent(at_ms=at - 32)), (at + 64, OnsetLostEvent())]
+            at += 100
     return events
 
 
@@ -102,9 +111,15 @@ def act(rng: random.Random, call: FakeCall) -> None:
         call.send(Playback(response_id=last.response_id, played_ms=played))
     elif kind < 0.68:
         call.send(Control(action="mute"))
-    elif kind < 0.78:
+    elif kind < 0.77:
         call.send(Control(action="unmute"))
+    elif kind < 0.80:
+        call.send(Text(text="what time is it"))
+    elif kind < 0.82:
+        call.send(Dtmf(digits=rng.choice(("1", "12#", "##"))))
     elif kind < 0.84:
+        call.send(Say(text="One thing more.", interruptible=rng.random() < 0.5, remember=rng.random() < 0.5))
+    elif kind < 0.86:
         call.send(rng.choice((b"{", b'{"type":"nothing"}', b"\x00")))
     elif kind < 0.88:
         call.send(audio=b"\x00" * rng.choice((1, 33_000)))
@@ -155,7 +170,19 @@ def check_memory(call: FakeCall, session) -> None:
 async def run(seed: int) -> None:
     rng = random.Random(seed)
     call = prepare(rng)
-    await call.start(Start(tools=[Tool(name="get_weather"), Tool(name="get_time")]), microphone=False)
+    start = Start(
+        tools=[Tool(name="get_weather"), Tool(name="get_time")],
+        greeting=rng.choice(("", "", "Hello, this is a greeting.")),
+        barge_in=BargeInOptions(
+            min_words=rng.choice((0, 1, 1, 2)),
+            min_speech_ms=rng.choice((0, 200, 600)),
+            pause_playback=rng.random() < 0.8,
+        ),
+        silence=SilenceOptions(
+            prompt_after_ms=rng.choice((0, 1_000)), hang_up_after_ms=rng.choice((0, 0, 4_000))
+        ),
+    )
+    await call.start(start, microphone=False)
     session = call.host._sessions.get("call")
     over = now() + rng.uniform(0.2, 9.0)
     while now() < over:

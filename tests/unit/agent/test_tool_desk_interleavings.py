@@ -49,7 +49,9 @@ async def play(steps):
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert rig.server.running == 0
     assert all(task.cancelled() or isinstance(task.result(), str) for task in tasks)
-    assert all(isinstance(event, ToolRun) for event in rig.events[at_close:]), "nothing is asked after the end"
+    assert all(isinstance(event, ToolRun) for event in rig.events[at_close:]), (
+        "nothing is asked after the end"
+    )
     asked = [event.call_id for event in rig.of(ToolRequest)]
     cancelled = [event.call_id for event in rig.of(ToolCancelled)]
     assert sorted(asked) == sorted([*cancelled, *answered]), "each request has exactly one end"
