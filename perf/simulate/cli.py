@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -141,7 +142,7 @@ def _measure(
 
     # The first conversation pays for caches that fill once; it is not measured.
     console.print("Warming up …")
-    hold(sorted(scenarios, key=lambda one: len(one.exchanges))[:1], None)
+    hold([replace(scenarios[0], exchanges=scenarios[0].exchanges[:2])], None)
     total = sum(len(one.exchanges) for one in scenarios) * args.repeat
     console.print(f"{total} exchanges in {len(scenarios) * args.repeat} calls, {args.parallel} at once …")
     turn = TurnOptions(eagerness=args.turn) if args.turn else None
