@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from parley.agent.fillers import DEFAULT_FILLERS, parse_fillers
 from parley.agent.silence import SilenceSettings
 from parley.llm.messages import Sampling
 from parley.serving.parameters import Parameters
@@ -94,6 +96,10 @@ class AgentConfig:
     """Tools that one session may bring."""
     max_tool_output: int = 4_000
     """Characters of a tool's answer that the language model gets to see."""
+    filler_after_s: float = 1.5
+    """How long tools may take until the agent says that it needs a moment; 0: for ever."""
+    fillers: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FILLERS)
+    """What it says then, by language."""
     sampling: Sampling = field(default_factory=Sampling)
     deadlines: Deadlines = field(default_factory=Deadlines)
 
@@ -142,6 +148,8 @@ class AgentConfig:
             max_tool_rounds=parameters.integer("max_tool_rounds", default.max_tool_rounds, minimum=1),
             max_tools=parameters.integer("max_tools", default.max_tools),
             max_tool_output=parameters.integer("max_tool_output", default.max_tool_output, minimum=100),
+            filler_after_s=parameters.number("filler_after_s", default.filler_after_s),
+            fillers=parse_fillers(parameters.text("fillers", "")) or default.fillers,
             sampling=Sampling(
                 temperature=parameters.number("temperature", default.sampling.temperature),
                 top_p=parameters.number("top_p", default.sampling.top_p),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
+from parley.tools.base import ServerTools
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,5 @@ class Engines:
     speculated: Callable[[str], None] = _ignore
     """Takes what became of each answer that was prepared before the user's turn was over: ``used`` or
     ``discarded``."""
+    server_tools: ServerTools | None = None
+    """Tools that all sessions have besides their own."""

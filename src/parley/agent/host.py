@@ -148,7 +148,7 @@ class Host:
         if not isinstance(start, Start):
             raise InvalidMessageError("the first message of a session must be of type start")
         voices = self._engines.synthesizer
-        check_start(start, voices.voices, voices.languages, self._config)
+        check_start(start, voices.voices, voices.languages, self._config, self._engines.server_tools)
         return start
 
     # --- the end ----------------------------------------------------------------------------

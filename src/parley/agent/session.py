@@ -77,8 +77,11 @@ class Session:
         self._name = name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
         language = primary_language(start.language)
         prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
-        self._history = History(prompt, config.prompt_tokens, start.tools)
-        self._desk = ToolDesk(start.tools, self._emit, config)
+        # What there is now: the tools of a session do not change, and with them the prompt's beginning.
+        self._tools = [*start.tools, *(engines.server_tools.tools if engines.server_tools else ())]
+        self._history = History(prompt, config.prompt_tokens, self._tools)
+        self._desk = ToolDesk(start.tools, self._emit, config, engines.server_tools)
+        self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
         turn_settings = choose_settings(start.turn, config.eagerness)
         self._listener = Listener(
@@ -238,7 +241,7 @@ class Session:
                 self._engines.chat,
                 self._name,
                 self._history.messages(),
-                self._start.tools,
+                self._tools,
                 self._config.deadlines,
             )
         except Exception:  # noqa: BLE001 - logged and told to the client
@@ -248,6 +251,7 @@ class Session:
         self._interruptions.close()
         self._dialpad.close()
         self._silence.close()
+        self._desk.close()
         answers = self._answers.close()
         try:
             self._say_goodbye(reason)
@@ -326,8 +330,9 @@ class Session:
         return Answer(
             self._engines.chat,
             prompt,
-            tools=self._start.tools,
+            tools=self._tools,
             desk=self._desk,
+            fillers=self._fillers,
             sampling=self._sampling,
             config=self._config,
         )

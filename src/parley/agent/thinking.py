@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from parley.agent.config import AgentConfig
+from parley.agent.fillers import Filler
 from parley.agent.generation import generate
 from parley.agent.memory import UNREMEMBERED, Round, remember
 from parley.agent.prompt import Prompt
@@ -108,6 +110,7 @@ class Answer:
         prompt: what it is asked.
         tools: what it may call.
         desk: runs its calls, once the user's turn is over for certain.
+        fillers: phrases of which one is said when that takes long; empty: none is.
         sampling: how it writes.
         config: limits and deadlines.
     """
@@ -119,6 +122,7 @@ class Answer:
         *,
         tools: Sequence[Tool],
         desk: ToolDesk,
+        fillers: Sequence[str] = (),
         sampling: Sampling,
         config: AgentConfig,
     ) -> None:
@@ -126,6 +130,7 @@ class Answer:
         self._prompt = prompt
         self._tools = tools
         self._desk = desk
+        self._fillers = fillers
         self._sampling = sampling
         self._config = config
         self._requests = 0
@@ -134,13 +139,16 @@ class Answer:
     async def think(self, floor: Floor) -> None:
         """Ask the language model until it calls no more tools."""
         limit = self._config.max_tool_rounds
+        filler = self._make_filler(floor)
         for index in range(limit + 1):
             # The last time without tools, so that the turn ends with an answer.
             answer = await self._ask(index, self._tools if index < limit else (), floor)
             if not answer.calls:
                 break
             await floor.committed()
-            await self._run_tools(floor.number, answer)
+            silent = not any(answer.text.strip() for answer in self.thought.rounds)
+            async with filler.while_waiting() if silent else nullcontext():
+                await self._run_tools(floor.number, answer)
 
     async def _ask(self, index: int, tools: Sequence[Tool], floor: Floor) -> Round:
         answer = Round()
@@ -192,6 +200,10 @@ class Answer:
         """The call with an id that is unique in the session: models count theirs anew each time."""
         count = sum(len(answer.calls) for answer in self.thought.rounds) + 1
         return msgspec.structs.replace(call, id=f"call-{number}-{count}")
+
+    def _make_filler(self, floor: Floor) -> Filler:
+        phrase = self._fillers[floor.number % len(self._fillers)] if self._fillers else ""
+        return Filler(phrase, self._config.filler_after_s, partial(floor.say, UNREMEMBERED))
 
     async def _run_tools(self, number: int, answer: Round) -> None:
         started = _now()

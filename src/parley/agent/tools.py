@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -56,16 +56,15 @@ class ToolDesk:
 
     def __init__(
         self,
-        tools: Iterable[Tool | str],
+        tools: Sequence[Tool],
         emit: Callable[[ServerEvent], None],
         config: AgentConfig,
         server_tools: ServerTools | None = None,
     ) -> None:
-        offered = [Tool(name=tool) if isinstance(tool, str) else tool for tool in tools]
         self._server_tools = server_tools
         self._on_server = frozenset(tool.name for tool in server_tools.tools) if server_tools else frozenset()
         own = server_tools.tools if server_tools else ()
-        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*offered, *own)}
+        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*tools, *own)}
         self._emit = emit
         self._config = config
         self._running: dict[str, _Running] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from parley.serving.responder import Responder
 from parley.serving.stopping import tell_failure, wait_for_stop
 from parley.serving.synthesizers import make_synthesizer
 from parley.serving.tensors import read_tensors
+from parley.tools.base import ServerTools
 from parley.tts.messages import TtsFallback
 
 _OPEN_S = 30.0
@@ -59,6 +62,7 @@ class AgentService:
         self._loop = LoopThread("conversations")
         self._port: InferencePort
         self._host: Host
+        self._server_tools: ServerTools | None = None
         self._watch: asyncio.Task[None]
         self._served = False
         self._loop.run(self._open(parameters), _OPEN_S)
@@ -108,6 +112,8 @@ class AgentService:
             ),
             lambda outcome: prepared.count(outcome=outcome),
         )
+        self._server_tools = await _open_tools(parameters)
+        engines = dataclasses.replace(engines, server_tools=self._server_tools)
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(tell_failure)
@@ -115,6 +121,7 @@ class AgentService:
     async def _close(self) -> None:
         self._watch.cancel()
         await self._host.close()
+        await self._close_tools()
         await self._port.close()
 
     async def _follow_server(self) -> None:
@@ -122,7 +129,12 @@ class AgentService:
         await self._host.shut_down()
         await self._host.wait_until_released()
         # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
+        await self._close_tools()
         await self._port.close()
+
+    async def _close_tools(self) -> None:
+        if self._server_tools is not None:
+            await self._server_tools.close()
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
         try:
@@ -176,6 +188,20 @@ def make_engines(
         turn,
         speculated,
     )
+
+
+async def _open_tools(parameters: Parameters) -> ServerTools | None:
+    """The tools of the file that the settings name, if they name one.
+
+    Raises:
+        ModelLoadingError: the file cannot be used.
+    """
+    file = parameters.text("tools_file", "")
+    if not file:
+        return None
+    from parley.tools.toolbox import open_toolbox  # noqa: PLC0415 - not everybody needs an HTTP client
+
+    return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment)
 
 
 class EndingPort:
