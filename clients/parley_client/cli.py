@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from types import FrameType, ModuleType
 
-from rich.markup import escape
-
 from parley.errors import ParleyError
 from parley_client.commands import demo, probe, say, talk, transcribe, voices
 from parley_client.commands.advice import advice
 from parley_client.commands.common import handle_signals, run_to_end
-from parley_client.errors import OutputClosedError
-from parley_client.terminal.output import OutputConsole, until_closed
+from parley_client.errors import OutputClosedError, UsageError
+from parley_client.terminal.output import print_error, until_closed
 from parley_client.terminal.view import make_console
 
 _COMMANDS: dict[str, ModuleType] = {
@@ -32,6 +30,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "probe": probe,
 }
 _INTERRUPTED = 130
+_WRONG_USAGE = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -64,8 +63,8 @@ def _run(args: argparse.Namespace) -> int:
     except OutputClosedError:
         raise
     except ParleyError as error:
-        _explain(error, getattr(args, "server", None))
-        return 1
+        print_error(str(error), error.code, advice(error, getattr(args, "server", None)))
+        return _WRONG_USAGE if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return _INTERRUPTED
@@ -74,14 +73,6 @@ def _run(args: argparse.Namespace) -> int:
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     """End as on Ctrl-C: hang up, stop the server, then leave."""
     raise KeyboardInterrupt
-
-
-def _explain(error: ParleyError, server: str | None) -> None:
-    """One line on what failed, and mostly one on what to do about it."""
-    console = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[red]parley: {escape(str(error))}[/] [dim]({error.code})[/]")
-    if what_to_do := advice(error, server):
-        console.print(what_to_do)
 
 
 if __name__ == "__main__":

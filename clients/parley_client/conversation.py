@@ -48,6 +48,7 @@ class Conversation:
         turn_timeout_s: Longest wait for an answer to be complete (seconds); a turn that takes
             longer gets a ``problem``, and the conversation goes on.
         record: Keep the whole call in :attr:`recording`.
+        greeted: The agent speaks first: it is heard out before the first turn.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class Conversation:
         chunk_ms: int = DEFAULT_CHUNK_MS,
         turn_timeout_s: float = DEFAULT_TURN_TIMEOUT_S,
         record: bool = True,
+        greeted: bool = False,
     ) -> None:
         self._call = call
         self._view = view
         self._turn_timeout_s = turn_timeout_s
+        self._greeted = greeted
         self.microphone = PacedMicrophone(self._send, chunk_ms=chunk_ms)
         self.recording = CallRecording(self.microphone.began_s) if record else None
         self.tracker = TurnTracker(self.recording.add_agent if self.recording else None)
@@ -99,11 +102,13 @@ class Conversation:
     # --- what the user does ---------------------------------------------------------------
 
     async def _direct(self, turns: Sequence[ScriptTurn]) -> None:
+        if self._greeted and await _within(self.tracker.greeted, self._turn_timeout_s):
+            await self._hear_out()
         before: TurnReport | None = None
         for turn in turns:
             if before is not None:
                 await self._wait_for_cue(before, turn)
-            before = await self._speak(turn)
+            before = self._enter(turn) if turn.write or turn.press else await self._speak(turn)
         if before is not None:
             await self._wait_for_answer(before)
 
@@ -129,6 +134,18 @@ class Conversation:
         length = spoken.ended_s - self.microphone.began_s
         if not await _within(spoken.ended, length + _SPEECH_GRACE_S):
             report.problem = "could not be sent in time"
+        return report
+
+    def _enter(self, turn: ScriptTurn) -> TurnReport:
+        """Type or press keys."""
+        report, now = TurnReport(turn.name, said=turn.write or turn.press), time.perf_counter()
+        self.tracker.enter(report, now)
+        if self._view is not None:
+            self._view.begin_turn(turn, now - self.microphone.began_s)
+        if turn.write:
+            self._call.send_text(turn.write)
+        else:
+            self._call.send_dtmf(turn.press)
         return report
 
     async def _wait_for_answer(self, report: TurnReport) -> None:

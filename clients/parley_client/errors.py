@@ -14,6 +14,7 @@
         ├── AudioDeviceError    audio_device
         ├── ScriptError         script
         ├── OutputClosedError   output_closed
+        ├── UsageError          usage
         └── ToolDefinitionError tool_definition
 
 An error that the server reports keeps its own class and code from :mod:`parley.errors`.
@@ -91,6 +92,12 @@ class OutputClosedError(ClientError):
     """Whoever read the program's output has left, as ``head`` does."""
 
     code = "output_closed"
+
+
+class UsageError(ClientError):
+    """Arguments of the command that do not go together."""
+
+    code = "usage"
 
 
 class ToolDefinitionError(ClientError):

@@ -16,6 +16,12 @@ A script is a TOML file::
     [[turn]]
     say = "stop.wav"
     barge_in_ms = 2500         # speaks over the last answer, this long after it began
+
+    [[turn]]
+    write = "two coffees"      # typed instead of said
+
+    [[turn]]
+    press = "1234#"            # keys of a telephone
 """
 
 from __future__ import annotations
@@ -24,8 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from parley.errors import InvalidMessageError
 from parley_client.audio.files import Pcm, read_speech
+from parley_client.checks import check_keys
 from parley_client.errors import ScriptError
 
 DEFAULT_PAUSE_MS = 600
@@ -33,17 +42,21 @@ DEFAULT_PAUSE_MS = 600
 
 @dataclass(frozen=True)
 class ScriptTurn:
-    """One thing that the user says."""
+    """One thing that the user says, types or presses."""
 
     name: str
     samples: Pcm
-    """16 kHz mono, shape [n]."""
+    """16 kHz mono, shape [n]; empty if nothing is said."""
     text: str = ""
     """What is said in it, if known."""
     pause_ms: int = DEFAULT_PAUSE_MS
     """Between the end of the last answer and this turn."""
     barge_in_ms: int | None = None
     """Speak this long after the last answer began to be heard, not after its end."""
+    write: str = ""
+    """Typed instead of said."""
+    press: str = ""
+    """Keys that are pressed instead."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,9 @@ class Script:
 
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
-    say: str
+    say: str = ""
+    write: str = ""
+    press: str = ""
     text: str = ""
     pause_ms: int = DEFAULT_PAUSE_MS
     barge_in_ms: int | None = None
@@ -83,17 +98,33 @@ def load_script(path: Path) -> Script:
         raise ScriptError(f"{path}: {error}") from error
     if not file.turn:
         raise ScriptError(f"{path}: a script needs at least one [[turn]]")
-    turns = tuple(
-        ScriptTurn(
-            name=Path(turn.say).stem,
-            samples=read_speech(path.parent / turn.say),
-            text=turn.text,
-            pause_ms=turn.pause_ms,
-            barge_in_ms=turn.barge_in_ms,
-        )
-        for turn in file.turn
-    )
+    try:
+        turns = tuple(_load_turn(turn, path.parent) for turn in file.turn)
+    except InvalidMessageError as error:
+        raise ScriptError(f"{path}: {error}") from error
     return Script(turns, file.title, file.system_prompt)
+
+
+def _load_turn(turn: _Turn, folder: Path) -> ScriptTurn:
+    """Read what is said in a turn.
+
+    Raises:
+        InvalidMessageError: not exactly one thing is done in it, or keys that do not exist are pressed.
+        AudioFileError: the clip cannot be read.
+    """
+    if sum(map(bool, (turn.say, turn.write, turn.press))) != 1:
+        raise InvalidMessageError("each [[turn]] needs one of say, write and press")
+    if turn.press:
+        check_keys(turn.press)
+    return ScriptTurn(
+        name=Path(turn.say).stem or turn.write or turn.press,
+        samples=read_speech(folder / turn.say) if turn.say else np.zeros(0, np.int16),
+        text=turn.text,
+        pause_ms=turn.pause_ms,
+        barge_in_ms=turn.barge_in_ms,
+        write=turn.write,
+        press=turn.press,
+    )
 
 
 def script_of_files(paths: list[Path], barge_in_ms: int | None = None) -> Script:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -34,6 +35,8 @@ class TurnTracker:
         self.reports: list[TurnReport] = []
         self.began_s = 0.0
         """When the microphone's first sample was spoken: the server counts audio from there."""
+        self.greeted = asyncio.Event()
+        """All audio of the agent's first response has come."""
         self._by_turn: dict[int, TurnReport] = {}
         self._by_response: dict[str, TurnReport] = {}
         self._unanswered: TurnReport | None = None
@@ -67,6 +70,8 @@ class TurnTracker:
                 protocol.ResponseText() | protocol.ToolRequest() | protocol.ToolRun() | protocol.TurnMetrics()
             ):
                 self._note_answer(event)
+            case protocol.ResponseDone():
+                self.greeted.set()
             case _:
                 pass
 

@@ -83,6 +83,7 @@ class TurnReport:
             "detection": self.detection_ms,
             "from_detection": self.from_detection_ms,
             "asr_final": metrics.asr_final_ms,
+            "end_of_turn": metrics.end_of_turn_ms,
             "llm_first_token": metrics.llm_first_token_ms,
             "llm_total": metrics.llm_total_ms,
             "tool": metrics.tool_ms,

@@ -12,13 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from parley.protocol import OUTPUT_SAMPLE_RATES, TurnOptions
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
-from parley_client.connection import DEFAULT_SERVER, connect
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.connection import DEFAULT_SERVER
 from parley_client.errors import AudioFileError
-from parley_client.options import Backoff, Deadlines
-from parley_client.tools import ToolTable, load_tools
 
 _CHUNK_MS = (10, 500)
 
@@ -52,56 +48,6 @@ def add_timeout(parser: argparse.ArgumentParser, timeout_s: float = 10.0, limits
     )
 
 
-def add_session(parser: argparse.ArgumentParser) -> None:
-    """Everything that opens a session."""
-    group = parser.add_argument_group("session")
-    group.add_argument("--system-prompt", metavar="TEXT", help="who the agent is (default: the server's)")
-    group.add_argument(
-        "--voice",
-        metavar="NAME",
-        help="a voice of the synthesizer; one that it lacks is refused. "
-        "`parley voices list` lists the voices made of recordings (default: the server's choice)",
-    )
-    group.add_argument(
-        "--exaggeration",
-        type=float,
-        metavar="X",
-        help="how much emotion the voice has, 0-2, if it has any (default: the server's)",
-    )
-    group.add_argument(
-        "--guidance",
-        type=float,
-        metavar="X",
-        help="how closely the voice keeps to the text's pace, 0-1, if it can (default: the server's)",
-    )
-    group.add_argument(
-        "--language",
-        default="en",
-        help="what is spoken; both the recogniser and the voice have to know it (default: %(default)s)",
-    )
-    group.add_argument(
-        "--phrase", action="append", default=[], metavar="TEXT", help="a name or word to expect; repeatable"
-    )
-    group.add_argument(
-        "--eagerness",
-        choices=("eager", "normal", "patient", "off"),
-        help="how soon a pause counts as the end of what is said; off: at once (default: the server's)",
-    )
-    group.add_argument(
-        "--output-rate",
-        type=int,
-        choices=OUTPUT_SAMPLE_RATES,
-        default=22_050,
-        help="sample rate of the agent's audio (default: %(default)s Hz)",
-    )
-    group.add_argument(
-        "--tools",
-        type=Path,
-        metavar="FILE.py",
-        help="functions marked with @tool, offered beside the built-in get_weather, get_time and set_timer",
-    )
-
-
 def add_pacing(parser: argparse.ArgumentParser) -> None:
     """``--chunk-ms``."""
     parser.add_argument(
@@ -111,37 +57,6 @@ def add_pacing(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_CHUNK_MS,
         help=f"length of one piece of audio, {_CHUNK_MS[0]} to {_CHUNK_MS[1]} (default: %(default)s)",
     )
-
-
-def tool_table(args: argparse.Namespace, on_answer: Callable[..., None] | None = None) -> ToolTable:
-    """The built-in tools and the user's.
-
-    Raises:
-        ToolDefinitionError: the user's file is not usable.
-    """
-    table = ToolTable(DEMO_TOOLS, on_answer=on_answer)
-    for function in load_tools(args.tools) if args.tools else ():
-        table.add(function)
-    return table
-
-
-def open_call(args: argparse.Namespace, tools: ToolTable, **changes: Any) -> connect:
-    """The connection that the arguments describe."""
-    settings: dict[str, Any] = {
-        "system_prompt": args.system_prompt,
-        "tools": tools,
-        "voice": args.voice,
-        "exaggeration": args.exaggeration,
-        "guidance_weight": args.guidance,
-        "language": args.language,
-        "phrases": args.phrase,
-        "turn": TurnOptions(eagerness=args.eagerness),
-        "output_sample_rate": args.output_rate,
-        "retry": Backoff(attempts=3),
-        "deadlines": Deadlines(connect_s=args.timeout),
-        **changes,
-    }
-    return connect(args.server, **settings)
 
 
 def ending_signals() -> list[signal.Signals]:
@@ -216,6 +131,26 @@ def check_output(path: Path | None) -> None:
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise AudioFileError(f"{path}: cannot be written")
+
+
+def within(least: float, most: float) -> Callable[[str], float]:
+    """A number in a range, as an argument."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{least:g} to {most:g} expected, not {text!r}")
+        return value
+
+    read.__name__ = "number"  # as argparse names it where `float` fails
+    return read
+
+
+def count(text: str) -> int:
+    """A whole number that is not negative, as an argument."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number expected, not {text!r}")
+    return int(text)
 
 
 def positive(text: str) -> float:

@@ -18,7 +18,6 @@ from rich.markup import escape
 from parley_client.commands.advice import CHECKOUT
 from parley_client.commands.common import (
     add_pacing,
-    add_session,
     add_timeout,
     address,
     check_output,
@@ -27,6 +26,7 @@ from parley_client.commands.common import (
     run_to_end,
 )
 from parley_client.commands.play import play
+from parley_client.commands.session import add_session
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError, OutputClosedError
 from parley_client.script import load_script

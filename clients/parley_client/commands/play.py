@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from parley_client.commands.common import check_output, open_call, tool_table
+from parley_client.commands.common import check_output
+from parley_client.commands.session import open_call, tool_table
 from parley_client.conversation import Conversation
 from parley_client.errors import ClientError
 from parley_client.script import Script
@@ -30,17 +32,25 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     view = CallView(console)
     tools = tool_table(args, view.show_tool_answer)
     prompt = args.system_prompt or script.system_prompt
-    with view:
-        async with open_call(args, tools, system_prompt=prompt) as call:
-            conversation = Conversation(
-                call, view, chunk_ms=args.chunk_ms, turn_timeout_s=args.turn_timeout, record=out is not None
-            )
-            try:
+    async with open_call(args, tools, system_prompt=prompt) as call:
+        conversation = Conversation(
+            call,
+            view,
+            chunk_ms=args.chunk_ms,
+            turn_timeout_s=args.turn_timeout,
+            record=out is not None,
+            greeted=bool(args.greeting),
+        )
+        try:
+            with view:
                 reports = await conversation.run(script.turns)
-            finally:
-                if out is not None:
-                    write_recording(conversation, out, console)
-            closed = await call.hang_up()
+        except asyncio.CancelledError:  # Ctrl-C: show what there is
+            print_reports(console, conversation.tracker.reports)
+            raise
+        finally:
+            if out is not None:
+                write_recording(conversation, out, console)
+        closed = await call.hang_up()
     if closed is None:
         raise ClientError("the server did not confirm the end of the call")
     print_reports(console, reports, explain=args.verbose)
@@ -48,7 +58,8 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     if late_ms > args.chunk_ms:
         console.print(f"[yellow]This machine was busy: a piece of audio left {late_ms:.0f} ms late.[/]")
     if gaps := conversation.tracker.playout.underruns:
-        console.print(f"[yellow]The agent's audio paused {gaps} times in the middle of an answer.[/]")
+        often = "once" if gaps == 1 else f"{gaps} times"
+        console.print(f"[yellow]The agent's audio stopped {often} in the middle of an answer.[/]")
     return 1 if any(report.problem for report in reports) else 0
 
 

@@ -7,10 +7,8 @@ import json
 import time
 
 from rich.console import Console
-from rich.markup import escape
 
 from parley.errors import ParleyError
-from parley_client.commands.advice import advice
 from parley_client.commands.common import add_server
 from parley_client.connection import connect
 from parley_client.errors import ClientError
@@ -29,10 +27,12 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     """Open and close a session.
 
     Returns:
-        0 if the agent answered, 1 if it did not.
+        The exit status: 1 if the agent did not answer and --json says why.
+
+    Raises:
+        ParleyError: the agent did not answer.
     """
     began = time.perf_counter()
-    what_to_do = ""
     result: dict[str, object] = {"server": args.server, "ok": False}
     deadlines = Deadlines(connect_s=args.timeout, close_s=args.timeout)
     try:
@@ -44,19 +44,16 @@ async def run(args: argparse.Namespace, console: Console) -> int:
             result["close_ms"] = _since_ms(closing)
             result["ok"] = True
     except ParleyError as error:
+        if not args.json:
+            raise
         result |= {"code": error.code, "error": str(error), "retryable": error.retryable}
-        what_to_do = advice(error, args.server)
     if args.json:
         print(json.dumps(result))
-    elif result["ok"]:
+    else:
         console.print(
             f"[green]ok[/]: {args.server} opened a session in {result['connect_ms']} ms "
             f"and closed it in {result['close_ms']} ms"
         )
-    else:
-        console.print(f"[red]not ok[/]: {escape(str(result['error']))} ({result['code']})")
-        if what_to_do:
-            console.print(what_to_do)
     return 0 if result["ok"] else 1
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parley_client.commands.common import add_pacing, add_server, add_session, positive
+from parley_client.commands.common import add_pacing, add_server, positive
 from parley_client.commands.play import play
+from parley_client.commands.session import add_session
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
+from parley_client.errors import UsageError
 from parley_client.script import load_script, script_of_files
 
 HELP = "speak audio files to the agent, at the pace of a person"
@@ -49,13 +51,12 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     """Speak the files.
 
     Raises:
+        UsageError: there is nothing to speak, or two things.
         ParleyError: a file cannot be read, or the call failed.
     """
     if bool(args.files) == bool(args.script):
-        console.print("parley say: give either audio files or --script FILE.toml", style="red")
-        return 2
+        raise UsageError("give either audio files or --script FILE.toml")
     if args.script and args.barge_in_after is not None:
-        console.print("parley say: --barge-in-after is for files; a script has its own", style="red")
-        return 2
+        raise UsageError("--barge-in-after is for files; a script has its own")
     script = load_script(args.script) if args.script else script_of_files(args.files, args.barge_in_after)
     return await play(args, console, script, args.out)

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 
 from rich.console import Console
 
@@ -13,25 +14,32 @@ from parley import protocol
 from parley_client.audio.device import AudioDevice, Speaker, load_sounddevice
 from parley_client.audio.files import Pcm
 from parley_client.call import Call
-from parley_client.commands.common import add_server, add_session, open_call, tool_table
+from parley_client.commands.common import add_server
+from parley_client.commands.session import add_session, open_call, tool_table
+from parley_client.commands.typing import HELP as TYPED
+from parley_client.commands.typing import obey
 from parley_client.errors import ClientError
 from parley_client.events import AgentAudio, CallEvent
+from parley_client.options import Deadlines
 from parley_client.playback import PlaybackMarks
+from parley_client.terminal.keyboard import can_be_typed_at, typed_lines
 from parley_client.terminal.view import CallView
 
-HELP = "talk to the agent with the microphone (in the checkout: make talk)"
+HELP = "talk to the agent with the microphone, or type (in the checkout: make talk)"
 _POLL_S = 0.02
-_WANTED_ENDS = ("ended", "hangup")
+_CLOSE_S = 2.0
+_WANTED_ENDS = ("ended", "hangup", "silence")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
+    parser.epilog = f"Typed lines are sent while you talk: {TYPED}. Ctrl-C or Ctrl-D hangs up."
     add_server(parser)
     add_session(parser)
 
 
 async def run(args: argparse.Namespace, console: Console) -> int:
-    """Talk until the agent closes the call or Ctrl-C is pressed.
+    """Talk until the agent closes the call, or Ctrl-C or Ctrl-D is pressed.
 
     Returns:
         The exit status: 1 if the server closed the call for a reason of its own.
@@ -42,34 +50,91 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     """
     load_sounddevice()
     view = CallView(console)
-    speaker = Speaker(args.output_rate)
-    with view:
-        async with open_call(args, tool_table(args, view.show_tool_answer)) as call:
-            console.print("Speak. Use headphones, or the agent hears itself. Ctrl-C hangs up.")
-            with AudioDevice(speaker, args.output_rate, lambda block: _offer(call, block)):
-                marks = PlaybackMarks(call, speaker.played_ms)
-                marking = asyncio.create_task(_keep_marking(marks, speaker), name="playback-marks")
-                try:
-                    await _listen(call, view, speaker, marks)
-                finally:
-                    marking.cancel()
-                    await asyncio.gather(marking, return_exceptions=True)
-            closed = call.closed
-    return 0 if closed is not None and closed.reason in _WANTED_ENDS else 1
+    deadlines = Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)
+    async with open_call(args, tool_table(args, view.show_tool_answer), deadlines=deadlines) as call:
+        with view:
+            ended = await _Talk(call, view, args.output_rate).hold(console)
+        closed = await call.hang_up()
+    return 0 if ended or (closed is not None and closed.reason in _WANTED_ENDS) else 1
+
+
+class _Talk:
+    """A call with microphone, loudspeaker and keyboard.
+
+    Args:
+        call: Open.
+        view: Shows it.
+        sample_rate: Of the loudspeaker (Hertz).
+    """
+
+    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
+        self._call = call
+        self._view = view
+        self._rate = sample_rate
+        self._speaker = Speaker(sample_rate)
+        self._marks = PlaybackMarks(call, self._speaker.played_ms)
+        self._began_s = time.perf_counter()
+
+    async def hold(self, console: Console) -> bool:
+        """Talk until the call is over.
+
+        Returns:
+            Whether the user has ended it.
+        """
+        listening = asyncio.create_task(self._listen(), name="talk-listen")
+        marking = asyncio.create_task(self._keep_marking(), name="playback-marks")
+        show_typing = self._view.show_typing if self._view.is_live else None
+        try:
+            with (
+                AudioDevice(self._speaker, self._rate, partial(_offer, self._call)),
+                typed_lines(self._obey, lambda: _cancel(listening), show_typing),
+            ):
+                console.print(_welcome(), soft_wrap=True)
+                await listening
+        except asyncio.CancelledError:  # Ctrl-C and Ctrl-D are how a person hangs up
+            return True
+        finally:
+            for task in (listening, marking):
+                task.cancel()
+            await asyncio.gather(listening, marking, return_exceptions=True)
+        return False
+
+    @property
+    def _at_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def _obey(self, line: str) -> None:
+        with suppress(ClientError):  # the call has ended, of which its reader tells
+            obey(line, self._call, self._view, self._at_s)
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            _play(event, self._speaker)
+            self._mark()
+            self._view.show(event, self._at_s)
+
+    async def _keep_marking(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self._mark()
+
+    def _mark(self) -> None:
+        self._marks.update(self._speaker.playing(), time.perf_counter())
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _welcome() -> str:
+    typed = f" You may also type: {TYPED}." if can_be_typed_at() else ""
+    return f"Speak. Use headphones, or the agent hears itself. Ctrl-C hangs up.{typed}"
 
 
 def _offer(call: Call, block: Pcm) -> None:
     # The device's last blocks come when the call has been hung up; of a loss the reader tells.
     with suppress(ClientError):
         call.offer_audio(block)
-
-
-async def _listen(call: Call, view: CallView, speaker: Speaker, marks: PlaybackMarks) -> None:
-    began = time.perf_counter()
-    async for event in call:
-        _play(event, speaker)
-        _mark(marks, speaker)
-        view.show(event, time.perf_counter() - began)
 
 
 def _play(event: CallEvent, speaker: Speaker) -> None:
@@ -84,13 +149,3 @@ def _play(event: CallEvent, speaker: Speaker) -> None:
             speaker.interrupt(event.response_id)
         case _:
             pass
-
-
-async def _keep_marking(marks: PlaybackMarks, speaker: Speaker) -> None:
-    while True:
-        await asyncio.sleep(_POLL_S)
-        _mark(marks, speaker)
-
-
-def _mark(marks: PlaybackMarks, speaker: Speaker) -> None:
-    marks.update(speaker.playing(), time.perf_counter())

@@ -16,6 +16,7 @@ from parley.errors import ParleyError
 from parley_client.audio.files import read_speech
 from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError, ConnectError
+from parley_client.terminal.output import print_error
 from parley_client.transcription import MAX_SECONDS, Transcriber
 
 HELP = "write down what is said in audio files"
@@ -82,7 +83,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
                     raise
                 except ParleyError as error:
                     status = 1
-                    _tell(f"parley: {_named(path, error)} ({error.code})")
+                    print_error(_named(path, error), error.code)
         finally:
             for task in tasks:
                 task.cancel()

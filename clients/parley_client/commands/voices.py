@@ -91,6 +91,9 @@ def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSumm
         for voice in voices:
             print(msgspec.json.encode(voice).decode(), flush=True)
         return
+    if not voices:
+        console.print("There are no voices yet; `parley voices enroll` makes one of a recording.")
+        return
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "name", "languages", "prompt", ""):
         table.add_column(heading)

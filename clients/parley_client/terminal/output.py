@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from parley_client.errors import OutputClosedError
@@ -43,6 +44,20 @@ def until_closed(program: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_CLOSED
     return status
+
+
+def print_error(message: str, code: str, advice: str = "") -> None:
+    """Say on standard error what failed, and what can be done about it.
+
+    Args:
+        message: one line.
+        code: of the error.
+        advice: a line of its own; may be empty.
+    """
+    console = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[red]parley: {escape(message)}[/] [dim]({code})[/]")
+    if advice:
+        console.print(escape(advice))
 
 
 def print_hanging(console: Console, head: str, text: str) -> None:

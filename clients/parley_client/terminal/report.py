@@ -18,17 +18,18 @@ STAGES = {
     "detection": ("end\nheard", "true end of the user's speech to its detection"),
     "from_detection": ("then\nvoice", "that detection to the first sample of the answer"),
     "asr_final": ("ASR", "detection to the final transcript, by the server's clock as all that follow"),
-    "llm_first_token": ("LLM\nfirst", "final transcript to the first token"),
+    "end_of_turn": ("turn\nover", "final transcript to the decision that the user's turn is over"),
+    "llm_first_token": ("LLM\nfirst", "that decision to the first token; 0: the answer was begun before"),
     "llm_total": ("LLM\nall", "the language model's whole answer"),
-    "tool": ("tools", "waiting for tools"),
+    "tool": ("tool", "waiting for tools"),
     "tts_first_audio": ("TTS\nfirst", "first speakable segment to its first audio"),
     "first_audio": ("audio\nsent", "detection to the first audio sent"),
     "barge_in_stop": (
-        "barge-\nin",
+        "barge\nin",
         "first sample of an interruption to the agent's last, by the client's clock",
     ),
 }
-_NAME_COLUMNS = 18
+_NAME_COLUMNS = 16
 
 
 def latency_table(reports: Sequence[TurnReport]) -> Table:
@@ -78,9 +79,18 @@ def print_reports(console: Console, reports: Sequence[TurnReport], *, explain: b
     if explain and measured:
         for heading, meaning in STAGES.values():
             print_hanging(console, f"[dim]{_one_line(heading):>12}[/]  ", f"[dim]{meaning}[/]")
+    print_speculation(console, measured)
     for report in reports:
         if report.problem:
             print_hanging(console, f"[red]{escape(report.name)}:[/] ", f"[red]{escape(report.problem)}[/]")
+
+
+def print_speculation(console: Console, reports: Sequence[TurnReport]) -> None:
+    """How many answers were begun before the user's turn was over, and how many of them were used."""
+    begun = sum(report.metrics.speculations for report in reports if report.metrics)
+    used = sum(report.metrics.speculated for report in reports if report.metrics)
+    if begun:
+        print_hanging(console, "Answers begun early: ", f"{begun}, used: {used}")
 
 
 def _measured(report: TurnReport) -> dict[str, float]:
@@ -89,7 +99,7 @@ def _measured(report: TurnReport) -> dict[str, float]:
 
 
 def _one_line(heading: str) -> str:
-    return heading.replace("-\n", "-").replace("→\n", "→").replace("\n", " ")
+    return heading.replace("→\n", "→").replace("\n", " ")
 
 
 def _ms(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
@@ -15,8 +16,10 @@ from parley import protocol
 from parley_client.events import CallEvent
 from parley_client.script import ScriptTurn
 from parley_client.terminal.output import OutputConsole, print_hanging
+from parley_client.terminal.remarks import of_tool, remark
 
 _PLAIN_WIDTH = 120
+_REMEMBERED_TOOLS = 64
 
 
 def make_console() -> Console:
@@ -26,9 +29,10 @@ def make_console() -> Console:
 
 
 class CallView:
-    """Shows events: finished lines stay, what is being said is updated in place.
+    """Shows events: finished lines stay, what is being said or typed is updated in place.
 
-    Without a terminal there is nothing to update: only finished lines are printed.
+    Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
+    no end yet is printed as it is.
 
     Args:
         console: Where to print.
@@ -42,7 +46,14 @@ class CallView:
         self._state = "listening"
         self._partial = ""
         self._answer = ""
+        self._typing = ""
+        self._tools: OrderedDict[str, str] = OrderedDict()
         self._at_s = 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether lines are updated in place."""
+        return self._live is not None
 
     def __enter__(self) -> Self:
         self._context: AbstractContextManager[Any] = self._live or nullcontext()
@@ -51,13 +62,31 @@ class CallView:
 
     def __exit__(self, *problem: object) -> None:
         self._context.__exit__(None, None, None)
+        if self._partial:
+            self._line("bold cyan", "you", f"{escape(self._partial)}…")
+            self._partial = ""
+        self._flush_answer()
 
     def begin_turn(self, turn: ScriptTurn, at_s: float) -> None:
         """The user begins to speak."""
         self._at_s = at_s
-        said = f"“{turn.text}”" if turn.text else turn.name
         over = " [yellow](speaks over the agent)[/]" if turn.barge_in_ms is not None else ""
-        self._line("dim", "", f"[dim]microphone: {escape(said)}[/]{over}")
+        self._line("dim", "", f"[dim]{escape(_of_turn(turn))}[/]{over}")
+
+    def show_typed(self, line: str, at_s: float) -> None:
+        """The user has typed a line."""
+        self._at_s = at_s
+        self._line("bold cyan", "you", f"{escape(line)} [dim](typed)[/]")
+
+    def show_typing(self, text: str) -> None:
+        """The user is typing a line."""
+        self._typing = text
+        self._refresh()
+
+    def show_problem(self, message: str, code: str, at_s: float) -> None:
+        """Something that the user wanted is not possible."""
+        self._at_s = at_s
+        self._line("bold red", "error", f"{escape(message)} [dim]({code})[/]")
 
     def show(self, event: CallEvent, at_s: float) -> None:
         """An event arrived."""
@@ -66,29 +95,48 @@ class CallView:
             case protocol.Transcript(is_final=False):
                 self._partial = event.text
             case protocol.Transcript():
-                self._partial = ""
-                self._line("bold cyan", "you", f"{escape(event.text)} [dim]({event.confidence:.0%} sure)[/]")
+                self._show_heard(event)
             case protocol.AgentState():
                 self._state = event.state
             case protocol.ResponseText():
                 self._answer += event.text
-            case protocol.ToolRequest():
-                self._flush_answer()
-                self._line("magenta", "tool", escape(f"{event.name}({_arguments(event.arguments)})"))
-            case protocol.Interrupted():
-                self._answer = ""
-                heard = escape(event.spoken_text) or "nothing"
-                self._line("bold green", "agent", f"[yellow]interrupted; heard of it:[/] {heard}")
+            case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
+                self._show_tool(event)
+            case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
+                self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._flush_answer()
-            case protocol.TurnDecision(decision="wait") | protocol.ErrorEvent() | protocol.Closed():
-                self._line(*_remark(event))
-            case _:
-                pass
+            case protocol.TurnDecision(decision="wait") | protocol.Closed():
+                self._line("dim", "", remark(event))
+            case protocol.ErrorEvent():
+                self._line("bold red", "error", remark(event))
         self._refresh()
+
+    def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
+        if isinstance(event, protocol.Interrupted):
+            self._answer = ""
+        self._line("bold green", "agent", remark(event))
+
+    def _show_heard(self, event: protocol.Transcript) -> None:
+        self._partial = ""
+        if event.text:  # a cough has none
+            self._line("bold cyan", "you", f"{escape(event.text)} [dim]({event.confidence:.0%} sure)[/]")
+
+    def _show_tool(self, event: protocol.ToolRequest | protocol.ToolRun | protocol.ToolCancelled) -> None:
+        if isinstance(event, protocol.ToolCancelled):
+            name = self._tools.pop(event.call_id, "tool")
+            self._line("magenta", "", f"[dim]{escape(name)} cancelled ({event.reason})[/]")
+            return
+        self._flush_answer()
+        if isinstance(event, protocol.ToolRequest):
+            self._tools[event.call_id] = event.name
+            if len(self._tools) > _REMEMBERED_TOOLS:
+                self._tools.popitem(last=False)
+        self._line("magenta", "tool", of_tool(event))
 
     def show_tool_answer(self, request: protocol.ToolRequest, response: protocol.ToolResponse) -> None:
         """A tool has answered."""
+        self._tools.pop(request.call_id, None)
         style = "red" if response.is_error else "dim"
         self._line(
             "magenta",
@@ -112,19 +160,14 @@ class CallView:
             status.append(f"you: {self._partial}…", "cyan")
         elif self._answer:
             status.append(f"agent: {self._answer.strip()}", "green")
+        if self._typing:
+            status.append(f"  > {self._typing}", "bold")
         self._live.update(status)
 
 
-def _remark(event: protocol.TurnDecision | protocol.ErrorEvent | protocol.Closed) -> tuple[str, str, str]:
-    """The style, the speaker and the text of a line about the call itself."""
-    if isinstance(event, protocol.TurnDecision):
-        words = f" “{event.cue_words}”" if event.cue_words else ""
-        return "dim", "", f"[dim]waits for more: {event.reason}{escape(words)}[/]"
-    if isinstance(event, protocol.Closed):
-        return "dim", "", f"[dim]call closed: {event.reason}[/]"
-    again = ", may pass" if event.retryable else ""
-    return "bold red", "error", f"{escape(event.message)} [dim]({event.code}{again})[/]"
-
-
-def _arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+def _of_turn(turn: ScriptTurn) -> str:
+    if turn.write:
+        return f"keyboard: “{turn.write}”"
+    if turn.press:
+        return f"keys: {turn.press}"
+    return f"microphone: “{turn.text}”" if turn.text else f"microphone: {turn.name}"

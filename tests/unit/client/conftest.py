@@ -1,6 +1,8 @@
 """What the tests of the client and its command share."""
 
+import os
 import signal
+import sys
 
 import pytest
 
@@ -16,3 +18,14 @@ def signals_that_children_hear():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of which this program is in the foreground, whatever it is started from: (keys, screen)."""
+    keys, screen = os.openpty()
+    monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
+    with os.fdopen(screen) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield keys, screen
+    os.close(keys)

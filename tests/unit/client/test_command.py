@@ -12,10 +12,11 @@ import soundfile
 from fake_unary import serving
 from test_channel import web_server
 
+from parley import protocol
 from parley.errors import ModelUnavailableError
 from parley_client.audio.files import read_speech
 from parley_client.cli import build_parser, main
-from parley_client.commands import demo, transcribe
+from parley_client.commands import demo, session, transcribe
 from parley_client.commands.advice import advice, is_starting
 from parley_client.commands.common import check_output
 from parley_client.errors import AudioFileError, ConnectError, NoServerError
@@ -54,6 +55,54 @@ def test_a_length_of_pieces_out_of_range_is_told_with_the_range(length, capsys):
     assert len(error) < 100
 
 
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--exaggeration=2.5", "0 to 2 expected"),
+        ("--guidance=-0.1", "0 to 1 expected"),
+        ("--temperature=nan", "0 to 2 expected"),
+        ("--silence-after=700", "0 to 600 expected"),
+        ("--hang-up-after=soon", "invalid number value: 'soon'"),
+        ("--min-words=-1", "a whole number expected"),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_usage(argument, words, capsys):
+    for command in (["talk"], ["say", "a.wav"], ["demo"]):
+        with pytest.raises(SystemExit) as caught:
+            main([*command, argument])
+        assert caught.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def start_of(*arguments):
+    """What the server is told first."""
+    args = build_parser().parse_args(["talk", *arguments])
+    return session.open_call(args, session.tool_table(args))._start
+
+
+def test_the_arguments_of_a_session_become_its_options():
+    start = start_of(
+        *("--min-words", "2", "--greeting", "Good day.", "--temperature", "0.2", "--eagerness", "patient"),
+        *("--silence-prompt", "Hello?", "--silence-prompt", "Still there?", "--silence-after", "7.5"),
+        *("--hang-up-after", "60", "--exaggeration", "0.7", "--guidance", "0.3"),
+    )
+    assert start.barge_in == protocol.BargeInOptions(min_words=2)
+    assert start.greeting == "Good day."
+    assert start.sampling == protocol.SamplingOptions(temperature=0.2)
+    assert start.turn == protocol.TurnOptions(eagerness="patient")
+    assert start.silence == protocol.SilenceOptions(
+        prompt_after_ms=7_500, prompts=["Hello?", "Still there?"], hang_up_after_ms=60_000
+    )
+    assert (start.exaggeration, start.guidance_weight) == (0.7, 0.3)
+
+
+def test_what_is_not_asked_for_is_left_to_the_server():
+    start = start_of()
+    assert (start.barge_in, start.silence) == (protocol.BargeInOptions(), protocol.SilenceOptions())
+    assert (start.sampling, start.greeting) == (protocol.SamplingOptions(), None)
+    assert start_of("--silence-prompt", "Hello?").silence.prompt_after_ms == 10_000
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
@@ -67,8 +116,8 @@ def test_the_version(capsys):
 def test_every_command_says_the_same_where_nothing_answers(command, clip, capsys):
     arguments = [str(clip) if word == "CLIP" else word for word in command]
     assert main([*arguments, "--server", NOBODY]) == 1
-    said = "".join(capsys.readouterr())
-    assert f"nothing answers at {NOBODY} (connect_failed)" in said
+    said = capsys.readouterr().err
+    assert f"parley: nothing answers at {NOBODY} (connect_failed)" in said
     assert "make serve" in said
 
 

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from fake_agent import CONNECTED, FakeAgent, polite, serve
@@ -147,6 +148,64 @@ async def test_a_turn_speaks_over_the_answer_before_it():
     assert 0.085 <= stop.speech_began_s - story.answered_s < 0.5
     heard_s = conversation.tracker.playout.played_ms("r1") / 1000
     assert heard_s == pytest.approx(stop.silenced_s - story.answered_s, abs=0.01)
+
+
+class Reading(TinyAgent):
+    """Greets, and answers what is typed and pressed."""
+
+    greeting_ms = 150
+
+    async def __call__(self, stream):
+        greeting = np.full(RATE * self.greeting_ms // 1000, 300, np.int16)
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        event = protocol.Audio(
+            turn=0, response_id="r0", offset_ms=0, sample_rate=RATE, samples=len(greeting), text="Hello!"
+        )
+        stream.say(event, greeting)
+        stream.say(protocol.ResponseDone(turn=0, response_id="r0", audio_ms=self.greeting_ms))
+        stream.say(protocol.TurnMetrics(turn=0))
+        self.entered = []
+        while (frame := await stream.frames.get()) is not None:
+            message = protocol.decode_message(frame.message) if frame.message else None
+            if isinstance(message, protocol.Text | protocol.Dtmf):
+                self.entered.append(message)
+                self.answer(stream)
+            if frame.end:
+                stream.hang_up()
+            stream.acknowledge(frame)
+        stream.end()
+
+    def answer(self, stream):
+        self.turn += 1
+        turn, response = self.turn, f"r{self.turn}"
+        stream.say(protocol.ResponseText(turn=turn, response_id=response, text=f"answer {turn}"))
+        event = protocol.Audio(turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=100)
+        stream.say(event, np.full(100, 700, np.int16))
+        stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=5))
+        stream.say(protocol.TurnMetrics(turn=turn))
+
+
+async def test_turns_are_typed_and_pressed_after_the_greeting_was_heard():
+    agent, watcher = Reading(), Watcher()
+    silent = np.zeros(0, np.int16)
+    async with line(agent) as call:
+        conversation = Conversation(call, watcher, chunk_ms=10, turn_timeout_s=2.0, greeted=True)
+        reports = await conversation.run(
+            [
+                ScriptTurn("typed", silent, write="two coffees", pause_ms=0),
+                ScriptTurn("keys", silent, press="12#", pause_ms=0),
+            ]
+        )
+    assert agent.entered == [protocol.Text(text="two coffees"), protocol.Dtmf(digits="12#")]
+    assert [(report.heard, report.answer, report.problem) for report in reports] == [
+        ("two coffees", "answer 1", ""),
+        ("12#", "answer 2", ""),
+    ]
+    assert watcher.turns == ["typed", "keys"]
+    assert conversation.tracker.playout.played_ms("r0") == pytest.approx(150, abs=0.1)
+    assert reports[0].speech_began_s - conversation.microphone.began_s >= 0.15
+    assert 0 <= reports[0].voice_to_voice_ms < 1000
 
 
 class Doubtful(TinyAgent):
@@ -349,6 +408,130 @@ def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
     assert (report.heard, report.answer, report.settled.is_set()) == ("what's the weather", "Sunny.", False)
 
 
+def heard_answer(tracker, turn, at):
+    tracker.note(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text="Once upon a time."), at)
+    tracker.note(audio(turn), at)
+
+
+def paused(turn):
+    return protocol.Paused(turn=turn, response_id=f"r{turn}", at_ms=0)
+
+
+def resumed(turn, text="mhm"):
+    return protocol.Resumed(turn=turn, response_id=f"r{turn}", reason="backchannel", text=text)
+
+
+def interrupted(turn):
+    return protocol.Interrupted(turn=turn, response_id=f"r{turn}", played_ms=1, spoken_text="Once")
+
+
+def answered(name, turn=1):
+    """A tracker in which a turn is being answered."""
+    tracker, report = TurnTracker(), TurnReport(name)
+    tracker.begin(report)
+    tracker.note(final(name), 1.0)
+    heard_answer(tracker, turn, 1.0)
+    return tracker, report
+
+
+def test_an_mhm_is_settled_when_the_agent_goes_on():
+    tracker, story = answered("story")
+    mhm = TurnReport("mhm")
+    tracker.begin(mhm)
+    tracker.note(paused(1), 1.2)
+    tracker.note(final("mhm"), 1.5)
+    tracker.note(resumed(1), 1.5)
+    assert mhm.settled.is_set()
+    assert (mhm.resumed.reason, mhm.heard, mhm.barge_in) == ("backchannel", "mhm", False)
+    assert tracker.answered_by("r1") is story
+    assert (story.interrupted, story.resumed, story.settled.is_set()) == (False, None, False)
+    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
+    assert (mhm.answer, story.answer) == ("", "Once upon a time.")
+
+
+def test_a_cough_needs_no_transcript():
+    tracker, _ = answered("story")
+    cough = TurnReport("cough")
+    tracker.begin(cough)
+    tracker.note(paused(1), 1.2)
+    tracker.note(protocol.Resumed(turn=1, response_id="r1", reason="noise"), 1.3)
+    for step in (cough.noticed, cough.transcribed, cough.settled):
+        assert step.is_set()
+
+
+def test_an_answer_that_paused_of_itself_settles_nothing():
+    tracker, story = answered("story")
+    tracker.note(paused(1), 1.2)
+    tracker.note(resumed(1), 1.3)
+    assert (story.resumed, story.settled.is_set()) == (None, False)
+
+
+def test_the_silence_of_an_interrupted_answer_begins_with_its_pause():
+    tracker, story = answered("story")
+    stop = TurnReport("stop")
+    tracker.begin(stop)
+    tracker.note(paused(1), 1.25)
+    tracker.note(interrupted(1), 1.75)
+    assert (story.interrupted, story.answer) == (True, "Once")
+    assert (stop.barge_in, stop.silenced_s) == (True, pytest.approx(1.25))
+
+
+def test_an_interruption_after_a_false_alarm_counts():
+    tracker, _ = answered("story")
+    stop = TurnReport("stop")
+    tracker.begin(stop)
+    tracker.note(paused(1), 1.1)
+    tracker.note(resumed(1), 1.2)
+    assert stop.settled.is_set()
+    tracker.note(interrupted(1), 1.4)
+    assert (stop.resumed, stop.settled.is_set(), stop.barge_in) == (None, False, True)
+    assert stop.silenced_s == pytest.approx(1.4)
+
+
+def test_a_greeting_is_nobodys_answer():
+    tracker, hello = TurnTracker(), TurnReport("hello")
+    tracker.begin(hello)
+    tracker.note(audio(1), 0.1)
+    assert not tracker.greeted.is_set()
+    tracker.note(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 0.2)
+    tracker.note(protocol.TurnMetrics(turn=1), 1.2)
+    assert (tracker.greeted.is_set(), hello.settled.is_set(), hello.speaking.is_set()) == (True, False, False)
+    tracker.note(final("hello"), 2.0)
+    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Hi!"), 2.1)
+    tracker.note(protocol.TurnMetrics(turn=2, speculations=2, speculated=True), 2.2)
+    assert (hello.answer, hello.metrics.turn) == ("Hi!", 2)
+
+
+def test_what_the_agent_says_of_its_own_accord_does_not_replace_an_answer():
+    tracker, story = answered("story")
+    tracker.note(protocol.TurnMetrics(turn=1), 2.0)
+    heard_answer(tracker, 2, 12.0)
+    tracker.note(protocol.TurnMetrics(turn=2), 13.0)
+    assert (story.answer, story.metrics.turn) == ("Once upon a time.", 1)
+
+
+def test_typed_text_is_answered_like_speech():
+    tracker, story = answered("story")
+    typed = TurnReport("typed", said="never mind")
+    tracker.enter(typed, 1.5)
+    tracker.note(
+        protocol.Interrupted(turn=1, response_id="r1", played_ms=5, spoken_text="", reason="input"), 1.6
+    )
+    heard_answer(tracker, 2, 1.9)
+    tracker.playout.advance(2.0)
+    assert (typed.heard, typed.answer) == ("never mind", "Once upon a time.")
+    assert typed.voice_to_voice_ms == pytest.approx(400)
+    assert (typed.detection_ms, typed.barge_in_stop_ms) == (None, pytest.approx(100))
+    assert story.interrupted
+
+
+def test_tools_of_the_server_are_in_the_report():
+    tracker, story = answered("story")
+    run = protocol.ToolRun(turn=1, call_id="c", name="find", arguments={}, is_error=False, duration_ms=1)
+    tracker.note(run, 1.1)
+    assert story.tools == [run]
+
+
 def test_an_agent_that_speaks_first_is_heard():
     heard = []
     tracker = TurnTracker(heard.append)
@@ -398,12 +581,68 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
         "1.00s you stop (100% sure)",
         "4.00s agent All right.",
         '4.00s tool add(a=1, b="x")',
-        "6.00s agent interrupted; heard of it: It is",
+        "6.00s agent interrupted (words); heard of it: It is",
         "7.00s waits for more: text_unfinished “and”",
         "9.00s error full (overloaded, may pass)",
         "10.00s call closed: ended",
         f"10.00s add → {json.dumps({'sum': 3})}",
     ]
+
+
+def test_what_happens_to_an_answer_is_a_plain_line_each(capsys):
+    run = protocol.ToolRun(
+        turn=1, call_id="c1", name="find", arguments={"q": "tea"}, is_error=False, duration_ms=12.4
+    )
+    request = protocol.ToolRequest(turn=1, call_id="c2", name="ring", arguments={})
+    with CallView(make_console()) as view:
+        for event in (
+            paused(1),
+            resumed(1),
+            protocol.Resumed(turn=1, response_id="r1", reason="echo", text="once [upon]"),
+            protocol.Resumed(turn=1, response_id="r1", reason="too_short"),
+            protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text="", reason="command"),
+            final(""),
+            run,
+            msgspec.structs.replace(run, is_error=True),
+            request,
+            protocol.ToolCancelled(turn=1, call_id="c2", reason="interrupted"),
+            protocol.ToolCancelled(turn=1, call_id="c3", reason="timeout"),
+            protocol.Closed(reason="silence"),
+        ):
+            view.show(event, 1.0)
+        view.begin_turn(ScriptTurn("typed", clip(0), write="[two] coffees"), 2.0)
+        view.begin_turn(ScriptTurn("keys", clip(0), press="12#", barge_in_ms=5), 2.0)
+    lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "agent paused",
+        "agent goes on (mhm)",
+        "agent goes on (echo: once [upon])",
+        "agent goes on (too short)",
+        "agent interrupted (command); heard of it: nothing",
+        'tool find(q="tea") (on the server, 12 ms)',
+        'tool find(q="tea") (failed on the server, 12 ms)',
+        "tool ring()",
+        "ring cancelled (interrupted)",
+        "tool cancelled (timeout)",
+        "call closed: silence",
+        "keyboard: “[two] coffees”",
+        "keys: 12# (speaks over the agent)",
+    ]
+
+
+def test_what_has_no_end_is_shown_on_leaving(capsys):
+    with CallView(make_console()) as view:
+        view.show(protocol.ResponseText(turn=1, response_id="r", text="Once upon "), 1.0)
+        view.show(protocol.Transcript(utterance=1, text="wai", is_final=False, confidence=0.5), 1.5)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["1.50s you wai…", "1.50s agent Once upon"]
+
+
+def test_answers_that_were_begun_early_are_counted():
+    first, second = measured("one"), measured("two")
+    first.metrics = protocol.TurnMetrics(turn=1, speculations=2, speculated=True)
+    second.metrics = protocol.TurnMetrics(turn=2, speculations=1)
+    assert shown([first, second])[-1] == "Answers begun early: 3, used: 1"
 
 
 def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
@@ -415,7 +654,7 @@ def test_the_latency_table_has_a_row_for_each_turn_and_both_percentiles():
     assert columns["turn"] == ["1", "2", "p50", "p95"]
     assert columns["voice→\nvoice"] == ["400", "500", "400", "500"]
     assert columns["then\nvoice"] == ["100", "200", "100", "200"]
-    assert columns["barge-\nin"] == ["", "", "", ""]
+    assert columns["barge\nin"] == ["", "", "", ""]
     assert by_stage(reports)["detection"] == pytest.approx([300, 300])
 
 
@@ -429,6 +668,7 @@ def measured(name):
     metrics = protocol.TurnMetrics(
         turn=1,
         asr_final_ms=1234.0,
+        end_of_turn_ms=1234.0,
         llm_first_token_ms=1234.0,
         llm_total_ms=12345.0,
         tool_ms=1234.0,
@@ -444,7 +684,7 @@ def test_the_whole_report_can_be_read_in_80_columns():
     assert not any("…" in line for line in lines)
     assert max(map(len, lines)) <= 80
     row = next(line for line in lines if "11-whats" in line)
-    cells = "2300 1200 1100 1234 1234 12345 1234 1234 1234 1100".split()
+    cells = "2300 1200 1100 1234 1234 1234 12345 1234 1234 1234 1100".split()
     assert row.split() == ["11-whats-my-name", *cells]
     explained = lines[next(n for n, line in enumerate(lines) if "voice→voice" in line) :]
     assert {len(line) - len(line.lstrip()) for line in explained if line.startswith(" " * 13)} == {14}
@@ -476,7 +716,7 @@ def test_a_long_line_of_the_call_keeps_its_indent():
     with CallView(Console(file=out, width=80, _environ={})) as view:
         view.show(protocol.Interrupted(turn=1, response_id="r", played_ms=4, spoken_text=heard), 1.0)
     first, second = out.getvalue().splitlines()
-    assert first.startswith("   1.00s   agent  interrupted; heard of it: Once")
+    assert first.startswith("   1.00s   agent  interrupted (words); heard of it: Once")
     assert second[:18].isspace()
     assert not second[18].isspace()
     assert f"{first} {second.strip()}".endswith(heard)
@@ -494,4 +734,7 @@ def test_on_a_terminal_partial_texts_are_updated_in_place():
         view.show(final("what time is it"), 0.4)
         view._live.refresh()
         assert "[listening] agent: It is" in Text.from_ansi(out.getvalue()).plain
+        view.show_typing("and in Oslo")
+        view._live.refresh()
+        assert "agent: It is  > and in Oslo" in Text.from_ansi(out.getvalue()).plain
     assert "what time is it" in Text.from_ansi(out.getvalue()).plain

@@ -129,12 +129,21 @@ def test_a_script_names_its_clips(tmp_path):
         'title = "t"\nsystem_prompt = "p"\n'
         '[[turn]]\nsay = "hello.wav"\ntext = "hello"\npause_ms = 50\n'
         '[[turn]]\nsay = "stop.wav"\nbarge_in_ms = 700\n'
+        '[[turn]]\nwrite = "two coffees"\n'
+        '[[turn]]\npress = "12#"\nbarge_in_ms = 5\n'
     )
     script = load_script(file)
     assert (script.title, script.system_prompt) == ("t", "p")
     assert [(turn.name, turn.text, turn.pause_ms, turn.barge_in_ms) for turn in script.turns] == [
         ("hello", "hello", 50, None),
         ("stop", "", 600, 700),
+        ("two coffees", "", 600, None),
+        ("12#", "", 600, 5),
+    ]
+    assert [(turn.write, turn.press, len(turn.samples)) for turn in script.turns[1:]] == [
+        ("", "", 160),
+        ("two coffees", "", 0),
+        ("", "12#", 0),
     ]
     plain = script_of_files([tmp_path / "hello.wav", tmp_path / "stop.wav"], barge_in_ms=300)
     assert [turn.barge_in_ms for turn in plain.turns] == [None, 300]
@@ -148,6 +157,9 @@ def test_a_script_names_its_clips(tmp_path):
         ("turn = []", "at least one"),
         ('[[turn]]\nsay = "a.wav"\nlater = 1', "later"),
         ("[[turn]", "call.toml"),
+        ("[[turn]]\ntext = 'a'", "one of say, write and press"),
+        ("[[turn]]\nwrite = 'a'\npress = '1'", "one of say, write and press"),
+        ("[[turn]]\npress = '1x'", "'x' in '1x'"),
     ],
 )
 def test_a_bad_script_says_why(tmp_path, text, why):

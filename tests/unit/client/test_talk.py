@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ from parley import protocol
 from parley_client import NO_RETRY, CallLostError, connect
 from parley_client.cli import build_parser
 from parley_client.commands import talk
-from parley_client.terminal.view import make_console
+from parley_client.commands.typing import HELP as TYPED
+from parley_client.terminal.view import CallView, make_console
 
 ANSWER = np.full(4000, 9, np.int16)
 BLOCK = np.full(512, 7, np.int16).tobytes()
@@ -69,7 +71,9 @@ def headset(monkeypatch):
 def talk_with(behaviour, monkeypatch):
     agent = FakeAgent(behaviour)
     monkeypatch.setattr(
-        talk, "open_call", lambda args, tools: connect(transport=agent, retry=NO_RETRY, tools=tools)
+        talk,
+        "open_call",
+        lambda args, tools, **more: connect(transport=agent, retry=NO_RETRY, tools=tools, **more),
     )
     return talk.run(build_parser().parse_args(["talk"]), make_console())
 
@@ -99,7 +103,7 @@ async def test_what_is_said_is_sent_and_what_is_answered_is_heard(headset, monke
     assert marks == [protocol.Playback(response_id="r", played_ms=45)]
     out = capsys.readouterr().out
     assert "hello" in out
-    assert "interrupted; heard of it: Hi" in out
+    assert "interrupted (words); heard of it: Hi" in out
     assert "call closed: hangup" in out
 
 
@@ -154,7 +158,9 @@ async def test_a_lost_call_ends_the_talk(headset, monkeypatch):
         await talk_with(breaks, monkeypatch)
 
 
-@pytest.mark.parametrize(("reason", "status"), [("ended", 0), ("hangup", 0), ("failed", 1), ("shutdown", 1)])
+@pytest.mark.parametrize(
+    ("reason", "status"), [("ended", 0), ("hangup", 0), ("silence", 0), ("failed", 1), ("shutdown", 1)]
+)
 async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, monkeypatch, reason, status):
     async def closes(stream):
         await stream.frames.get()
@@ -163,3 +169,82 @@ async def test_the_exit_status_tells_whether_the_call_ended_as_wanted(headset, m
         stream.end()
 
     assert await talk_with(closes, monkeypatch) == status
+
+
+async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatch, capsys):
+    told = asyncio.Event()
+
+    async def talks(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.say(protocol.ResponseText(turn=1, response_id="r", text="Once upon a"))
+        stream.say(protocol.Transcript(utterance=1, text="wait a", is_final=False, confidence=1))
+        stream.say(protocol.AgentState(state="speaking"))
+        told.set()
+        while not (await stream.frames.get()).end:
+            pass
+        stream.hang_up()
+        stream.end()
+
+    monkeypatch.setattr(CallView, "show", shown := Noting(CallView.show))
+    talking = asyncio.create_task(talk_with(talks, monkeypatch))
+    async with asyncio.timeout(5):
+        await told.wait()
+        await shown.speaking.wait()
+        talking.cancel()
+        assert await talking == 0
+    lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-2:] == ["you wait a…", "agent Once upon a"]
+
+
+class Noting:
+    """Calls a method, and tells when it was called with the agent's state."""
+
+    def __init__(self, method):
+        self.method, self.speaking = method, asyncio.Event()
+
+    def __get__(self, view, _kind):
+        def show(event, at_s):
+            self.method(view, event, at_s)
+            if isinstance(event, protocol.AgentState):
+                self.speaking.set()
+
+        return show
+
+
+async def test_typed_lines_are_sent_while_talking(headset, terminal, monkeypatch, capsys):
+    (keys, _), heard = terminal, []
+
+    async def listens(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        os.write(keys, b"two coffees\n/dtmf 12#\n/say One moment.\n/dtmf x\n/dance\n\n/mute\n/unmute\n")
+        while len(heard) < 5:
+            frame = await stream.frames.get()
+            heard.extend([protocol.decode_message(frame.message)] if frame.message else [])
+        os.write(keys, b"\x04")
+        while not (await stream.frames.get()).end:
+            pass
+        stream.hang_up()
+        stream.end()
+
+    async with asyncio.timeout(5):
+        assert await talk_with(listens, monkeypatch) == 0
+    assert heard == [
+        protocol.Text(text="two coffees"),
+        protocol.Dtmf(digits="12#"),
+        protocol.Say(text="One moment."),
+        protocol.Control(action="mute"),
+        protocol.Control(action="unmute"),
+    ]
+    lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
+    assert f"You may also type: {TYPED}." in lines[0]
+    assert lines[1:] == [
+        "you two coffees (typed)",
+        "you /dtmf 12# (typed)",
+        "you /say One moment. (typed)",
+        "error 'x' in 'x': keys are 0-9, *, # and A-D (invalid_message)",
+        f"error '/dance' is not known; type {TYPED} (invalid_message)",
+        "you /mute (typed)",
+        "you /unmute (typed)",
+    ]

@@ -154,11 +154,14 @@ async def test_probe_succeeds_against_a_server_that_answers():
     assert result["connect_ms"] > 0
 
 
-async def test_probe_fails_without_a_server(capsys):
-    status, out, _ = await parley("probe", "--server", NOBODY)
-    assert status == 1
-    assert "not ok" in out
-    assert "connect_failed" in out
+async def test_probe_fails_without_a_server():
+    status, out, err = await parley("probe", "--server", NOBODY)
+    assert (status, out) == (1, "")
+    assert "connect_failed" in err
+    status, out, err = await parley("probe", "--json", "--server", NOBODY)
+    result = json.loads(out)
+    assert (status, err) == (1, "")
+    assert (result["ok"], result["code"], result["retryable"]) == (False, "connect_failed", True)
 
 
 class Refusing(Triton):
@@ -181,8 +184,8 @@ async def test_what_a_server_says_is_shown_as_it_is():
     async with serving(Refusing(words)) as (address, _):
         status, out, err = await parley("probe", "--server", address)
     assert status == 1
-    assert words in out
-    assert err == ""
+    assert words in err
+    assert out == ""
 
 
 async def test_say_tells_how_to_start_a_server():
@@ -206,7 +209,8 @@ async def test_say_tells_how_to_start_a_server():
 def test_mistakes_are_told_in_one_line(capsys, arguments, status, words):
     assert main(arguments) == status
     captured = capsys.readouterr()
-    assert words in captured.out + captured.err
+    assert captured.err.startswith("parley: ")
+    assert words in captured.err.splitlines()[0]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["say", "--help"], ["talk", "--help"], ["demo", "--help"]])

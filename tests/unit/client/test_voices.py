@@ -144,6 +144,17 @@ async def test_enrolling_and_deleting_on_the_terminal(triton, tmp_path, capsys):
     assert "Deleted anna-1234" in capsys.readouterr().out
 
 
+async def test_an_empty_list_is_a_sentence(triton, capsys):
+    triton.answer = answer()
+    assert await run(triton, "list") == 0
+    assert (
+        capsys.readouterr().out
+        == "There are no voices yet; `parley voices enroll` makes one of a recording.\n"
+    )
+    assert await run(triton, "list", "--json") == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_what_cannot_be_sent_is_one_line(tmp_path, capsys):
     missing = tmp_path / "none.wav"
     assert command(["voices", "enroll", str(missing), "--name", "Anna"]) == 1
