@@ -96,6 +96,7 @@ class Answers:
         self._current: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._paused = False
+        self._pause_told = False
         self._prepared: _Prepared | None = None
         self._sayings: deque[Say] = deque()
         self._waiting: UserTurn | None = None
@@ -177,18 +178,18 @@ class Answers:
         turn = self._current
         if turn is None or self._paused:
             return
-        self._paused = True
+        self._paused, self._pause_told = True, playback
         turn.pause(playback=playback)
         if playback:
             self._stage.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
 
-    def resume(self, reason: ResumeReason, text: str, *, playback: bool) -> None:
+    def resume(self, reason: ResumeReason, text: str) -> None:
         """It was nothing."""
         turn = self._current
         if turn is None or not self._paused:
             return
         self._paused = False
-        if playback:
+        if self._pause_told:
             event = Resumed(turn=turn.number, response_id=turn.response_id, reason=reason, text=text)
             self._stage.emit(event, None)
         turn.resume()
@@ -276,7 +277,8 @@ class Answers:
             turn.failed = True
             self._handler.broken("turn")
         if self._current is turn:
-            self._current, self._paused = None, False
+            self.resume("no_words", "")  # it has failed while it was paused
+            self._current = None
             self._history.extend(turn.memory(None if complete else turn.stop()))
             self._stage.emit(turn.metrics(interrupted=False), None)
             self._go_on()

@@ -183,7 +183,7 @@ class Interruptions:
 
     def _go_on(self, verdict: Resume) -> None:
         self._false_alarms += 1
-        self._answers.resume(verdict.reason, verdict.text, playback=self._options.pause_playback)
+        self._answers.resume(verdict.reason, verdict.text)
 
     def _forget(self) -> _Candidate | None:
         candidate, self._candidate = self._candidate, None

@@ -162,10 +162,10 @@ class Voice:
 
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
-        await self._free.wait()
+        await self._until_free()
         while (ahead_ms := self._playout.ahead_ms(_now())) > _SOON_MS:
             await asyncio.sleep(ahead_ms / 1000)
-            await self._free.wait()
+            await self._until_free()
         for _ in range(_LAST_MARK_CHECKS):
             if self._playout.finished(_now()):
                 return
@@ -240,7 +240,7 @@ class Voice:
                 self._send(block, length_ms, piece.text, words)
             if piece.closes:
                 if waiting:  # words without samples of their own, after the last block
-                    await self._free.wait()
+                    await self._until_free()
                     self._send(_NOTHING, 0.0, piece.text, waiting)
                 self._playout.complete()
                 self._ahead.release()
@@ -251,9 +251,14 @@ class Voice:
             yield samples[start : start + size]
 
     async def _until_due(self, length_ms: float) -> None:
-        await self._free.wait()
+        await self._until_free()
         while (early_ms := self._early_ms(length_ms)) > _SOON_MS:
             await asyncio.sleep(early_ms / 1000)
+            await self._until_free()
+
+    async def _until_free(self) -> None:
+        # The voice may be held again before this task has noticed that it was released.
+        while not self._free.is_set():
             await self._free.wait()
 
     def _early_ms(self, length_ms: float) -> float:

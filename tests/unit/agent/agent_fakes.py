@@ -320,11 +320,22 @@ class FakeOutlet:
     finished: bool = False
     gone: bool | Exception = False
     more: asyncio.Event = field(default_factory=asyncio.Event)
+    violations: list[AssertionError] = field(default_factory=list)
     _silent: set[str] = field(default_factory=set)
     _paused: str | None = None
     _state: str = ""
 
     def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        try:
+            self._check(event, audio)
+        except AssertionError as error:
+            # Whoever sends it may take that for a failure of its own, and go on.
+            self.violations.append(error)
+            raise
+        self.sent.append(Sent(now(), event, audio))
+        self.more.set()
+
+    def _check(self, event: ServerEvent, audio: NDArray[np.int16] | None) -> None:
         assert not self.finished, f"{event} after the end"
         if isinstance(event, Audio):
             assert audio is not None
@@ -348,8 +359,6 @@ class FakeOutlet:
             self._paused = None
         if isinstance(event, Interrupted):
             self._silent.add(event.response_id)
-        self.sent.append(Sent(now(), event, audio))
-        self.more.set()
 
     def finish(self) -> None:
         assert not self.finished
@@ -479,6 +488,7 @@ class FakeCall:
         """Everything that the session had has ended."""
         await asyncio.sleep(10)
         assert self.outlet.reason is not None
+        assert not self.outlet.violations
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not others, f"left over: {others}"
         problems = asyncio.get_running_loop().problems
