@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 
 from agent_fakes import FakeCall, calls, says
 
 from parley.agent.config import AgentConfig
 from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
-from parley.protocol import ResponseText, Start, Tool, ToolRequest, ToolResponse, TurnMetrics
+from parley.protocol import (
+    Closed,
+    Interrupted,
+    ResponseText,
+    Start,
+    Text,
+    Tool,
+    ToolCancelled,
+    ToolRequest,
+    ToolResponse,
+    ToolRun,
+    TurnMetrics,
+)
+from parley.tools.base import ToolOutcome
 
 TOOLS = Start(tools=[Tool(name="get_weather"), Tool(name="get_time")])
 
 
-async def asked(*answers, config=None) -> FakeCall:
+async def asked(*answers, config=None, start=TOOLS, server_tools=None) -> FakeCall:
     call = FakeCall(config)
+    call.host._engines = dataclasses.replace(call.host._engines, server_tools=server_tools)
     call.hears((200, 1_000, "what's the weather"))
     call.chat.answers += answers
-    await call.start(TOOLS)
+    await call.start(start)
     return call
+
+
+class FakeServerTools:
+    """One tool, ``look_up``."""
+
+    tools = (Tool(name="look_up", parameters={"properties": {"word": {"type": "string"}}}),)
+    names = ("look_up", "out_of_order")
+
+    def __init__(self, takes_s=0.5):
+        self.takes_s = takes_s
+        self.running = 0
+
+    def timeout_s(self, name):
+        return 30.0
+
+    async def call(self, name, arguments):
+        self.running += 1
+        try:
+            await asyncio.sleep(self.takes_s)
+        finally:
+            self.running -= 1
+        return ToolOutcome({"found": arguments})
+
+    async def close(self):
+        pass
+
+
+def spoken(call: FakeCall) -> list[str]:
+    return [request.text for request in call.synthesizer.requests]
 
 
 def results(call: FakeCall) -> list[object]:
@@ -137,3 +182,110 @@ async def test_a_long_result_is_cut():
     await call.wait_for(TurnMetrics)
     await call.end()
     assert call.chat.requests[-1].messages[-1].content == '"' + "x" * 99 + "… (cut after 100 characters)"
+
+
+async def test_the_servers_tools_are_offered_and_run():
+    tools = FakeServerTools()
+    call = await asked(calls(("look_up", {"word": "x"})), says("Found it."), server_tools=tools)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert [tool.name for tool in call.chat.requests[0].tools] == ["get_weather", "get_time", "look_up"]
+    assert call.chat.warmed[0].tools == call.chat.requests[0].tools
+    assert results(call) == [{"found": {"word": "x"}}]
+    (run,) = call.outlet.of(ToolRun)
+    assert (run.name, run.is_error, run.duration_ms) == ("look_up", False, 500)
+    assert call.outlet.of(ToolRequest) == []
+
+
+async def test_a_tool_may_not_have_the_name_of_one_of_the_servers():
+    for name in FakeServerTools.names:
+        call = await asked(start=Start(tools=[Tool(name=name)]), server_tools=FakeServerTools())
+        assert call.outlet.codes == ["invalid_message"]
+        assert call.outlet.reason == "failed"
+        await call.hang_up()
+
+
+async def test_an_interruption_stops_tools_of_both_kinds():
+    tools = FakeServerTools(takes_s=20)
+    call = await asked(calls(("get_weather", {}), ("look_up", {})), server_tools=tools)
+    request = await call.wait_for(ToolRequest)
+    await asyncio.sleep(0.1)
+    assert tools.running == 1
+    call.send(Text(text="never mind"))
+    await call.wait_for(Interrupted)
+    cancelled = await call.wait_for(ToolCancelled)
+    assert (cancelled.call_id, cancelled.reason) == (request.call_id, "interrupted")
+    assert (await call.wait_for(ToolRun)).is_error
+    await asyncio.sleep(0.1)
+    assert tools.running == 0
+    await call.end()
+
+
+async def test_the_end_of_a_call_stops_tools_of_both_kinds():
+    tools = FakeServerTools(takes_s=20)
+    call = await asked(calls(("get_weather", {}), ("look_up", {})), server_tools=tools)
+    await call.wait_for(ToolRequest)
+    await call.end()
+    assert [event.reason for event in call.outlet.of(ToolCancelled)] == ["closed"]
+    assert isinstance(call.outlet.events[-1], Closed)
+    assert tools.running == 0
+
+
+async def test_arguments_that_do_not_suit_go_back_to_the_model():
+    number = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    call = await asked(
+        calls(("count", {})),
+        calls(("count", {"n": "five"})),
+        says("I cannot."),
+        start=Start(tools=[Tool(name="count", parameters=number)]),
+    )
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    first, second = results(call)
+    assert first["error"].endswith("Correct the call, or do without it.")
+    assert second["error"].endswith("Do not call it again.")
+    assert call.outlet.codes == ["invalid_tool_call"]
+    assert call.outlet.of(ToolRequest) == []
+
+
+async def test_a_slow_tool_is_bridged_by_a_phrase_that_nobody_remembers():
+    call = await asked(calls(("get_weather", {})), calls(("get_time", {})), says("It is sunny."))
+    for count in (1, 2):
+        request = await call.wait_for(ToolRequest, count)
+        await asyncio.sleep(4)
+        call.send(ToolResponse(call_id=request.call_id, output="sunny"))
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="and tomorrow"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    filler, answer, _ = spoken(call)
+    assert filler in AgentConfig().fillers["en"]
+    assert answer == "It is sunny."
+    assert call.outlet.of(ResponseText)[0].text == "It ", "what is written is the answer alone"
+    remembered = " ".join(message.content for message in call.chat.requests[-1].messages)
+    assert filler not in remembered
+
+
+async def test_a_quick_tool_needs_no_phrase():
+    call = await asked(calls(("get_weather", {})), says("It is sunny."))
+    request = await call.wait_for(ToolRequest)
+    await asyncio.sleep(1)
+    call.send(ToolResponse(call_id=request.call_id, output="sunny"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert spoken(call) == ["It is sunny."]
+
+
+async def test_phrases_can_be_changed_and_switched_off():
+    for config, said in (
+        (AgentConfig(fillers={"en": ["Hm."]}, filler_after_s=0.5), ["Hm.", "It is sunny."]),
+        (AgentConfig(filler_after_s=0.0), ["It is sunny."]),
+        (AgentConfig(fillers={"de": ["Moment."]}), ["It is sunny."]),
+    ):
+        call = await asked(calls(("get_weather", {})), says("It is sunny."), config=config)
+        request = await call.wait_for(ToolRequest)
+        await asyncio.sleep(3)
+        call.send(ToolResponse(call_id=request.call_id, output="sunny"))
+        await call.wait_for(TurnMetrics)
+        await call.end()
+        assert spoken(call) == said
