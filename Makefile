@@ -32,7 +32,7 @@ setup-peers:
 	@$(PYTHON3) scripts/setup --peers
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
-	@.venv/bin/parley demo $(ARGS)
+	@$(call quiet-if-interrupted,.venv/bin/parley demo $(ARGS))
 
 serve: setup ## Start the server and keep it up (ARGS="--help" for its options)
 	@scripts/serve $(ARGS)
@@ -93,6 +93,11 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 clean: ## Remove the environments, caches and logs
 	rm -rf .venv .venv-export .venv-peers .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 	    tests/parity/*/.pytest_cache
+
+# Ctrl-C is no error of which make has to tell.
+define quiet-if-interrupted
+trap : INT; $(1); status=$$?; test $$status -eq 130 || exit $$status
+endef
 
 define need-python
 	@test -n "$(PYTHON3)" || { echo "error: python3 is missing. On Debian and Ubuntu: \

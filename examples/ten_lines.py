@@ -1,9 +1,11 @@
 """Speak a recording to the agent and write its answer: .venv/bin/python examples/ten_lines.py question.wav.
 
-It needs a server: `make serve` in another terminal.
+It needs a server: `make serve` in another terminal, or one named by a second argument or PARLEY_SERVER
+(HOST:PORT).
 """
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +15,15 @@ import soundfile
 
 from parley.errors import ParleyError
 from parley.protocol import TurnMetrics
-from parley_client import AgentAudio, connect
+from parley_client import DEFAULT_SERVER, AgentAudio, connect
 from parley_client.audio.files import read_speech
 from parley_client.demo_tools import DEMO_TOOLS
 
 
-async def ask(question: Path) -> list[np.ndarray]:
+async def ask(question: Path, server: str) -> list[np.ndarray]:
     speech = np.append(read_speech(question), np.zeros(16_000, np.int16))  # a second of silence ends it
     answer = []
-    async with connect("127.0.0.1:8001", tools=DEMO_TOOLS) as call:
+    async with connect(server, tools=DEMO_TOOLS) as call:
         for start in range(0, len(speech), 1_600):
             await call.send_audio(speech[start : start + 1_600])
             await asyncio.sleep(0.1)  # as fast as it is spoken
@@ -35,10 +37,11 @@ async def ask(question: Path) -> list[np.ndarray]:
     return answer
 
 
-if len(sys.argv) != 2:
+if len(sys.argv) not in (2, 3):
     sys.exit(__doc__)
+server = sys.argv[2] if len(sys.argv) == 3 else os.environ.get("PARLEY_SERVER", DEFAULT_SERVER)
 try:
-    pieces = asyncio.run(ask(Path(sys.argv[1])))
+    pieces = asyncio.run(ask(Path(sys.argv[1]), server))
 except ParleyError as error:
     sys.exit(f"error: {error}")
 if not pieces:

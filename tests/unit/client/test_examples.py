@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import runpy
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from fake_agent import FakeAgent, serve
+from fake_agent import CONNECTED, FakeAgent, serve
 
 import parley_client
 from parley import protocol
@@ -24,16 +23,25 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
-    """Run the example with a recording, against an agent that behaves as told."""
+    """Run the example with a recording, against an agent that behaves as told.
+
+    Returns the addresses that were called.
+    """
+    monkeypatch.delenv("PARLEY_SERVER", raising=False)
     soundfile.write(tmp_path / "question.wav", np.full((4_410, 2), 900, np.int16), 44_100)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, agent=None):
-        monkeypatch.setattr(
-            parley_client, "connect", partial(connect, transport=FakeAgent(agent or serve), retry=NO_RETRY)
-        )
+        called = []
+
+        def dial(server, **options):
+            called.append(server)
+            return connect(server, transport=FakeAgent(agent or serve), retry=NO_RETRY, **options)
+
+        monkeypatch.setattr(parley_client, "connect", dial)
         monkeypatch.setattr(sys, "argv", ["ten_lines.py", *arguments])
         runpy.run_path(str(EXAMPLES / "ten_lines.py"), run_name="__main__")
+        return called
 
     return run
 
@@ -51,10 +59,26 @@ def test_ten_lines_write_the_answer(ask):
 
         await serve(stream, on_frame)
 
-    ask("question.wav", agent=answers)
+    assert ask("question.wav", agent=answers) == ["127.0.0.1:8001"]
     assert soundfile.read("answer.wav", dtype="int16")[0].tolist() == [1, 2, 3]
     assert soundfile.info("answer.wav").samplerate == 22_050
     assert sum(map(len, heard)) == 2 * (1_600 + 16_000)  # the clip at 16 kHz mono, and a second of silence
+
+
+async def answers_at_once(stream):
+    def on_frame(frame):
+        if frame.audio:
+            event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=1)
+            stream.say(event, np.ones(1, np.int16))
+            stream.say(protocol.TurnMetrics(turn=1))
+
+    await serve(stream, on_frame)
+
+
+def test_the_server_is_an_argument_or_in_the_environment(ask, monkeypatch):
+    monkeypatch.setenv("PARLEY_SERVER", "10.0.0.1:9001")
+    assert ask("question.wav", agent=answers_at_once) == ["10.0.0.1:9001"]
+    assert ask("question.wav", "10.0.0.2:9001", agent=answers_at_once) == ["10.0.0.2:9001"]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +96,44 @@ def test_the_example_does_not_wait_for_ever_for_an_answer(ask, monkeypatch, tmp_
     with pytest.raises(SystemExit, match="no answer"):
         ask("question.wav")
     assert not (tmp_path / "answer.wav").exists()
+
+
+def test_the_program_in_the_guide_runs_as_it_is(ask, monkeypatch, capsys):
+    """Against an agent that uses its tool, says one sentence, and hangs up."""
+    guide = (EXAMPLES.parent / "docs" / "client.md").read_text()
+    program = guide.partition("```python\n")[2].partition("```")[0]
+    answers = []
+
+    async def talks(stream):
+        start = protocol.decode_message((await stream.frames.get()).message)
+        assert [tool.name for tool in start.tools] == ["get_weather", "get_time", "set_timer", "get_price"]
+        stream.say(CONNECTED)
+        stream.say(protocol.Transcript(utterance=1, text="how much is tea", is_final=True, confidence=1))
+        arguments = {"item": "tea"}
+        stream.say(protocol.ToolRequest(turn=1, call_id="c", name="get_price", arguments=arguments))
+        while not answers:
+            frame = await stream.frames.get()
+            answers.extend([protocol.decode_message(frame.message)] if frame.message else [])
+        event = protocol.Audio(
+            turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=22_050, text="Three euros."
+        )
+        stream.say(event, np.ones(22_050, np.int16))
+        stream.hang_up("hangup")
+        stream.end()
+
+    agent = FakeAgent(talks)
+    monkeypatch.setattr(
+        parley_client,
+        "connect",
+        lambda server, **options: connect(server, transport=agent, retry=NO_RETRY, **options),
+    )
+    monkeypatch.setattr(sys, "argv", ["guide.py", "question.wav"])
+    exec(compile(program, "docs/client.md", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own text
+    assert answers == [protocol.ToolResponse(call_id="c", output={"euro": 3})]
+    assert capsys.readouterr().out.splitlines() == [
+        "you: how much is tea",
+        "agent: 1000 ms at 22050 Hz, 'Three euros.'",
+    ]
 
 
 async def test_the_tools_can_be_called():
