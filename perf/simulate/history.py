@@ -13,7 +13,7 @@ import re
 from simulate.commits import Answer, Reading
 from simulate.loudspeaker import Account, Entry
 
-TOLERANCE_MS = 60.0
+TOLERANCE_MS = 30.0
 """Caller and server hear of a stop at different times: so far may their places in the answer differ."""
 _ROUNDING_MS = 2.0
 _WORD = re.compile(r"[^\W_]+(?:['\u2019.:-][^\W_]+)*")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.table import Table
 from simulate.scores import Scores, Share, p50_p95
 
 _CASES = 12
+_LONGEST = 240
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,12 @@ def print_cases(console: Console, scores: Scores, *, all_of_them: bool) -> None:
         if not cases:
             continue
         console.print(f"[bold]{name}[/]")
-        for case in cases if all_of_them else cases[:_CASES]:
-            console.print(f"  {case}", markup=False, highlight=False)
-        if len(cases) > _CASES and not all_of_them:
-            console.print(f"  … {len(cases) - _CASES} more (--all-cases)")
+        different = Counter(_shortened(case) for case in cases)
+        shown = len(different) if all_of_them else _CASES
+        for case, count in islice(different.items(), shown):
+            console.print(f"  {case}{f' ({count} times)' * (count > 1)}", markup=False, highlight=False)
+        if len(different) > shown:
+            console.print(f"  … {len(different) - shown} more (--all-cases)")
 
 
 def summary(scores: Scores) -> dict[str, Any]:
@@ -125,6 +130,10 @@ def _cell(row: Row, scores: Scores) -> str:
     pairs = zip(figures, row.limits, strict=False)
     bad = any(figure is not None and limit is not None and figure > limit for figure, limit in pairs)
     return f"[red]{text}[/]" if bad else text
+
+
+def _shortened(case: str) -> str:
+    return case if len(case) <= _LONGEST else f"{case[: _LONGEST - 1]}…"
 
 
 def _of(count: int, of: int) -> str:

@@ -119,6 +119,8 @@ def _scenario(path: Path, raw: _File) -> Scenario:
     for name in raw.tools:
         if name not in scripts:
             scripts[name] = ToolScript.demo(name)
+    for script in scripts.values():
+        script.options()
     return Scenario(
         name=path.stem,
         title=raw.title,

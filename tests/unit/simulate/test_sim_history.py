@@ -1,0 +1,99 @@
+import pytest
+from simulate import history
+from simulate.commits import read
+from simulate.loudspeaker import Entry
+from simulate.matching import call_matches, word_errors
+from simulate.scenario import ExpectedCall
+from tapes import Tape, said
+
+from parley.protocol import ToolRequest
+
+TEXT = "Once upon a time there was a robot"
+
+
+def problem(tape: Tape) -> str:
+    return history.check(read(tape.log))[1]
+
+
+def told(**options) -> Tape:
+    tape = Tape()
+    tape.act(said("tell me a story"), 1.0, 2.0)
+    tape.speaks(1, 2.5, TEXT, **options)
+    return tape
+
+
+def test_a_whole_answer_that_was_heard():
+    assert problem(told()) == ""
+
+
+def test_a_whole_answer_of_which_something_was_not_heard():
+    assert "100 ms of it were not heard" in problem(told(heard_ms=700))
+
+
+def test_words_that_were_never_sent_or_sent_twice():
+    tape = told()
+    del tape.log.ledger["r1"].entries[-1]
+    assert "was sent" in problem(tape)
+    tape = told()
+    tape.log.ledger["r1"].entries.append(Entry(800, 100, "robot"))
+    assert "was sent" in problem(tape)
+
+
+def test_audio_that_jumps():
+    tape = told()
+    entries = tape.log.ledger["r1"].entries
+    entries[3] = Entry(400, 100, "time")
+    assert "jumps from 300 to 400" in problem(tape)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "wrong"),
+    [
+        ("Once", True),
+        ("Once upon", False),
+        ("Once upon a", False),
+        ("Once upon a time", False),
+        ("Once upon a time there", True),
+        ("", True),
+        ("Once a time", True),
+        (TEXT, True),
+    ],
+)
+def test_a_cut_is_known_to_a_piece(spoken, wrong):
+    # 350 ms were heard: "once upon a" and half of the piece in which "time" begins. Of "a" it is not known
+    # how much was heard.
+    tape = told(done=False, heard_ms=350)
+    tape.interrupted(1, 3.0, spoken)
+    assert bool(problem(tape)) == wrong
+
+
+def test_what_was_remembered_too_much_or_too_little_is_named():
+    tape = told(done=False, heard_ms=350)
+    tape.interrupted(1, 3.0, TEXT)
+    assert "'there was a robot', which was not heard" in problem(tape)
+    tape = told(done=False, heard_ms=750)
+    tape.interrupted(1, 3.0, "Once upon")
+    assert "does not remember 'a time there', which was heard" in problem(tape)
+
+
+def test_words():
+    assert history.words("It's 15:52, isn't it? “Yes”…") == ["it's", "15:52", "isn't", "it", "yes"]
+
+
+def test_word_errors():
+    assert word_errors("set a timer for ten minutes", "Set a timer for ten minutes.") == (0, 6)
+    assert word_errors("set a timer for ten minutes", "set timer four ten") == (3, 6)
+    assert word_errors("hello", "") == (1, 1)
+    assert word_errors("hello", "hello hello there") == (2, 1)
+
+
+def test_calls_match_by_name_and_all_arguments():
+    def call(**arguments):
+        return ToolRequest(turn=1, call_id="c", name="get_weather", arguments=arguments)
+
+    expected = ExpectedCall("get_weather", {"city": "Paris", "day": "monday"})
+    assert call_matches(expected, call(city="paris", day="Monday"))
+    assert not call_matches(expected, call(city="Paris"))
+    assert not call_matches(expected, call(city="Paris", day="monday", unit="K"))
+    assert not call_matches(ExpectedCall("get_time", {"city": "Paris"}), call(city="Paris"))
+    assert call_matches(ExpectedCall("get_weather", {"n": 10}), call(n="10", other=None))

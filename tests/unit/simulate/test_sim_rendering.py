@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from simulate.cli import SCENARIOS
+from simulate.errors import ScenarioError
+from simulate.rendering import Studio, cut_point, put_between
+from simulate.scenario import Caller
+from simulate.scenario_file import load_scenario
+from simulate.sentence import Pause, parse_sentence
+from simulate.sounds import LOOPS, SOUNDS, loudness, make
+from simulate.voices import RATE, Spoken
+
+from parley_client.audio.files import read_speech
+
+WORD = RATE // 4
+GAP = RATE // 50
+
+
+def tones(count: int) -> Spoken:
+    """Words of 250 ms, each a tone of its own, 20 ms apart; marked 15 ms too late."""
+    samples, marks, position = [], [], 0
+    for number in range(count):
+        time = np.arange(WORD) / RATE
+        marks.append((position, number * (WORD + GAP) + 15 * RATE // 1000))
+        samples += [8_000 * np.sin(2 * np.pi * (300 + 50 * number) * time), np.zeros(GAP)]
+        position += 2
+    return Spoken(np.concatenate(samples[:-1]).astype(np.int16), tuple(marks))
+
+
+def test_a_pause_has_its_length_and_its_place():
+    sentence = parse_sentence("a b [700] c d [300] e", SOUNDS)
+    spoken = tones(5)
+    pieces = {insert: np.zeros(insert.ms * 16) for _, insert in sentence.inserts}
+    wave, pauses = put_between(spoken, sentence, pieces)
+    assert [stop - start for start, stop in pauses] == [700 * 16, 300 * 16]
+    assert not wave[pauses[0][0] : pauses[0][1]].any()
+    # Between the end of the second word and the beginning of the third.
+    assert 2 * WORD + GAP <= pauses[0][0] <= 2 * (WORD + GAP)
+    after_first = pauses[1][0] - 700 * 16
+    assert 4 * WORD + 3 * GAP <= after_first <= 4 * (WORD + GAP)
+    assert len(wave) - 1_000 * 16 == pytest.approx(len(spoken.samples), abs=GAP)
+
+
+def test_a_word_is_not_changed_by_a_pause_elsewhere():
+    sentence = parse_sentence("a b [700] c", SOUNDS)
+    spoken = tones(3)
+    wave, pauses = put_between(spoken, sentence, {Pause(700): np.zeros(700 * 16)})
+    middle = slice(WORD + GAP, 2 * WORD + GAP - 100)
+    assert np.allclose(wave[middle] * 32_767, spoken.samples[middle])
+    tail = wave[pauses[0][1] :]
+    assert np.allclose(tail[-WORD // 2 : -200] * 32_767, spoken.samples[-WORD // 2 : -200])
+
+
+def test_a_word_without_a_mark_is_found_between_its_neighbours():
+    spoken = tones(4)
+    marks = tuple(mark for number, mark in enumerate(spoken.words) if number != 2)
+    sentence = parse_sentence("a b c d", SOUNDS)
+    at = cut_point(Spoken(spoken.samples, marks), sentence, 2)
+    assert 2 * WORD + GAP <= at <= 2 * (WORD + GAP)
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenarios")
+    path = folder / "call.toml"
+    recording = "../../../tests/data/conversation/02-weather.wav"
+    path.write_text(
+        f"""
+        title = "A call"
+        caller = {{ level_db = -26 }}
+        [[exchange]]
+        say = "set a timer for ten minutes"
+        [[exchange]]
+        say = "set a timer for [um] [700] ten minutes"
+        [[exchange]]
+        sound = "cough"
+        [[exchange]]
+        quiet_ms = 500
+        [[exchange]]
+        file = "{(SCENARIOS / recording).resolve()}"
+        cuts = [[700, 400]]
+        [[exchange]]
+        file = "{(SCENARIOS / recording).resolve()}"
+        cuts = [[99000, 400]]
+        """
+    )
+    scenario = load_scenario(path)
+    return Studio([scenario]), scenario
+
+
+def test_a_hesitation_only_makes_a_sentence_longer(studio):
+    studio, scenario = studio
+    fluent, hesitant, *_ = (studio.clip(one, scenario.caller) for one in scenario.exchanges[:2])
+    assert fluent.pauses == ()
+    ((start, stop),) = hesitant.pauses
+    assert stop - start == 700 * 16
+    assert not hesitant.samples[start:stop].any()
+    assert len(hesitant.samples) > len(fluent.samples) + 700 * 16
+    assert hesitant.first < start
+    assert hesitant.last > stop
+
+
+def test_everybody_speaks_at_the_same_level(studio):
+    studio, scenario = studio
+    for exchange in scenario.exchanges[:3]:
+        clip = studio.clip(exchange, Caller(level_db=-26))
+        assert 20 * np.log10(loudness(clip.samples / 32_768)) == pytest.approx(-26, abs=0.5)
+
+
+def test_silence_makes_no_sound(studio):
+    studio, scenario = studio
+    assert studio.clip(scenario.exchanges[3], scenario.caller) is None
+
+
+def test_a_recording_can_be_cut(studio):
+    studio, scenario = studio
+    exchange = scenario.exchanges[4]
+    clip = studio.clip(exchange, scenario.caller)
+    assert clip.pauses == ((700 * 16, 1_100 * 16),)
+    assert len(clip.samples) == len(read_speech(exchange.file)) + 400 * 16
+
+
+def test_a_cut_outside_of_the_recording_is_refused(studio):
+    studio, scenario = studio
+    with pytest.raises(ScenarioError, match=r"exchange 6: .*no place for a pause at 99000 ms"):
+        studio.check(scenario)
+
+
+def test_an_unknown_voice_is_refused(tmp_path):
+    path = tmp_path / "call.toml"
+    path.write_text('title = "A call"\n[[exchange]]\nsay = "hello"\nvoice = "nobody"\n')
+    with pytest.raises(ScenarioError, match="no voice 'nobody'"):
+        Studio([load_scenario(path)])
+
+
+def test_sounds_are_always_the_same_and_long_enough():
+    for name in SOUNDS - {"babble"}:
+        wave = make(name)
+        assert np.array_equal(wave, make(name))
+        assert loudness(wave) == pytest.approx(1.0)
+        assert len(wave) >= RATE // 10
+        if name in LOOPS:
+            assert len(wave) >= 2 * RATE

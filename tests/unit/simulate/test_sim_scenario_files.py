@@ -1,0 +1,167 @@
+from pathlib import Path
+
+import pytest
+from simulate.cli import SCENARIOS
+from simulate.errors import ScenarioError
+from simulate.scenario import ExpectedCall
+from simulate.scenario_file import load_scenario, load_scenarios, parse_call
+from simulate.tool_scripts import make_table
+
+from parley.protocol import BargeInOptions, TurnOptions
+
+HEAD = 'title = "A call"\n'
+
+
+def load(folder: Path, text: str):
+    path = folder / "call.toml"
+    path.write_text(text)
+    return load_scenario(path)
+
+
+def test_everything_that_a_scenario_may_say(tmp_path):
+    (tmp_path / "hello.wav").write_bytes(b"")
+    scenario = load(
+        tmp_path,
+        """
+        title = "A call"
+        tags = ["pauses"]
+        tools = ["get_time"]
+
+        [session]
+        turn = { eagerness = "patient" }
+        barge_in = { min_words = 2 }
+
+        [caller]
+        voice = "man-1"
+        rate = 0.9
+        background = { sound = "street", snr_db = 12 }
+
+        [[tool]]
+        name = "get_price"
+        description = "Get a price."
+        parameters = { type = "object", properties = { item = { type = "string" } } }
+        output = { euro = 3 }
+        delay_ms = 50
+
+        [[exchange]]
+        say = "What's the [600] weather in Paris"
+        expect = { tools = ["get_weather(city='Paris')"], answer = ["foggy"], heard = ["Paris"] }
+
+        [[exchange]]
+        say = "stop"
+        at = "agent+1500"
+        voice = "woman-2"
+
+        [[exchange]]
+        backchannel = "mhm"
+        at = "agent+2000"
+
+        [[exchange]]
+        sound = "cough"
+        at = "caller+300"
+        gain_db = -6
+
+        [[exchange]]
+        file = "hello.wav"
+        words = "hello there"
+        cuts = [[300, 500]]
+        expect = { answered = "maybe" }
+
+        [[exchange]]
+        dtmf = "12#"
+
+        [[exchange]]
+        quiet_ms = 3000
+        """,
+    )
+    assert scenario.start.turn == TurnOptions(eagerness="patient")
+    assert scenario.start.barge_in == BargeInOptions(min_words=2)
+    assert scenario.caller.background is not None
+    assert scenario.caller.background.snr_db == 12
+    assert [tool.name for tool in make_table(scenario.tools).definitions] == ["get_price", "get_time"]
+    weather, stop, mhm, cough, hello, keys, quiet = scenario.exchanges
+    assert weather.words == "what's the weather in paris"
+    assert weather.pauses == (600,)
+    assert weather.heard == ("paris",)
+    assert (weather.voice, weather.rate) == ("man-1", 0.9)
+    assert weather.answered is True
+    assert not weather.interrupts
+    assert stop.interrupts
+    assert stop.voice == "woman-2"
+    assert (mhm.answered, mhm.interrupts) == (False, False)
+    assert (cough.answered, cough.gain_db, cough.cue.after) == (False, -6, "caller")
+    assert (hello.answered, hello.cuts, hello.pauses) == ("maybe", ((300, 500),), (500,))
+    assert keys.is_turn
+    assert not keys.is_spoken
+    assert quiet.quiet_ms == 3000
+    assert scenario.has_pauses
+
+
+def test_the_sample_tools_are_there_unless_others_are_named(tmp_path):
+    scenario = load(tmp_path, HEAD + '[[exchange]]\nsay = "hello"\n')
+    assert {tool.name for tool in scenario.tools} == {"get_weather", "get_time", "set_timer"}
+    assert load(tmp_path, HEAD + 'tools = []\n[[exchange]]\nsay = "hello"\n').tools == ()
+
+
+def test_with_an_echo_the_agent_speaks_at_the_microphones_rate(tmp_path):
+    echo = "[caller]\necho = { delay_ms = 100 }\n[[exchange]]\nsay = 'hello'\n"
+    assert load(tmp_path, HEAD + echo).start.output_sample_rate == 16_000
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[[exchange]]\nsay = "hello"\n', "title"),
+        (HEAD, "exchange"),
+        (HEAD + "exchange = []\n", "at least one"),
+        (HEAD + '[[exchange]]\nsay = "a"\nsound = "cough"\n', "exchange 1: exactly one of .* not 2"),
+        (HEAD + '[[exchange]]\nat = "idle+5"\n', "exactly one"),
+        (HEAD + '[[exchange]]\nsay = "a"\nspeed = 3\n', "speed"),
+        (HEAD + '[[exchange]]\nsay = "a"\nat = "agent+5"\n', "nothing comes before"),
+        (HEAD + '[[exchange]]\nsay = "a"\nat = "soon"\n', "is not idle"),
+        (HEAD + '[[exchange]]\nsound = "gong"\n', "no sound 'gong'; there are"),
+        (HEAD + '[[exchange]]\nfile = "lost.wav"\n', "no such file"),
+        (HEAD + '[[exchange]]\nsay = "a"\nwords = "a"\n', "belong to a file"),
+        (HEAD + "[[exchange]]\nquiet_ms = 0\n", "quiet_ms"),
+        (HEAD + '[[exchange]]\nsay = "a"\nbackground = { sound = "cough" }\n', "no background"),
+        (HEAD + '[[exchange]]\nsound = "cough"\nexpect = { answer = ["yes"] }\n', "no turn"),
+        (HEAD + '[[exchange]]\nsay = "a"\nexpect = { tools = ["get_time"] }\n', "is not a call"),
+        (HEAD + '[session]\nspeed = 3\n[[exchange]]\nsay = "a"\n', "speed"),
+        (HEAD + '[session]\nturn = { eagerness = "brisk" }\n[[exchange]]\nsay = "a"\n', "brisk"),
+        (HEAD + '[session]\ntools = []\n[[exchange]]\nsay = "a"\n', "not in \\[session\\]"),
+        (HEAD + 'tools = ["get_price"]\n[[exchange]]\nsay = "a"\n', "no tool 'get_price'"),
+        (HEAD + '[[tool]]\nname = "get_price"\n[[exchange]]\nsay = "a"\n', "needs a description"),
+        (HEAD + '[caller]\necho = { delay_ms = 10 }\n[[exchange]]\nsay = "a"\n', "at least 50 ms"),
+        ("title = ", "call.toml"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path, text, why):
+    with pytest.raises(ScenarioError, match=why) as caught:
+        load(tmp_path, text)
+    assert "call.toml" in str(caught.value)
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(ScenarioError, match="No such file"):
+        load_scenario(tmp_path / "lost.toml")
+    with pytest.raises(ScenarioError, match="no scenarios in"):
+        load_scenarios([tmp_path])
+
+
+def test_expected_calls():
+    assert parse_call("set_timer(minutes=10, label='tea')") == ExpectedCall(
+        "set_timer", {"minutes": 10, "label": "tea"}
+    )
+    assert parse_call("now()") == ExpectedCall("now", {})
+    for wrong in ("now", "now(3)", "now(a=b)", "now(", "a.b(c=1)", "__import__('os')"):
+        with pytest.raises(ScenarioError, match="is not a call"):
+            parse_call(wrong)
+
+
+def test_the_projects_own_scenarios():
+    scenarios = load_scenarios([SCENARIOS])
+    assert len(scenarios) >= 20
+    assert sum(len(one.exchanges) for one in scenarios) >= 200
+    pauses = [pause for one in scenarios for exchange in one.exchanges for pause in exchange.pauses]
+    assert min(pauses) <= 300
+    assert max(pauses) >= 1_500
