@@ -11,7 +11,7 @@ from simulate.commits import Answer, Reading, read
 from simulate.log import Act, CallLog
 from simulate.matching import call_matches, word_errors
 
-_WORTH_STOPPING_MS = 500.0
+_WORTH_STOPPING_MS = 700.0
 """An answer that has less left when somebody speaks over it may as well end."""
 _SLACK_S = 0.1
 _AFTERMATH_S = 5.0

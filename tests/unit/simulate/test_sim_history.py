@@ -73,7 +73,7 @@ def test_what_was_remembered_too_much_or_too_little_is_named():
     assert "'there was a robot', which was not heard" in problem(tape)
     tape = told(done=False, heard_ms=750)
     tape.interrupted(1, 3.0, "Once upon")
-    assert "does not remember 'a time there', which was heard" in problem(tape)
+    assert "does not remember 'a time there was', which was heard" in problem(tape)
 
 
 def test_words():
