@@ -149,7 +149,7 @@ class Interruptions:
             return
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
-        said, left_ms = turn.playout.text, turn.remaining_ms()
+        said, left_ms = turn.playout.heard(_now()).text, turn.remaining_ms()
         closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= _TAIL_MS)
         policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=_now())
         self._candidate = _Candidate(policy, at_ms)

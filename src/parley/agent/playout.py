@@ -145,11 +145,6 @@ class Playout:
         if self._mark is not None:
             self._mark = (self._mark[0], self._mark[1] + paused_s)
 
-    @property
-    def text(self) -> str:
-        """All text whose audio was sent, or is being sent."""
-        return " ".join(segment.text for segment in self._segments)
-
     def ahead_ms(self, now: float) -> float:
         """Audio that was sent and not yet played, by the clock."""
         return max(0.0, (self._end - self._time(now)) * 1000)

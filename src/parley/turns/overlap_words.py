@@ -15,6 +15,8 @@ ECHO_SHARE = 0.7
 """Words of a text that the agent must have said itself, if it is to be an echo."""
 ECHO_WORDS = 40
 """The agent's last words that can still come back."""
+SHORT_ECHO_WORDS = 6
+"""The same for one or two words, which the user may well say too."""
 
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WORD = re.compile(r"\w[\w'-]*")
@@ -46,9 +48,9 @@ def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:
 
     Args:
         words: what was heard.
-        agent_words: what the agent has said so far in this answer.
+        agent_words: what of this answer has been played so far.
     """
-    own = list(agent_words[-ECHO_WORDS:])
+    own = list(agent_words[-(ECHO_WORDS if len(words) > 2 else SHORT_ECHO_WORDS) :])
     if not words or not own:
         return False
     matches = SequenceMatcher(None, list(words), own, autojunk=False).get_matching_blocks()

@@ -75,3 +75,33 @@ def test_a_call_without_a_result_was_never_made():
     calls = [ToolCall(id=name, name="t", arguments={}) for name in "ab"]
     (asked, told) = remember([Round("", calls, {"b": "2"})], None)
     assert [call.id for call in asked.tool_calls] == [told.tool_call_id] == ["b"]
+
+
+def test_nothing_is_played_during_a_pause():
+    playout = spoken()
+    playout.pause(0.3)
+    assert playout.played_ms(5.0) == pytest.approx(300)
+    assert playout.heard(5.0).text == "Hello"
+    assert not playout.finished(5.0)
+    playout.resume(5.0)
+    assert playout.played_ms(5.4) == pytest.approx(700)
+    assert playout.finished(5.8)
+
+
+def test_a_pause_after_the_end_takes_nothing_back():
+    playout = spoken()
+    playout.pause(1.5)
+    playout.resume(2.0)
+    assert playout.played_ms(2.0) == 1_000
+    playout.begin(0, "More.")
+    playout.sent(500.0, [], 3.0)
+    assert playout.played_ms(3.2) == pytest.approx(1_200)
+
+
+def test_a_mark_that_comes_during_a_pause_counts():
+    playout = spoken()
+    playout.pause(0.6)
+    playout.mark(450, 0.7)
+    assert playout.played_ms(4.0) == 450
+    playout.resume(4.0)
+    assert 450 <= playout.played_ms(4.1) <= 550 + 1e-6

@@ -1,0 +1,149 @@
+"""What is an interruption, and what is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.protocol import BargeInOptions
+from parley.turns.barge_in import HOLD_S, BargeIn, Interrupt, Resume
+from parley.turns.overlap_words import is_echo, overlap_words, words_of
+
+AGENT = "Okay, ten minutes for the pasta, starting now."
+
+
+def sound(*, closing=False, agent=AGENT, **options):
+    return BargeIn(
+        BargeInOptions(**options), overlap_words("en"), agent_text=agent, closing=closing, began_at=100.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("no make it twelve", Interrupt("words")),
+        ("yes but make it twelve", Interrupt("words")),
+        ("Stop!", Interrupt("command")),
+        ("no, no, no", Interrupt("command")),
+        ("wait a minute", Interrupt("command")),
+        ("mhm", Resume("backchannel", "mhm")),
+        ("Uh-huh, okay.", Resume("backchannel", "Uh-huh, okay.")),
+        ("", Resume("no_words", "")),
+        ("...", Resume("no_words", "...")),
+        ("ten minutes for the pasta", Resume("echo", "ten minutes for the pasta")),
+        ("okay ten minutes", Resume("echo", "okay ten minutes")),
+        ("twelve minutes for the pizza please", Interrupt("words")),
+    ],
+)
+def test_the_words_of_a_whole_utterance_decide(text, verdict):
+    policy = sound()
+    policy.stopped(500)
+    assert policy.finished(text, 100.8) == verdict
+
+
+def test_an_interruption_is_one_as_soon_as_its_words_are_there():
+    policy = sound()
+    assert policy.heard("no", 0.9, 100.15) == Interrupt("command")
+    policy = sound()
+    assert policy.heard("what about", 0.9, 100.15) is None, "too short so far"
+    assert policy.tick(100.2) == Interrupt("words")
+
+
+def test_a_single_doubtful_word_waits_for_the_end():
+    policy = sound()
+    assert policy.heard("london", 0.2, 100.5) is None
+    assert policy.heard("london", 0.6, 100.6) == Interrupt("words")
+    policy.stopped(500)
+    assert sound().finished("london", 100.9) == Interrupt("words")
+
+
+def test_a_sign_of_listening_may_become_an_interruption():
+    policy = sound()
+    assert policy.heard("yeah", 0.9, 100.4) is None
+    assert policy.heard("yeah what about london", 0.9, 100.8) == Interrupt("words")
+
+
+def test_at_the_end_of_an_answer_every_word_counts():
+    for text in ("yes", "okay", "mhm"):
+        policy = sound(closing=True)
+        policy.stopped(150)
+        assert policy.finished(text, 100.5) == Interrupt("words")
+    policy = sound(closing=True)
+    policy.stopped(150)
+    assert policy.finished("", 100.5) == Resume("no_words", "")
+
+
+def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
+    policy = sound()
+    ticks = []
+    while (due := policy.due) is not None:
+        ticks.append((due, policy.tick(due)))
+    assert ticks == [(100.2, None), (100.0 + HOLD_S, Resume("no_words", ""))]
+    assert policy.heard("stop it now please", 0.9, 103.0) == Interrupt("words")
+
+
+def test_two_utterances_of_one_sound_are_judged_together():
+    policy = sound(min_words=3)
+    policy.stopped(300)
+    policy.went_on()
+    assert policy.finished("what about", 100.6, more=True) is None
+    policy.stopped(900)
+    assert policy.finished("london", 101.2) == Interrupt("words")
+
+
+def test_a_language_without_lists_goes_by_words_alone():
+    policy = BargeIn(BargeInOptions(), overlap_words("xx"), agent_text="", closing=False, began_at=0.0)
+    policy.stopped(300)
+    assert policy.finished("mhm", 0.5) == Interrupt("words")
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_no_phrase_is_both(language):
+    words = overlap_words(language)
+    assert words.backchannels
+    assert not words.backchannels & words.commands
+
+
+def test_only_the_agents_last_words_can_echo():
+    said = words_of("alpha beta " + "gamma delta " * 30)
+    assert is_echo(["gamma", "delta"], said)
+    assert not is_echo(["alpha", "beta"], said)
+    assert not is_echo([], said)
+    assert not is_echo(["alpha"], [])
+
+
+TEXTS = st.sampled_from(["", "mhm", "stop", "ten minutes", "what about london", "yes", "no make it twelve"])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["heard", "tick"]), st.floats(0.0, 0.6), TEXTS, st.floats(0, 1)), max_size=12
+)
+
+
+@given(
+    STEPS,
+    TEXTS,
+    st.booleans(),
+    st.builds(BargeInOptions, min_speech_ms=st.integers(0, 2_000), min_words=st.integers(0, 4)),
+)
+def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
+    """The last text brings a decision, if none was there before; what has no words has no reason in words."""
+    policy = BargeIn(options, overlap_words("en"), agent_text=AGENT, closing=closing, began_at=0.0)
+    now, resumed = 0.0, 0
+    for kind, passed, words, confidence in steps:
+        now += passed
+        verdict = policy.heard(words, confidence, now) if kind == "heard" else policy.tick(now)
+        if isinstance(verdict, Interrupt):
+            assert verdict.reason != "words" or words_of(policy.text)
+            assert verdict.reason != "speech" or options.min_words == 0
+            return
+        resumed += isinstance(verdict, Resume)
+    assert resumed <= 1, "while it goes on, the agent is let go once"
+    assert policy.due is None or policy.due > now or policy.due > 0
+    policy.stopped(now * 1000)
+    assert policy.due is None
+    verdict = policy.finished(text, now + 0.3)
+    assert isinstance(verdict, Interrupt | Resume)
+    if isinstance(verdict, Resume) and verdict.reason == "too_short":
+        assert math.floor(now * 1000) <= options.min_speech_ms
