@@ -66,9 +66,13 @@ class AgentConfig:
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
     greeting: str = ""
-    """Said first in sessions that bring none; empty: nothing."""
+    """Said first in sessions that bring none; empty (as a parameter ``none``, as below): nothing."""
     apology: str = "Sorry, I have a problem. Please say that again."
     """Said when there is no answer because a model has failed; empty: nothing."""
+    deaf_apology: str = "Sorry, I cannot hear you at the moment."
+    """Said when the recogniser has failed and does not come back at once; empty: nothing."""
+    log_transcripts: bool = False
+    """Whether the server's log says what was said. Otherwise nothing of it is kept after a session."""
     silence: SilenceSettings = field(default_factory=SilenceSettings)
     """What happens while the user says nothing, in sessions that do not say it themselves."""
     written_forms: bool = True
@@ -125,8 +129,10 @@ class AgentConfig:
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
-            greeting=parameters.text("greeting", ""),
-            apology=parameters.text("apology", default.apology),
+            greeting=_phrase(parameters, "greeting", default.greeting),
+            apology=_phrase(parameters, "apology", default.apology),
+            deaf_apology=_phrase(parameters, "deaf_apology", default.deaf_apology),
+            log_transcripts=parameters.choice("log_transcripts", "false", ("true", "false")) == "true",
             silence=SilenceSettings(
                 prompt_after_s=parameters.number("silence_prompt_after_s", 0.0, minimum=0.0),
                 prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
@@ -173,6 +179,12 @@ class AgentConfig:
                 asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
             ),
         )
+
+
+def _phrase(parameters: Parameters, name: str, default: str) -> str:
+    """What is to be said; ``none``: nothing."""
+    phrase = parameters.text(name, default)
+    return "" if phrase == "none" else phrase
 
 
 def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:

@@ -81,6 +81,10 @@ class SpeechHandler(Protocol):
         """Something went wrong; the listener goes on."""
         ...
 
+    def deaf(self) -> None:
+        """The recogniser could not be replaced at once: nothing is heard for now."""
+        ...
+
 
 class Listener:
     """Feeds one recogniser from a bounded buffer, one call at a time.
@@ -233,6 +237,7 @@ class Listener:
             raise error
         self._handler.failed(error)
         self._handler.sound_lost()
+        told = False
         while True:
             await self.close()
             self._end_utterance()
@@ -243,6 +248,9 @@ class Listener:
                 if not self._outage.failed(_now()):
                     raise
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
+                if not told:
+                    told = True
+                    self._handler.deaf()
             else:
                 self._timeline.restart()
                 self._utterances_before = self._utterance

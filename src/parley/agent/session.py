@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from contextlib import suppress
 from typing import Literal, TypeAlias
 from uuid import uuid4
 
@@ -33,7 +34,13 @@ from parley.asr.messages import AsrOptions
 from parley.asr.written.forms import written_form
 from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
-from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
+from parley.errors import (
+    InvalidMessageError,
+    OverloadedError,
+    ParleyError,
+    SessionIdleError,
+    ShuttingDownError,
+)
 from parley.llm.history import History
 from parley.llm.sampling import choose_sampling
 from parley.turns.settings import choose_settings
@@ -42,6 +49,8 @@ from parley.vad.segmenter import DEFAULT_SILENCE_MS
 State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _WATCH_S = 0.2
+_SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
+"""Events that say what was said."""
 _ID_BYTES = 48
 _KEY_PAUSE_S = 2.0
 _JUDGED_SILENCE_MS = 200
@@ -324,6 +333,12 @@ class Session:
         """Tell the client that something went wrong."""
         self._emit(protocol.ErrorEvent.of(error))
 
+    def deaf(self) -> None:
+        """Nothing is heard for now, and the user should know."""
+        if self._config.deaf_apology:
+            with suppress(OverloadedError):  # then the agent speaks anyway
+                self._answers.say(protocol.Say(text=self._config.deaf_apology, remember=False))
+
     # --- what the agent says --------------------------------------------------------------
 
     def _think(self, prompt: Prompt) -> Answer:
@@ -379,6 +394,8 @@ class Session:
             # Whichever call the stopping server refuses first: nothing has failed, the session is over.
             self.end("shutdown")
         elif not self._closed:
+            if self._config.log_transcripts and isinstance(event, _SAID):
+                _log.info("%s: %s", self.session_id, event)
             self._outlet.send(event, audio)
 
     def _enter(self, state: State) -> None:

@@ -347,9 +347,25 @@ async def test_a_recogniser_that_returns_is_used_again():
     call.rail.start_failures += [ModelUnavailableError("still gone")] * 3
     await call.until(4_000)
     call.rail.script.extend(utterance(1, 200, 700, "hello again"))
-    await call.wait_for(ResponseDone)
+    await call.wait_for(ResponseDone, 2)
     await call.end()
     assert call.outlet.reason == "ended"
+    # The user was told why nobody answers; it is nothing that the language model has said.
+    assert [request.text for request in call.synthesizer.requests] == [AgentConfig().deaf_apology, "Okay."]
+    assert call.chat.prompt()[1:] == [("user", "hello again")]
+
+
+@pytest.mark.parametrize("logged", [False, True])
+async def test_what_was_said_is_logged_only_if_the_operator_wants_it(logged, caplog):
+    caplog.set_level("DEBUG")
+    call = FakeCall(AgentConfig(log_transcripts=logged))
+    call.hears((200, 1_000, "my secret"))
+    call.chat.answers.append(says("Never heard of it."))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert ("my secret" in caplog.text) == logged
+    assert ("Never" in caplog.text) == logged
 
 
 async def test_a_tool_answer_after_the_voice_failed_is_late():

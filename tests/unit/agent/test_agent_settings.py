@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
+from parley.agent.silence import SilenceSettings
 from parley.errors import ModelLoadingError
 from parley.serving.parameters import Parameters
 
@@ -40,3 +41,19 @@ def test_an_operator_may_choose_otherwise():
 def test_an_eagerness_that_does_not_exist_is_refused():
     with pytest.raises(ModelLoadingError, match="eager, normal, patient, off"):
         read("config.pbtxt", PARLEY_VOICE_AGENT_EAGERNESS="hasty")
+
+
+def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
+    config = read(
+        "configs/cpu.pbtxt",
+        PARLEY_VOICE_AGENT_GREETING="Welcome.",
+        PARLEY_VOICE_AGENT_APOLOGY="none",
+        PARLEY_VOICE_AGENT_SILENCE_PROMPT="Hello?",
+        PARLEY_VOICE_AGENT_SILENCE_PROMPT_AFTER_S="8",
+        PARLEY_VOICE_AGENT_SILENCE_HANG_UP_AFTER_S="60",
+        PARLEY_VOICE_AGENT_WRITTEN_FORMS="false",
+    )
+    assert (config.greeting, config.apology) == ("Welcome.", "")
+    assert config.silence == SilenceSettings(8.0, ("Hello?",), 60.0)
+    assert not config.written_forms
+    assert not config.log_transcripts
