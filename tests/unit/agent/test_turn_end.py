@@ -73,7 +73,7 @@ async def test_the_server_s_choice_counts_where_the_client_makes_none():
 async def test_what_sounds_complete_is_answered_as_soon_as_it_is_scored():
     call = FakeCall()
     call.hears((200, 1_000, "what time is it"))
-    await answered(call)
+    await answered(call, Start(turn=TurnOptions(eagerness="normal", complete_ms=0)))
     (commit,) = call.outlet.of(TurnDecision)
     assert (commit.decision, commit.reason, commit.text) == ("commit", "sounds_complete", "what time is it")
     assert (commit.probability, commit.utterance, commit.needed_ms) == (0.9, 1, 0)
@@ -91,7 +91,7 @@ async def test_what_sounds_incomplete_is_waited_for():
     call = FakeCall()
     call.turn_model.scores.append(0.0)
     call.hears((200, 1_000, "set a timer"))
-    await answered(call)
+    await answered(call, Start(turn=TurnOptions(eagerness="normal", incomplete_ms=1_500)))
     wait, commit = call.outlet.of(TurnDecision)
     assert (wait.decision, wait.reason, wait.needed_ms) == ("wait", "sounds_incomplete", 1_500)
     assert (commit.decision, commit.reason) == ("commit", "waited")
@@ -134,7 +134,7 @@ async def test_a_late_score_is_not_waited_for():
     call = FakeCall()
     call.turn_model.takes_s = 30
     call.hears((200, 1_000, "what time is it"))
-    await answered(call)
+    await answered(call, Start(turn=TurnOptions(eagerness="normal", complete_ms=0)))
     (commit,) = call.outlet.of(TurnDecision)
     assert commit.reason == "not_scored"
     assert call.at_ms(commit) == pytest.approx(1_325 + 300)
