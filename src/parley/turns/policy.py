@@ -70,13 +70,18 @@ class Judgement:
     cue: Cue | None
 
 
+_GUESSES = frozenset(("digits", "spelling"))
+_GUESS = 0.25
+
+
 def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
     """How much silence ends a turn.
 
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
-    follow demand ``unfinished_ms`` at least. Words that are complete in themselves halve what the sound
-    demands beyond ``complete_ms``.
+    follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, so where
+    they sound complete, a quarter of the way there will do. Words that are complete in themselves halve
+    what the sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
     extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)
@@ -87,8 +92,12 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
     if cue is not None and cue.finished:
         needed -= extra / 2
         reason = "text_finished" if doubt or probability is None else reason
-    elif cue is not None and settings.unfinished_ms > needed:
-        needed, reason = settings.unfinished_ms, "text_unfinished"
+    elif cue is not None:
+        sounds_complete = probability is not None and not doubt
+        share = _GUESS if cue.kind in _GUESSES and sounds_complete else 1.0
+        unfinished = settings.complete_ms + share * (settings.unfinished_ms - settings.complete_ms)
+        if unfinished > needed:
+            needed, reason = unfinished, "text_unfinished"
     return Judgement(min(round(needed), settings.limit_ms), reason, probability, cue)
 
 
