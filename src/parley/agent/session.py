@@ -260,7 +260,6 @@ class Session:
         self._interruptions.close()
         self._dialpad.close()
         self._silence.close()
-        self._desk.close()
         answers = self._answers.close()
         try:
             self._say_goodbye(reason)
