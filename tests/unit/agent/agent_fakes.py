@@ -411,6 +411,7 @@ class FakeCall:
         self.synthesizer = FakeSynthesizer()
         self.turn_model = FakeTurnModel()
         self.unscored: list[str] = []
+        self.speculated: list[str] = []
         self.released: list[str | int] = []
         self.ends: list[FakeOutlet] = []
         self.release_takes_s = 0.0
@@ -419,7 +420,7 @@ class FakeCall:
         self.began = 0.0
         self._microphone: asyncio.Task[None] | None = None
         scoring = TurnScoring(self.turn_model, self.unscored.append)
-        engines = Engines(self.rail, self.chat, self.synthesizer, scoring)
+        engines = Engines(self.rail, self.chat, self.synthesizer, scoring, self.speculated.append)
         self.host = Host(engines, config or AgentConfig(), self._release)
 
     async def _release(self, session_id: str | int, request_id: str) -> None:

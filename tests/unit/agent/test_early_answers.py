@@ -1,0 +1,132 @@
+"""Answers that are begun before it is certain that the user's turn is over."""
+
+from __future__ import annotations
+
+import pytest
+from agent_fakes import FakeCall, calls, says, utterance
+
+from parley.agent.config import AgentConfig
+from parley.errors import InferenceError
+from parley.protocol import (
+    Audio,
+    Interrupted,
+    ResponseText,
+    Start,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    TurnDecision,
+    TurnMetrics,
+    TurnOptions,
+)
+
+PATIENT = TurnOptions(eagerness="normal", complete_ms=1_000)
+
+
+async def answered(call, *, turns=1, **options):
+    await call.start(Start(turn=PATIENT, **options))
+    await call.wait_for(TurnMetrics, turns)
+    await call.end()
+    return call
+
+
+async def test_the_answer_is_heard_the_moment_the_turn_is_over():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    call.chat.answers.append(says("It is late. Very late."))
+    await answered(call)
+    commit = call.outlet.of(TurnDecision)[-1]
+    audio = call.outlet.of(Audio)[0]
+    assert commit.decision == "commit"
+    assert call.at_ms(audio) == pytest.approx(call.at_ms(commit))
+    (metrics,) = call.outlet.of(TurnMetrics)
+    assert (metrics.speculations, metrics.speculated, metrics.llm_first_token_ms) == (1, True, 0)
+    assert call.at_ms(call.outlet.of(ResponseText)[0]) >= call.at_ms(commit)
+    assert call.speculated == ["used"]
+
+
+async def test_what_the_user_adds_makes_another_answer():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer"), (1_600, 2_400, "ten minutes"))
+    call.chat.answers += [says("For how long? " * 8 + "Please tell me."), says("Okay, ten minutes.")]
+    await answered(call)
+    assert call.chat.prompt(0)[1:] == [("user", "set a timer")]
+    assert call.chat.prompt(1)[1:] == [("user", "set a timer ten minutes")]
+    said = "".join(event.text for event in call.outlet.of(ResponseText))
+    assert said == "Okay, ten minutes."
+    assert call.outlet.of(Interrupted) == []
+    assert len(call.synthesizer.aborted) + len(call.chat.aborted) >= 1
+    (metrics,) = call.outlet.of(TurnMetrics)
+    assert (metrics.turn, metrics.speculations, metrics.speculated) == (1, 2, True)
+    assert call.speculated == ["discarded", "used"]
+
+
+async def test_tools_run_when_the_turn_is_over_and_not_before():
+    call = FakeCall()
+    call.hears((200, 1_000, "weather"), (1_600, 2_400, "in rome"))
+    call.chat.answers += [
+        calls(("get_weather", {"city": "Nowhere"})),
+        calls(("get_weather", {"city": "Rome"})),
+        says("Sunny."),
+    ]
+    await call.start(Start(turn=PATIENT, tools=[Tool(name="get_weather")]))
+    request = await call.wait_for(ToolRequest)
+    commit = call.outlet.of(TurnDecision)[-1]
+    assert commit.decision == "commit"
+    assert request.arguments == {"city": "Rome"}
+    assert call.at_ms(request) == pytest.approx(call.at_ms(commit))
+    call.send(ToolResponse(call_id=request.call_id, output="sun"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert [event.arguments["city"] for event in call.outlet.of(ToolRequest)] == ["Rome"]
+
+
+async def test_one_that_failed_is_begun_anew():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers += [[InferenceError("x")]] * 3 + [says("Hello!")]
+    await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=3_000)))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.codes == []
+    assert [request.text for request in call.synthesizer.requests] == ["Hello!"]
+    (metrics,) = call.outlet.of(TurnMetrics)
+    assert (metrics.speculations, metrics.speculated) == (1, False)
+    assert call.speculated == ["discarded"]
+
+
+async def test_a_sound_in_the_pause_keeps_the_turn_open_until_it_is_known():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer"), (1_930, 2_800, "ten minutes"))
+    await answered(call)
+    # Speech is believed after 96 ms, which is after the pause had lasted long enough.
+    assert [event.decision for event in call.outlet.of(TurnDecision)] == ["wait", "resume", "wait", "commit"]
+    assert len(call.outlet.of(TurnMetrics)) == 1
+    assert call.chat.prompt()[-1] == ("user", "set a timer ten minutes")
+
+
+@pytest.mark.parametrize(("per_turn", "begun"), [(0, 0), (1, 1), (2, 2)])
+async def test_a_turn_has_so_many_attempts(per_turn, begun):
+    call = FakeCall(AgentConfig(speculations_per_turn=per_turn))
+    call.hears((200, 600, "one"), (1_100, 1_500, "thing"), (2_000, 2_400, "more"))
+    await answered(call)
+    (metrics,) = call.outlet.of(TurnMetrics)
+    assert metrics.speculations == begun
+    assert not metrics.speculated
+    assert len(call.chat.requests) == begun + 1
+
+
+async def test_what_is_thrown_away_in_a_minute_is_bounded():
+    call = FakeCall(AgentConfig(wasted_speculations_per_minute=2))
+    pauses = [(200 + 900 * n, 600 + 900 * n, "more") for n in range(12)]
+    call.hears(*pauses)
+    await answered(call)
+    assert call.speculated.count("discarded") == 2
+
+
+async def test_an_interruption_is_prepared_for_as_well():
+    call = FakeCall()
+    call.rail.script.extend(utterance(1, 200, 1_000, "hello"))
+    call.rail.script.extend(utterance(2, 6_000, 6_800, "what time is it"))
+    await answered(call, turns=2)
+    assert call.speculated == ["used", "used"]
