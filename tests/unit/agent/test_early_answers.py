@@ -48,14 +48,15 @@ async def test_the_answer_is_heard_the_moment_the_turn_is_over():
 async def test_what_the_user_adds_makes_another_answer():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer"), (1_600, 2_400, "ten minutes"))
-    call.chat.answers += [says("For how long? " * 8 + "Please tell me."), says("Okay, ten minutes.")]
+    call.chat.answers += [says("For how long? I ask because I want to know."), says("Okay, ten minutes.")]
+    call.chat.token_s = 0.1
     await answered(call)
     assert call.chat.prompt(0)[1:] == [("user", "set a timer")]
     assert call.chat.prompt(1)[1:] == [("user", "set a timer ten minutes")]
     said = "".join(event.text for event in call.outlet.of(ResponseText))
     assert said == "Okay, ten minutes."
     assert call.outlet.of(Interrupted) == []
-    assert len(call.synthesizer.aborted) + len(call.chat.aborted) >= 1
+    assert len(call.chat.aborted) == 1
     (metrics,) = call.outlet.of(TurnMetrics)
     assert (metrics.turn, metrics.speculations, metrics.speculated) == (1, 2, True)
     assert call.speculated == ["discarded", "used"]
@@ -97,7 +98,7 @@ async def test_one_that_failed_is_begun_anew():
 
 async def test_a_sound_in_the_pause_keeps_the_turn_open_until_it_is_known():
     call = FakeCall()
-    call.hears((200, 1_000, "set a timer"), (1_930, 2_800, "ten minutes"))
+    call.hears((200, 1_000, "set a timer"), (1_900, 2_800, "ten minutes"))
     await answered(call)
     # Speech is believed after 96 ms, which is after the pause had lasted long enough.
     assert [event.decision for event in call.outlet.of(TurnDecision)] == ["wait", "resume", "wait", "commit"]
