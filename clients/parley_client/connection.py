@@ -43,6 +43,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         language: What is spoken.
         phrases: Names and words that the user is likely to say.
         phrase_weight: How much they are favoured, 0 to 10.
+        alternatives: How many readings a final text should come with, at most 16.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
         turn: When a pause ends the user's turn; None: the server's choice.
@@ -77,6 +78,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         language: str = "en",
         phrases: Iterable[str] = (),
         phrase_weight: float = 1.0,
+        alternatives: int = 0,
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
         turn: protocol.TurnOptions | None = None,
@@ -102,6 +104,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             language=language,
             phrases=list(phrases),
             phrase_weight=phrase_weight,
+            alternatives=alternatives,
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),
             turn=turn or protocol.TurnOptions(),

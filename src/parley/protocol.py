@@ -25,6 +25,7 @@ PROTOCOL_VERSION = 1
 INPUT_SAMPLE_RATE = 16_000
 OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
 MAX_CHUNK_MS = 1_000
+MAX_ALTERNATIVES = 16
 MAX_MESSAGE_BYTES = 256 * 1024
 
 TurnReason: TypeAlias = Literal[
@@ -174,6 +175,9 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     """Names and words that the user is likely to say: the recogniser favours them."""
     phrase_weight: float = 1.0
     """How much, from 0 (not at all) to 10."""
+    alternatives: int = 0
+    """How many readings a final text should come with, the best included, at most 16. Recognisers that decode
+    greedily have none."""
     input_sample_rate: int = INPUT_SAMPLE_RATE
     """Hertz. Only 16000 is accepted; resample on the client."""
     output_sample_rate: int = 22_050
@@ -281,6 +285,14 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     """0-1."""
 
 
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of what was said."""
+
+    text: str
+    score: float
+    """Natural logarithm of its probability, phrases included, per token (the end counts as one)."""
+
+
 class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     """What the user said; partial texts of an utterance replace each other."""
 
@@ -290,6 +302,8 @@ class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     is_final: bool
     confidence: float
     words: list[Word] = []
+    alternatives: list[Alternative] = []
+    """The best readings of a final text, if the session wants them; the first is the text itself."""
 
 
 class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):

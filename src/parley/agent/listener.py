@@ -318,6 +318,7 @@ class Listener:
                     is_final=event.is_final,
                     confidence=event.confidence,
                     words=words,
+                    alternatives=event.alternatives,
                 )
             )
 

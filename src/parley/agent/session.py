@@ -407,7 +407,13 @@ def _asr_options(start: protocol.Start, language: str, *, judged: bool) -> AsrOp
     vad = start.vad
     if vad.silence_ms is None:
         vad = msgspec.structs.replace(vad, silence_ms=_JUDGED_SILENCE_MS if judged else DEFAULT_SILENCE_MS)
-    return AsrOptions(vad=vad, language=language, phrases=start.phrases, phrase_weight=start.phrase_weight)
+    return AsrOptions(
+        vad=vad,
+        language=language,
+        phrases=start.phrases,
+        phrase_weight=start.phrase_weight,
+        nbest=start.alternatives,
+    )
 
 
 def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:

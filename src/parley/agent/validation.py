@@ -17,7 +17,14 @@ from parley.errors import (
 )
 from parley.llm.history import estimate_tokens
 from parley.llm.sampling import choose_sampling
-from parley.protocol import INPUT_SAMPLE_RATE, OUTPUT_SAMPLE_RATES, BargeInOptions, Start, Tool, encode
+from parley.protocol import (
+    INPUT_SAMPLE_RATE,
+    MAX_ALTERNATIVES,
+    OUTPUT_SAMPLE_RATES,
+    Start,
+    Tool,
+    encode,
+)
 from parley.tools.base import ServerTools
 from parley.tools.schema import SchemaError, argument_schema
 from parley.turns.settings import choose_settings
@@ -67,7 +74,7 @@ def check_start(
     choose_settings(start.turn, config.eagerness)
     choose_silence(start.silence, config.silence)
     choose_sampling(start.sampling, config.sampling)
-    _check_barge_in(start.barge_in)
+    _check_numbers(start)
     if start.greeting:
         check_spoken(start.greeting, "greeting")
     if len(start.tools) > config.max_tools:
@@ -116,13 +123,14 @@ def check_spoken(text: str, name: str) -> None:
         raise InvalidMessageError(f"{name} has {len(text)} characters; at most {_MAX_SPOKEN} are allowed")
 
 
-def _check_barge_in(options: BargeInOptions) -> None:
+def _check_numbers(start: Start) -> None:
     for name, value, most in (
-        ("min_speech_ms", options.min_speech_ms, _MAX_BARGE_IN_MS),
-        ("min_words", options.min_words, _MAX_BARGE_IN_WORDS),
+        ("barge_in.min_speech_ms", start.barge_in.min_speech_ms, _MAX_BARGE_IN_MS),
+        ("barge_in.min_words", start.barge_in.min_words, _MAX_BARGE_IN_WORDS),
+        ("alternatives", start.alternatives, MAX_ALTERNATIVES),
     ):
         if not 0 <= value <= most:
-            raise InvalidMessageError(f"barge_in.{name} is {value}; it must be 0 to {most}")
+            raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most}")
 
 
 def primary_language(language: str) -> str:

@@ -15,18 +15,10 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from parley.protocol import VadOptions, Word
+from parley.protocol import MAX_ALTERNATIVES, Alternative, VadOptions, Word
 
-Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=16)]
+Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_ALTERNATIVES)]
 """How many readings a final text should come with, the best included. 0: none. Greedy decoding has none."""
-
-
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of what was said."""
-
-    text: str
-    score: float
-    """Natural logarithm of its probability, phrases included, per token (the end counts as one)."""
 
 
 class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):

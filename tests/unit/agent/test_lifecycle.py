@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 
@@ -12,12 +13,16 @@ from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import InvalidMessageError, ModelUnavailableError, UnsupportedVoiceError
 from parley.protocol import (
+    Alternative,
     Audio,
+    BargeInOptions,
     Closed,
     Connected,
     Control,
     ErrorEvent,
     ResponseDone,
+    SamplingOptions,
+    SilenceOptions,
     SpeechStarted,
     SpeechStopped,
     Start,
@@ -44,6 +49,12 @@ NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         (Start(guidance_weight=1.5), "invalid_message"),
         (Start(vad=VadOptions(threshold=0.0)), "invalid_message"),
         (Start(vad=VadOptions(silence_ms=20)), "invalid_message"),
+        (Start(alternatives=17), "invalid_message"),
+        (Start(barge_in=BargeInOptions(min_words=11)), "invalid_message"),
+        (Start(silence=SilenceOptions(prompt_after_ms=10)), "invalid_message"),
+        (Start(silence=SilenceOptions(prompts=[""])), "invalid_message"),
+        (Start(sampling=SamplingOptions(temperature=3.0)), "invalid_message"),
+        (Start(greeting="!"), "invalid_message"),
         (Start(vad=VadOptions(min_speech_ms=60_000)), "invalid_message"),
         (Start(tools=[Tool(name="not a name")]), "invalid_message"),
         (Start(tools=[Tool(name="twice"), Tool(name="twice")]), "invalid_message"),
@@ -98,11 +109,23 @@ async def test_a_session_that_can_be_held(message):
 async def test_the_recogniser_gets_the_options_of_the_session():
     call = FakeCall()
     vad = VadOptions(threshold=0.6, silence_ms=500)
-    await call.start(Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0))
+    start = Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, alternatives=3)
+    await call.start(start)
     await call.end()
     assert call.rail.streams[0].options == AsrOptions(
-        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0
+        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3
     )
+
+
+async def test_a_final_text_comes_with_its_other_readings():
+    call = FakeCall()
+    begun, stopped, (at, final) = utterance(1, 200, 1_000, "hello")
+    readings = [Alternative(text="hello", score=-0.1), Alternative(text="yellow", score=-0.9)]
+    call.rail.script.extend([begun, stopped, (at, msgspec.structs.replace(final, alternatives=readings))])
+    await call.start(Start(alternatives=2))
+    await call.wait_for(Transcript)
+    await call.end()
+    assert call.outlet.of(Transcript)[-1].alternatives == readings
 
 
 @pytest.mark.parametrize("longest", ["i" * 128, "ü" * 64])

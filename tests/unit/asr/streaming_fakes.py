@@ -12,13 +12,13 @@ from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.row_decoders import BeamRows, GreedyRows
 from parley.asr.decoding.transducer import TransducerDecoder
 from parley.asr.features.frontend import LogMel
-from parley.asr.messages import Alternative, TranscribeReply
+from parley.asr.messages import TranscribeReply
 from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME
 from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.asr.streaming.recognition import StreamingRecognizer
 from parley.errors import InferenceError
-from parley.protocol import Word
+from parley.protocol import Alternative, Word
 
 MS = 16
 BANDS = 8

@@ -13,7 +13,7 @@ from parley.asr.decoding.words import (
     text_of,
     words_of,
 )
-from parley.asr.messages import Alternative
+from parley.protocol import Alternative
 
 VOCABULARY = ("<unk>", "▁hel", "lo", "▁", "w", "orld", ".", "'s", "<blk>")
 CHECKPOINT = Checkpoint(Path(), ParakeetConfig(), VOCABULARY, blank=8)

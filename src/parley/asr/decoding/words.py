@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.transducer import Tokens
-from parley.asr.messages import Alternative, TranscriptEvent
-from parley.protocol import Word
+from parley.asr.messages import TranscriptEvent
+from parley.protocol import Alternative, Word
 
 _WORD_MARK = "▁"
 

@@ -27,7 +27,6 @@ from parley.asr.decoding.stable import StablePrefix
 from parley.asr.decoding.words import alternatives_of, text_of, transcript, words_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import (
-    Alternative,
     AsrEvent,
     AsrOptions,
     OnsetEvent,
@@ -47,7 +46,7 @@ from parley.asr.rails.segmentation import (
     UtteranceEnded,
 )
 from parley.errors import InvalidMessageError
-from parley.protocol import Word
+from parley.protocol import Alternative, Word
 
 MAX_PARTIAL_INTERVAL_MS = 60_000
 

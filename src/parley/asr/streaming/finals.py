@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.words import transcript
 from parley.asr.messages import (
-    Alternative,
     AsrEvent,
     AsrFallbackEvent,
     AsrOptions,
@@ -29,7 +28,7 @@ from parley.asr.messages import (
 )
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
-from parley.protocol import Word
+from parley.protocol import Alternative, Word
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from parley.asr.decoding.words import (
     words_of,
 )
 from parley.asr.features.frontend import LogMel, LogMelStream
-from parley.asr.messages import Alternative, TranscribeReply, TranscribeRequest
+from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.parakeet.pieces import Decoded, RowState
 from parley.asr.rails.segmentation import (
     FULL_SCALE,
@@ -38,7 +38,7 @@ from parley.asr.rails.segmentation import (
 )
 from parley.asr.transcription.windows import Window, WindowPlan
 from parley.errors import ParleyError
-from parley.protocol import VadOptions, Word
+from parley.protocol import Alternative, VadOptions, Word
 
 LISTEN = 160_000
 """Samples that the voice activity network hears at once: 10 s."""
