@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import cast
@@ -19,6 +21,8 @@ import httpx2
 
 _LOOKUPS = 4
 _MAX_ADDRESSES = 3
+_MAX_CONNECTIONS = 32
+"""To one host."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -63,9 +67,12 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self, hosts: Collection[str], private_hosts: Collection[str], max_bytes: int | None = None
     ) -> None:
         self._private = frozenset(map(str.lower, private_hosts))
+        certificates = _certificates()
         # For each host its own connections: a TLS connection has proved to be one host's.
         self._transports = {
-            host.lower(): httpx2.AsyncHTTPTransport(trust_env=False, limits=httpx2.Limits(max_connections=32))
+            host.lower(): httpx2.AsyncHTTPTransport(
+                verify=certificates, trust_env=False, limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS)
+            )
             for host in {*hosts, *private_hosts}
         }
         self._max_bytes = max_bytes
@@ -125,6 +132,12 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._threads.shutdown(wait=False, cancel_futures=True)
         for transport in self._transports.values():
             await transport.aclose()
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Those that the machine trusts; to read them takes a tenth of a second."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class _Bounded(httpx2.AsyncByteStream):

@@ -81,6 +81,7 @@ class McpServer:
     def start(self) -> None:
         """Connect, and stay connected until :meth:`close`."""
         self._task = asyncio.create_task(self._keep_connected(), name=f"MCP server {self._settings.name}")
+        self._task.add_done_callback(self._tell_end)
 
     async def wait_until_tried(self) -> None:
         """Return when the first attempt to connect has succeeded or failed."""
@@ -109,6 +110,10 @@ class McpServer:
             self._doubt.set()
             return ToolOutcome.failed("the tool failed")
         return _outcome(result)
+
+    def _tell_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("MCP server %s: given up (%s)", self._settings.name, _kind(error))
 
     # --- the connection -------------------------------------------------------------------
 
