@@ -3,7 +3,8 @@
 What it remembers is what it says of that: the whole text of a finished answer, and ``spoken_text`` of an
 interrupted one. What was heard is the loudspeaker's ledger. It knows words by the piece of audio in which
 they begin, so that a cut is known to a piece: words that begin in the piece that was being played when the
-answer stopped, and the word before them, may be in or out.
+answer stopped, and the word before them, may be in or out. What is said to fill the time that a tool takes is not
+meant to be remembered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from simulate.loudspeaker import Account, Entry
 TOLERANCE_MS = 30.0
 """Caller and server hear of a stop at different times: so far may their places in the answer differ."""
 _ROUNDING_MS = 2.0
+_COMPARED = 3
+_LONGEST_FILLER = 8
 _WORD = re.compile(r"[^\W_]+(?:['\u2019.:-][^\W_]+)*")
 
 
@@ -50,6 +53,7 @@ def _gap(entries: list[Entry]) -> str:
 
 def _whole(answer: Answer, account: Account) -> str:
     sent, written = _sent(account), words(answer.text)
+    sent = sent[_filler_words(answer, sent) :]
     if sent != written:
         return f"remembers {' '.join(written)!r}, was sent {' '.join(sent)!r}"
     unheard = sum(entry.length_ms for entry in account.entries) - account.heard_ms
@@ -60,11 +64,13 @@ def _interrupted(answer: Answer, account: Account) -> str:
     assert answer.interruption is not None
     known = words(answer.interruption[1].spoken_text)
     sent = _sent(account)
+    filler = _filler_words(answer, sent)
+    sent = sent[filler:]
     if known != sent[: len(known)]:
         return f"remembers {' '.join(known)!r}, was sent {' '.join(sent)!r}"
     played = account.heard_ms
-    least = _words_begun(account.entries, played - TOLERANCE_MS, whole_pieces=True) - 1
-    most = _words_begun(account.entries, played + TOLERANCE_MS, whole_pieces=False)
+    least = _words_begun(account.entries, played - TOLERANCE_MS, whole_pieces=True) - 1 - filler
+    most = _words_begun(account.entries, played + TOLERANCE_MS, whole_pieces=False) - filler
     if len(known) > most:
         return f"remembers {' '.join(known[most:])!r}, which was not heard"
     if len(known) < least:
@@ -74,6 +80,14 @@ def _interrupted(answer: Answer, account: Account) -> str:
 
 def _sent(account: Account) -> list[str]:
     return words(" ".join(entry.text for entry in account.entries))
+
+
+def _filler_words(answer: Answer, sent: list[str]) -> int:
+    """How many words were spoken before the answer's own while a tool was at work: "one moment, please"."""
+    written = words(answer.text)[:_COMPARED]
+    if not answer.tools or not written:
+        return 0
+    return next((at for at in range(_LONGEST_FILLER + 1) if sent[at : at + len(written)] == written), 0)
 
 
 def _words_begun(entries: list[Entry], until_ms: float, *, whole_pieces: bool) -> int:

@@ -76,6 +76,21 @@ def test_what_was_remembered_too_much_or_too_little_is_named():
     assert "does not remember 'a time there was', which was heard" in problem(tape)
 
 
+def test_what_fills_the_time_of_a_tool_is_not_remembered():
+    tape = told()
+    entries = tape.log.ledger["r1"].entries
+    filler = [Entry(100 * number, 100, word) for number, word in enumerate(("One", "moment,", "please."))]
+    tape.log.ledger["r1"].entries = filler + [Entry(e.offset_ms + 300, 100, e.text) for e in entries]
+    tape.log.ledger["r1"].heard_ms += 300
+    assert "was sent" in problem(tape)
+    tape.add(2.4, ToolRequest(turn=1, call_id="c", name="get_story", arguments={}))
+    assert problem(tape) == ""
+    tape.interrupted(1, 3.0, "Once upon a")
+    assert "does not remember" in problem(tape)
+    tape.log.ledger["r1"].heard_ms = 650
+    assert problem(tape) == ""
+
+
 def test_words():
     assert history.words("It's 15:52, isn't it? “Yes”…") == ["it's", "15:52", "isn't", "it", "yes"]
 

@@ -16,11 +16,11 @@ GAP = RATE // 50
 
 
 def tones(count: int) -> Spoken:
-    """Words of 250 ms, each a tone of its own, 20 ms apart; marked 15 ms too late."""
+    """Words of 250 ms, each a tone of its own, 20 ms apart; marked 45 ms too early."""
     samples, marks, position = [], [], 0
     for number in range(count):
         time = np.arange(WORD) / RATE
-        marks.append((position, number * (WORD + GAP) + 15 * RATE // 1000))
+        marks.append((position, number * (WORD + GAP) - 45 * RATE // 1000))
         samples += [8_000 * np.sin(2 * np.pi * (300 + 50 * number) * time), np.zeros(GAP)]
         position += 2
     return Spoken(np.concatenate(samples[:-1]).astype(np.int16), tuple(marks))
