@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -41,15 +42,24 @@ class Caller:
         scenario: what is to be done.
         studio: has its sounds.
         seed: of the room's noise.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, call: Call, scenario: Scenario, studio: Studio, seed: int = 0) -> None:
+    def __init__(
+        self,
+        call: Call,
+        scenario: Scenario,
+        studio: Studio,
+        seed: int = 0,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._call = call
         self._scenario = scenario
         self._studio = studio
         self._log = CallLog(scenario)
         self._mixer = Mixer(seed)
-        self._microphone = Microphone(self._mixer, call.send_audio, before=self._advance)
+        self._microphone = Microphone(self._mixer, call.send_audio, before=self._advance, clock=clock)
         echo = scenario.caller.echo
         self._loudspeaker = Loudspeaker(None if echo is None else EchoPath(echo, self._mixer).heard)
         self._activity = Activity()

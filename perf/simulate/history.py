@@ -3,8 +3,8 @@
 What it remembers is what it says of that: the whole text of a finished answer, and ``spoken_text`` of an
 interrupted one. What was heard is the loudspeaker's ledger. It knows words by the piece of audio in which
 they begin, so that a cut is known to a piece: words that begin in the piece that was being played when the
-answer stopped, and the word before them, may be in or out. What is said to fill the time that a tool takes is not
-meant to be remembered.
+answer stopped, and the word before them, may be in or out. What is said to fill the time that a tool takes is
+not meant to be remembered.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Pcm = NDArray[np.int16]
 _PER_MS = RATE // 1000
 _FADE = 3 * _PER_MS
 _MARK_EARLY = 40 * _PER_MS
-"""espeak-ng's marks come so much too early: of 0, 20, 40 and 60 ms the recogniser hears most words after this."""
+"""espeak-ng's marks are: of 0, 20, 40 and 60 ms the recogniser understands the parts best with this."""
 _SEARCH = 20 * _PER_MS
 _WINDOW = 5 * _PER_MS
 _FULL = 32_767.0

@@ -1,0 +1,113 @@
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_line import FakeLine
+from simulate.caller import Caller
+from simulate.commits import read
+from simulate.rendering import Clip
+from simulate.scenario import Background, Scenario
+from simulate.scenario import Caller as Person
+from simulate.scores import score
+from tapes import said
+
+from parley import protocol
+
+STORY = "once upon a time there was a robot that lived in a big house by the sea and counted boats"
+
+
+class FakeStudio:
+    """Everything sounds like 500 ms of a tone."""
+
+    def clip(self, exchange, caller):
+        return None if exchange.kind in ("text", "quiet") else Clip(np.full(8_000, 5_000, np.int16), 0, 8_000)
+
+    def loop(self, name):
+        return np.ones(1_000)
+
+
+async def hold(line: FakeLine, *exchanges, person: Person | None = None):
+    exchanges = tuple(replace(one, index=index) for index, one in enumerate(exchanges))
+    scenario = Scenario("call", "A call", protocol.Start(), person or Person(), (), exchanges)
+    loop = asyncio.get_running_loop()
+    return await Caller(line, scenario, FakeStudio(), clock=loop.time).run()
+
+
+async def test_turns_follow_each_other_when_the_answer_was_heard():
+    line = FakeLine("hello there")
+    log = await hold(line, said("beep"), said("beep", "idle+1000"))
+    first, second = log.acts
+    answers = read(log).answers
+    assert [answer.act for answer in answers] == [first, second]
+    heard_s = answers[0].first_sound_s + 0.2
+    assert second.began_s == pytest.approx(heard_s + 1.0, abs=0.06)
+    assert first.ended_s - first.began_s == pytest.approx(0.5)
+    scores = score([log])
+    assert scores.latency == pytest.approx([200, 200], abs=40)
+    assert (scores.missed.count, scores.history.count) == (0, 0)
+    assert line.marks[-1] == ("r2", 200.0)
+
+
+async def test_an_interruption_comes_when_so_much_was_heard():
+    line = FakeLine(STORY)
+    log = await hold(line, said("beep"), said("beep", "agent+700"))
+    _, stop = log.acts
+    assert stop.over == "r1"
+    assert stop.over_ms == pytest.approx(700, abs=50)
+    assert read(log).answers[0].interruption is not None
+    assert log.ledger["r1"].heard_ms == pytest.approx(760, abs=60)
+    scores = score([log])
+    assert (scores.missed_interruptions.count, scores.missed_interruptions.of) == (0, 1)
+    assert scores.stop_sent[0] < 100
+
+
+async def test_a_pause_halts_the_loudspeaker_and_nothing_is_lost():
+    line = FakeLine(STORY, pauses=True)
+    log = await hold(line, said("beep"), said("beep", "agent+700", kind="backchannel"))
+    assert log.ledger["r1"].heard_ms == 100 * len(STORY.split())
+    scores = score([log])
+    assert (scores.wrongful.count, scores.wrongful.of) == (0, 1)
+    assert (scores.halted.count, scores.history.count) == (1, 0)
+    assert scores.halt_ms == pytest.approx([300], abs=40)
+
+
+async def test_what_comes_after_the_caller_does_not_wait_for_the_agent():
+    log = await hold(FakeLine(STORY), said("beep"), said("beep", "caller+400"))
+    first, second = log.acts
+    assert second.began_s == pytest.approx(first.ended_s + 0.4, abs=0.04)
+
+
+async def test_an_interruption_of_an_answer_that_is_over_is_not_performed():
+    log = await hold(FakeLine("hello there"), said("beep"), said("beep", "agent+700"))
+    assert [act.staged for act in log.acts] == [True, False]
+    assert log.acts[1].problem == "the answer was over before"
+    assert score([log]).not_staged == ["call 2 (beep): the answer was over before"]
+
+
+async def test_a_caller_who_is_not_heard_goes_on_after_a_while():
+    log = await hold(FakeLine("hello", deaf=True), said("beep"), said("beep"))
+    first, second = log.acts
+    assert 5.0 < second.began_s - first.ended_s < 8.0
+    assert score([log]).missed.count == 2
+
+
+async def test_typed_text_is_sent():
+    line = FakeLine("hello there")
+    log = await hold(line, said("What time is it?", kind="text"))
+    assert line.typed == ["What time is it?"]
+    assert score([log]).missed.count == 0
+
+
+async def test_a_background_is_in_the_microphone():
+    line = FakeLine("hello", deaf=True)
+    noisy = Person(level_db=-20, background=Background("street", snr_db=0))
+    await hold(line, said("beep"), person=noisy)
+    assert np.abs(line.sent[20]).mean() > 3_000
+
+
+async def test_a_call_that_breaks_ends_with_its_failure():
+    log = await hold(FakeLine(STORY, hangs_up_after_s=1.0), said("beep"), said("beep"))
+    assert "ended the call (shutdown)" in log.failure
+    assert score([log]).broken
+    assert len(log.acts) == 1
