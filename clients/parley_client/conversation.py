@@ -104,6 +104,7 @@ class Conversation:
     async def _direct(self, turns: Sequence[ScriptTurn]) -> None:
         if self._greeted and await _within(self.tracker.greeted, self._turn_timeout_s):
             await self._hear_out()
+            await asyncio.sleep(turns[0].pause_ms / 1000 if turns else 0)
         before: TurnReport | None = None
         for turn in turns:
             if before is not None:

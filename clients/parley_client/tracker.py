@@ -36,7 +36,7 @@ class TurnTracker:
         self.began_s = 0.0
         """When the microphone's first sample was spoken: the server counts audio from there."""
         self.greeted = asyncio.Event()
-        """All audio of the agent's first response has come."""
+        """The agent's first turn is over: a greeting, if there is one."""
         self._by_turn: dict[int, TurnReport] = {}
         self._by_response: dict[str, TurnReport] = {}
         self._unanswered: TurnReport | None = None
@@ -70,8 +70,6 @@ class TurnTracker:
                 protocol.ResponseText() | protocol.ToolRequest() | protocol.ToolRun() | protocol.TurnMetrics()
             ):
                 self._note_answer(event)
-            case protocol.ResponseDone():
-                self.greeted.set()
             case _:
                 pass
 
@@ -98,6 +96,7 @@ class TurnTracker:
             case protocol.TurnMetrics():
                 report.metrics = event
                 report.settled.set()
+                self.greeted.set()
 
     def _report_of(self, turn: int) -> TurnReport:
         if turn not in self._by_turn:

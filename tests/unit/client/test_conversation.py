@@ -492,8 +492,8 @@ def test_a_greeting_is_nobodys_answer():
     tracker, hello = TurnTracker(), TurnReport("hello")
     tracker.begin(hello)
     tracker.note(audio(1), 0.1)
-    assert not tracker.greeted.is_set()
     tracker.note(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 0.2)
+    assert not tracker.greeted.is_set()  # its end is still to be heard
     tracker.note(protocol.TurnMetrics(turn=1), 1.2)
     assert (tracker.greeted.is_set(), hello.settled.is_set(), hello.speaking.is_set()) == (True, False, False)
     tracker.note(final("hello"), 2.0)
