@@ -9,6 +9,7 @@ of people can be brought along: folders with a ``manifest.json`` as in ``tests/d
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,16 @@ from parley.serving.onnx import open_session
 from parley.turns.cues import find_cue
 from parley.turns.policy import judge
 from parley.turns.settings import PRESETS, TurnSettings
-from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
+from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 PER_MS = 16
-NOTICED_MS = 300
+NOTICED_MS = 200
 """Silence after which a pause is noticed (``vad.silence_ms``)."""
+PAUSES_MS = (300, 500, 800, 1_200)
 BEFORE = np.zeros(500 * PER_MS, np.int16)
 AFTER = np.zeros(NOTICED_MS * PER_MS, np.int16)
+_SEARCH_MS = 60
+"""The recogniser places words to 80 ms; a pause is put where it is quietest this near."""
 
 
 @dataclass(frozen=True)
@@ -37,62 +41,88 @@ class Pause:
     """A pause at the end of a turn, or within one."""
 
     text: str
-    score: float
-    """That the turn is over, as the model hears it."""
+    speech: NDArray[np.int16]
+    """With the silence until the pause is noticed."""
     over: bool
 
 
-def find_pauses(folder: Path, transcriber: Transcriber, network: SmartTurn) -> list[Pause]:
+def find_pauses(folder: Path, transcriber: Transcriber) -> list[Pause]:
     """The pauses of all recordings of a folder."""
     pauses = []
     for clip in load_clips(folder):
         words = transcriber.words(clip.audio)
+        loud = _loud_end(clip.audio)
         for count, word in enumerate(words, 1):
             over = count == len(words)
-            end = len(clip.audio) if over else min(word.end_ms, words[count].start_ms) * PER_MS
+            end = loud if over else _quietest(clip.audio, min(word.end_ms, words[count].start_ms) * PER_MS)
             speech = np.concatenate([BEFORE, clip.audio[:end], AFTER])
-            text = " ".join(word.text for word in words[:count])
-            pauses.append(Pause(text, float(network.score([speech])[0]), over))
+            pauses.append(Pause(" ".join(word.text for word in words[:count]), speech, over))
     return pauses
 
 
-def silences(pauses: Sequence[Pause], settings: TurnSettings | None, *, scored: bool) -> NDArray[np.int64]:
+def _loud_end(audio: NDArray[np.int16]) -> int:
+    """Where the speech ends: the recordings have silence of their own after it."""
+    level = np.abs(audio.astype(np.int32))
+    return int(np.flatnonzero(level > 0.01 * level.max())[-1]) + 10 * PER_MS if level.any() else len(audio)
+
+
+def _quietest(audio: NDArray[np.int16], near: int) -> int:
+    start = max(0, near - _SEARCH_MS * PER_MS)
+    around = audio[start : near + _SEARCH_MS * PER_MS].astype(np.float64)
+    return start + int(np.argmin(np.convolve(np.square(around), np.ones(5 * PER_MS), "same")))
+
+
+def silences(
+    pauses: Sequence[Pause], scores: NDArray[np.float32] | None, settings: TurnSettings | None
+) -> NDArray[np.int64]:
     """Silence that ends the turn at each pause (milliseconds): no less than it takes to notice it."""
     if settings is None:
         return np.full(len(pauses), NOTICED_MS)
     needed = [
-        judge(settings, pause.score if scored else None, find_cue(pause.text, "en")).needed_ms
-        for pause in pauses
+        judge(
+            settings, None if scores is None else float(scores[index]), find_cue(pause.text, "en")
+        ).needed_ms
+        for index, pause in enumerate(pauses)
     ]
     return np.maximum(needed, NOTICED_MS)
 
 
 def main() -> None:
-    """Print what the model hears, and what the policy makes of it."""
+    """Print what the networks hear, and what the policy makes of it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     data = ROOT / "tests/data"
     parser.add_argument("folders", type=Path, nargs="*", default=[data / "asr_eval", data / "conversation"])
-    parser.add_argument("--pause-ms", type=int, default=800, help="length of a pause within a turn")
+    parser.add_argument(
+        "--network",
+        type=Path,
+        nargs="*",
+        default=[ROOT / "models/tiny-smart-turn", bundled_folder()],
+        help="folders of end-of-turn networks (default: those of the cpu and the gpu profile)",
+    )
     args = parser.parse_args()
     transcriber = Transcriber(ROOT / "models" / checkpoint.DEFAULT)
-    network = SmartTurn(open_session(bundled_folder() / FILE))
-    pauses = [pause for folder in args.folders for pause in find_pauses(folder, transcriber, network)]
+    pauses = [pause for folder in args.folders for pause in find_pauses(folder, transcriber)]
     over = np.array([pause.over for pause in pauses])
-    scores = np.array([pause.score for pause in pauses])
-    print(f"smart_turn: {np.mean(scores[over] >= 0.5):.1%} of {over.sum()} turns sound complete,")
-    print(f"            {np.mean(scores[~over] < 0.5):.1%} of {(~over).sum()} beginnings of turns incomplete")
-    print(f"\n{'':28}cut off by a pause   silence after a turn, ms")
-    print(f"{'':28}   of {args.pause_ms} ms             p50    p95")
-    rows: list[tuple[str, TurnSettings | None, bool]] = [("off", None, False)]
-    rows += [(f"{name}, words alone", settings, False) for name, settings in PRESETS.items()]
-    rows += [(f"{name}, words and sound", settings, True) for name, settings in PRESETS.items()]
-    for name, settings, scored in rows:
-        needed = silences(pauses, settings, scored=scored)
-        cut_off = np.mean(needed[~over] <= args.pause_ms)
+    rows: list[tuple[str, NDArray[np.float32] | None, TurnSettings | None]] = [("off", None, None)]
+    rows += [(f"{name}, words", None, settings) for name, settings in PRESETS.items()]
+    for folder in args.network:
+        network = SmartTurn(open_session(network_file(folder)))
+        started = time.perf_counter()
+        scores = network.score([pause.speech for pause in pauses])
+        each_ms = (time.perf_counter() - started) / len(pauses) * 1000
+        print(f"{network_file(folder).stem}: {each_ms:.1f} ms for a score;")
+        print(f"    {np.mean(scores[over] >= 0.5):6.1%} of {over.sum()} turns sound complete,")
+        print(f"    {np.mean(scores[~over] < 0.5):6.1%} of {(~over).sum()} beginnings of turns incomplete")
+        rows += [(f"{name}, words, {folder.name}", scores, settings) for name, settings in PRESETS.items()]
+    print(f"\n{'':32}cut off by a pause of ... ms          silence after a turn, ms")
+    print(f"{'':32}{''.join(f'{pause:8}' for pause in PAUSES_MS)}           p50    p95")
+    for name, found, settings in rows:
+        needed = silences(pauses, found, settings)
+        cut_off = "".join(f"{np.mean(needed[~over] <= pause):8.1%}" for pause in PAUSES_MS)
         p50, p95 = np.percentile(needed[over], [50, 95])
-        print(f"{name:28}{cut_off:12.1%}{'':14}{p50:9.0f}{p95:7.0f}")
+        print(f"{name:32}{cut_off}{'':6}{p50:8.0f}{p95:7.0f}")
 
 
 if __name__ == "__main__":

@@ -33,10 +33,17 @@ def clean(speech: Samples, lead: float = 0.25, trail: float = 0.25) -> Heard:
 def varied(speech: Samples, rng: np.random.Generator) -> Heard:
     """``speech`` as a segmenter may cut it from a live line.
 
-    Up to half a second before it and after it, level from -42 to -16 dBFS, a random tilt of the
-    spectrum, sometimes a small room, and noise 8 to 45 dB below the speech in two cases of three.
+    Up to half a second before it and after it, and :func:`worn`.
     """
-    heard = clean(speech, lead=rng.uniform(0.02, 0.55), trail=rng.uniform(0.08, 0.55))
+    return worn(clean(speech, lead=rng.uniform(0.02, 0.55), trail=rng.uniform(0.08, 0.55)), rng)
+
+
+def worn(heard: Heard, rng: np.random.Generator) -> Heard:
+    """A clip after its way to the recogniser.
+
+    Level from -42 to -16 dBFS, a random tilt of the spectrum, sometimes a small room, and noise 8 to 45 dB
+    below the speech in two cases of three.
+    """
     audio = heard.audio
     audio = audio * _gain(rng.uniform(-42, -16) - _level(audio[slice(*heard.span)]))
     audio[1:] += np.float32(rng.uniform(-0.4, 0.4)) * audio[:-1]

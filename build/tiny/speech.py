@@ -52,6 +52,9 @@ class Manner:
 AGENT_VOICE = Voice("espeak", "en-us")
 """The voice that the tiny agent itself speaks with."""
 
+FLITE_PITCH = {"slt": 170.0, "rms": 95.0, "awb": 120.0, "kal16": 105.0}
+"""Mean fundamental frequency of flite's voices, in hertz."""
+
 _ACCENTS = ("en-us", "en-us", "en-us", "en-gb", "en-gb-x-rp", "en-us-nyc", "en-gb-scotland")
 _VARIANTS = (
     "m1 m2 m3 m4 m5 m6 m8 f1 f2 f4 f5 Alex Alicia Andrea Andy Denis Gene Hugo Jacky Lee Marco Mike "
@@ -112,11 +115,12 @@ def say(text: str, voice: Voice, manner: Manner = Manner()) -> Samples:
             _run(_flite(text, voice.name, rate, manner.pitch, wav.name))
         else:
             _run(_festival(text, voice.name, rate, wav.name))
-        samples, sample_rate = _read_wav(wav.read())
-    speech = _trim(_resample(samples, sample_rate * manner.tract))
-    if len(speech) == 0:
+        samples, sample_rate = read_wav(wav.read())
+    speech = resampled(samples, sample_rate * manner.tract)
+    first, last = edges(speech)
+    if last <= first:
         raise RuntimeError(f"{voice} made no sound for {text!r}")
-    return speech
+    return speech[first:last]
 
 
 def _espeak(text: str, name: str, rate: float, pitch: float, path: str) -> list[str]:
@@ -130,12 +134,11 @@ def _espeak(text: str, name: str, rate: float, pitch: float, path: str) -> list[
 
 
 def _flite(text: str, name: str, rate: float, pitch: float, path: str) -> list[str]:
-    means = {"slt": 170.0, "rms": 95.0, "awb": 120.0, "kal16": 105.0}
     return [
         "flite",
         *("-voice", name),
         *("--setf", f"duration_stretch={1 / rate:.3f}"),
-        *("--setf", f"int_f0_target_mean={means[name] * pitch:.1f}"),
+        *("--setf", f"int_f0_target_mean={FLITE_PITCH[name] * pitch:.1f}"),
         *("-t", text, "-o", path),
     ]
 
@@ -154,25 +157,26 @@ def _run(command: Sequence[str]) -> None:
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def _read_wav(data: bytes) -> tuple[Samples, int]:
+def read_wav(data: bytes) -> tuple[Samples, int]:
     """Samples and rate of a 16-bit mono WAV whose sizes may be wrong, as synthesizers leave them."""
     sample_rate = int.from_bytes(data[24:28], "little")
     start = data.index(b"data") + 8
     return np.frombuffer(data[start : len(data) - (len(data) - start) % 2], dtype="<i2"), sample_rate
 
 
-def _resample(samples: Samples, sample_rate: float) -> Samples:
+def resampled(samples: Samples, sample_rate: float) -> Samples:
     """Bring to 16 kHz; the source rate is rounded to 100 Hz, which keeps the filter short."""
     source = round(sample_rate / 100)
     if source == SAMPLE_RATE // 100:
         return samples
-    resampled = resample_poly(samples.astype(np.float32), SAMPLE_RATE // 100, source)
-    return np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)
+    converted = resample_poly(samples.astype(np.float32), SAMPLE_RATE // 100, source)
+    return np.clip(np.rint(converted), -32768, 32767).astype(np.int16)
 
 
-def _trim(samples: Samples) -> Samples:
+def edges(samples: Samples) -> tuple[int, int]:
+    """Where the speech begins and ends, with 10 ms of silence on each side; (0, 0): there is none."""
     level = np.abs(samples.astype(np.int32))
     voiced = np.flatnonzero(level > max(_SPEECH_LEVEL * level.max(initial=0), 20))
     if len(voiced) == 0:
-        return samples[:0]
-    return samples[max(0, voiced[0] - _MARGIN) : voiced[-1] + _MARGIN]
+        return 0, 0
+    return max(0, int(voiced[0]) - _MARGIN), int(voiced[-1]) + _MARGIN

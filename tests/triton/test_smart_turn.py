@@ -1,4 +1,4 @@
-"""The end-of-turn network inside the real server."""
+"""The end-of-turn networks inside the real server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.inference import ModelRequest
 from parley.launcher.options import ROOT
 from parley.serving.loopback import LoopbackPort
 from parley.serving.onnx import open_session
-from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
+from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 CLIPS = sorted((ROOT / "tests/data/conversation").glob("*.wav"))
 
@@ -28,10 +28,20 @@ def turns():
     return [np.concatenate([clip[: len(clip) * part // 2], silence]) for clip in clips for part in (1, 2)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serve(tmp_path_factory.mktemp("smart-turn"), ("smart_turn",)) as running:
-        yield running
+@pytest.fixture(scope="module", params=["tiny", "published"])
+def served(request, tmp_path_factory):
+    """The server with the profile's own network or with Smart Turn v3.2, and the folder of that network."""
+    folder, environment = ROOT / "models/tiny-smart-turn", {}
+    if request.param == "published":
+        folder = bundled_folder()
+        environment = {"PARLEY_WEIGHTS_SMART_TURN": str(folder)}
+    with serve(tmp_path_factory.mktemp("smart-turn"), ("smart_turn",), **environment) as running:
+        yield running, folder
+
+
+@pytest.fixture
+def server(served):
+    return served[0]
 
 
 @pytest.fixture
@@ -41,8 +51,8 @@ async def port(server):
     await port.close()
 
 
-async def test_the_server_scores_what_the_network_scores(port, turns):
-    network = SmartTurn(open_session(bundled_folder() / FILE))
+async def test_the_server_scores_what_the_network_scores(port, served, turns):
+    network = SmartTurn(open_session(network_file(served[1])))
     model = SmartTurnModel(port, timeout_s=10)
     found = [await model.score(turn) for turn in turns]
     assert found == pytest.approx(network.score(turns).tolist(), abs=1e-6)

@@ -12,7 +12,7 @@ from parley.serving.onnx import open_configured
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 from parley.turns.service import SmartTurnService
-from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
+from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 
 class TritonPythonModel:
@@ -22,8 +22,8 @@ class TritonPythonModel:
         """Load the network."""
         log_to_triton(pb_utils, args["model_name"])
         parameters = Parameters.from_args(args)
-        folder = resolve_weights(parameters, str(bundled_folder()), [FILE])
-        session = open_configured(folder / FILE, parameters)
+        folder = resolve_weights(parameters, str(bundled_folder()))
+        session = open_configured(network_file(folder), parameters)
         self._service = SmartTurnService(SmartTurn(session, rows=parameters.integer("rows", 1, minimum=1)))
         self._service.warm_up()
 

@@ -30,6 +30,7 @@ _REMEDIES: Mapping[str, str] = {
             ("tiny-qwen3", "train_tiny_llm.py"),
             ("tiny-nemotron-streaming", "train_tiny_streaming.py"),
             ("tiny-parakeet-tdt", "train_tiny_asr.py"),
+            ("tiny-smart-turn", "train_tiny_turn.py"),
         )
     },
 }

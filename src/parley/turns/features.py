@@ -52,26 +52,28 @@ class WhisperFeatures:
         self._window = np.hanning(_N_FFT + 1)[:-1]
         self._filters = mel_filters(BANDS, _N_FFT, SAMPLE_RATE).T.astype(np.float64)
 
-    def compute(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, audio: NDArray[np.float32], frames: int = FRAMES) -> NDArray[np.float32]:
         """The features of every row.
 
         Args:
             audio: f32 ``[B, 128000]`` within ±1.
+            frames: how many of the last frames are wanted. Fewer take less time; the loudest band is then
+                looked for in these alone.
 
         Returns:
-            f32 ``[B, 80, 800]``. A row does not depend on the others.
+            f32 ``[B, 80, frames]``. A row does not depend on the others.
         """
         mean = audio.mean(axis=1, keepdims=True)
         deviation = np.sqrt(audio.var(axis=1, keepdims=True) + _VARIANCE_GUARD)
         padded = np.pad((audio - mean) / deviation, ((0, 0), (_N_FFT // 2, _N_FFT // 2)), mode="reflect")
-        features = np.empty((len(audio), BANDS, FRAMES), np.float32)
+        features = np.empty((len(audio), BANDS, frames), np.float32)
         # A row at a time: the spectrum of one is 13 MB in double precision, which Whisper uses.
         for row, samples in enumerate(padded):
-            features[row] = self._log_mel(samples)
+            features[row] = self._log_mel(samples, frames)
         return features
 
-    def _log_mel(self, padded: NDArray[np.float32]) -> NDArray[np.float64]:
-        pieces = np.lib.stride_tricks.sliding_window_view(padded, _N_FFT)[::_HOP][:FRAMES]
+    def _log_mel(self, padded: NDArray[np.float32], frames: int) -> NDArray[np.float64]:
+        pieces = np.lib.stride_tricks.sliding_window_view(padded, _N_FFT)[::_HOP][FRAMES - frames : FRAMES]
         spectrum = np.fft.rfft(pieces * self._window, axis=-1)
         power = spectrum.real**2 + spectrum.imag**2
         logarithm = np.log10(np.maximum(power @ self._filters, _FLOOR))

@@ -1,7 +1,9 @@
-"""Smart Turn v3.2 on ONNX Runtime: the probability that a pause is the end of a turn.
+"""End-of-turn networks on ONNX Runtime: the probability that a pause is the end of a turn.
 
-See https://github.com/pipecat-ai/smart-turn (BSD-2-Clause). The network hears, in the last eight seconds of
-the user's speech, how it ended: Whisper's smallest encoder with a classifier on it, quantised to 8 bits.
+Smart Turn v3.2 (https://github.com/pipecat-ai/smart-turn, BSD-2-Clause) hears, in the last eight seconds of
+the user's speech, how it ended: Whisper's smallest encoder with a classifier on it, quantised to 8 bits. It
+learned from people. ``tiny-smart-turn`` learned from synthetic voices, hears the last three seconds, and is
+used in the same way.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, WeightsNotFoundError
-from parley.turns.features import WhisperFeatures, last_seconds
+from parley.turns.features import FRAMES, WhisperFeatures, last_seconds
 
 FILE = "smart-turn-v3.2-cpu.onnx"
+TINY_FILE = "smart-turn.onnx"
 
 
 def bundled_folder() -> Path:
@@ -32,6 +35,18 @@ def bundled_folder() -> Path:
     return Path(package.submodule_search_locations[0]) / "audio" / "turn" / "smart_turn" / "data"
 
 
+def network_file(folder: Path) -> Path:
+    """The network that a folder of weights has.
+
+    Raises:
+        WeightsNotFoundError: it has none.
+    """
+    for name in (FILE, TINY_FILE):
+        if (folder / name).is_file():
+            return folder / name
+    raise WeightsNotFoundError(f"{folder} has neither {FILE} nor {TINY_FILE}")
+
+
 class SmartTurn:
     """Scores the pauses of many streams; remembers nothing of them."""
 
@@ -39,13 +54,19 @@ class SmartTurn:
         """Use a session of the network.
 
         Args:
-            session: an ``onnxruntime.InferenceSession``.
+            session: an ``onnxruntime.InferenceSession``. Inputs: ``input_features`` f32 ``[B, 80, frames]``,
+                up to 800 of Whisper's feature frames, and perhaps ``audio`` f32 ``[B, samples]`` within ±1.
+                Output: f32 ``[B, 1]``.
             rows: pauses in one run of the network. On a CPU one after the other is faster than all
                 together, and no score depends on the others.
         """
         self._session = session
         self._rows = rows
         self._features = WhisperFeatures()
+        lengths = {tensor.name: tensor.shape[-1] for tensor in session.get_inputs()}
+        frames = lengths["input_features"]
+        self._frames = frames if isinstance(frames, int) else FRAMES
+        self._samples: int = lengths.get("audio", 0)
 
     def score(self, speech: Sequence[NDArray[np.int16]]) -> NDArray[np.float32]:
         """How likely each turn is over.
@@ -62,9 +83,12 @@ class SmartTurn:
         """
         scores = np.zeros(len(speech), np.float32)
         for start in range(0, len(speech), self._rows):
-            features = self._features.compute(last_seconds(speech[start : start + self._rows]))
+            audio = last_seconds(speech[start : start + self._rows])
+            inputs = {"input_features": self._features.compute(audio, self._frames)}
+            if self._samples:
+                inputs["audio"] = audio[:, -self._samples :]
             try:
-                (scored,) = self._session.run(None, {"input_features": features})
+                (scored,) = self._session.run(None, inputs)
             except Exception as error:  # ONNX Runtime's own exceptions have no common base class
                 raise InferenceError(f"the end-of-turn network failed: {error}") from error
             scores[start : start + self._rows] = scored[:, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from parley.serving.onnx import open_session
 from parley.turns import smart_turn
 from parley.turns.features import BANDS, FRAMES, SAMPLES, WhisperFeatures, last_seconds
 from parley.turns.service import SmartTurnService
-from parley.turns.smart_turn import FILE, SmartTurn, bundled_folder
+from parley.turns.smart_turn import FILE, TINY_FILE, SmartTurn, bundled_folder, network_file
 
 ROOT = Path(__file__).resolve().parents[3]
+TINY = ROOT / "models/tiny-smart-turn"
+CONVERSATION = ROOT / "tests/data/conversation"
 CLIPS = sorted((ROOT / "tests/data/asr_eval").glob("s*.flac"))
 
 
@@ -29,9 +32,15 @@ def clips():
     return [*some[:3], np.tile(some[3], 8)[: 20 * 16_000]]
 
 
+@pytest.fixture(scope="module", params=["published", "tiny"])
+def network(request):
+    folder = bundled_folder() if request.param == "published" else TINY
+    return SmartTurn(open_session(network_file(folder)))
+
+
 @pytest.fixture(scope="module")
-def network():
-    return SmartTurn(open_session(bundled_folder() / FILE))
+def tiny():
+    return SmartTurn(open_session(TINY / TINY_FILE))
 
 
 def test_features_are_those_of_the_code_that_comes_with_the_network(clips):
@@ -65,6 +74,16 @@ def test_only_the_last_eight_seconds_count():
     assert rows[1, 0] * 32768 == 5
 
 
+@pytest.mark.parametrize("frames", [1, 400, FRAMES])
+def test_the_last_frames_alone_are_the_same(clips, frames):
+    rows = last_seconds([np.concatenate([clip, clip[-16_000:]]) for clip in clips])
+    few, all_of_them = (WhisperFeatures().compute(rows, count) for count in (frames, FRAMES))
+    assert few.shape == (4, BANDS, frames)
+    # Only where they are cut off at the bottom depends on the loudest of them.
+    floor = all_of_them.max(axis=(1, 2), keepdims=True) - 2.0
+    assert np.allclose(np.maximum(few, floor), all_of_them[:, :, FRAMES - frames :], atol=1e-6)
+
+
 def test_silence_has_features_too():
     features = WhisperFeatures().compute(np.zeros((1, SAMPLES), np.float32))
     assert np.isfinite(features).all()
@@ -86,8 +105,49 @@ def test_the_network_hears_what_is_said_last(network, clips):
     assert network.score([np.concatenate([before, speech])])[0] == pytest.approx(network.score([speech])[0])
 
 
+def whole_and_cut(name, cut_ms):
+    """A recording of the conversation, whole and cut off; 200 ms of silence after both."""
+    speech = soundfile.read(CONVERSATION / f"{name}.wav", dtype="int16")[0]
+    silence = np.zeros(3200, np.int16)
+    return [np.concatenate([piece, silence]) for piece in (speech[:-800], speech[: cut_ms * 16])]
+
+
+@pytest.mark.parametrize(
+    ("name", "cut_ms"), [("04-timer", 920), ("04-timer", 1450), ("02-weather", 620), ("08-time", 800)]
+)
+def test_the_tiny_network_tells_a_pause_from_an_end(tiny, name, cut_ms):
+    whole, cut = tiny.score(whole_and_cut(name, cut_ms))
+    assert whole > 0.8
+    assert cut < 0.2
+
+
+@pytest.mark.parametrize("name", ["01-hello", "03-and-in-london", "05-correction", "07-stop", "13-thank-you"])
+@pytest.mark.parametrize("gain", [1.0, 0.1])
+def test_short_turns_are_complete_at_any_level(tiny, name, gain):
+    whole, _ = whole_and_cut(name, 100)
+    assert tiny.score([(whole * gain).astype(np.int16)])[0] > 0.5
+
+
+def test_the_tiny_network_is_small_and_hears_three_seconds():
+    assert (TINY / TINY_FILE).stat().st_size < 1_000_000
+    inputs = {tensor.name: tensor.shape[1:] for tensor in open_session(TINY / TINY_FILE).get_inputs()}
+    assert inputs == {"input_features": [BANDS, 300], "audio": [48_000]}
+
+
+def test_a_folder_without_a_network_is_named(tmp_path):
+    with pytest.raises(WeightsNotFoundError, match=f"{tmp_path} has neither"):
+        network_file(tmp_path)
+    (tmp_path / TINY_FILE).touch()
+    assert network_file(tmp_path).name == TINY_FILE
+    (tmp_path / FILE).touch()
+    assert network_file(tmp_path).name == FILE
+
+
 def test_a_failing_network_is_an_inference_error():
     class Broken:
+        def get_inputs(self):
+            return [SimpleNamespace(name="input_features", shape=["batch", BANDS, "frames"])]
+
         def run(self, *_):
             raise RuntimeError("out of memory")
 
@@ -130,12 +190,15 @@ def test_audio_that_cannot_be_scored_fails_alone(network, audio):
     assert good["PROBABILITY"].shape == (1, 1)
 
 
-def test_profiles_differ_only_in_their_instances():
+def test_profiles_differ_only_in_their_instances_and_weights():
     folder = ROOT / "model_repository" / "smart_turn"
     configs = [
         text_format.Parse((folder / name).read_text(), ModelConfig())
         for name in ("config.pbtxt", "configs/cpu.pbtxt")
     ]
+    gpu, cpu = ({key: value.string_value for key, value in config.parameters.items()} for config in configs)
+    assert cpu == {**gpu, "weights": "tiny-smart-turn"}
     for config in configs:
         config.ClearField("instance_group")
+        config.ClearField("parameters")
     assert configs[0] == configs[1]
