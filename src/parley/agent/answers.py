@@ -102,7 +102,15 @@ class Answers:
         self._waiting: UserTurn | None = None
         self._unanswered = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._open = False
+
+    def open(self, greeting: Say | None = None) -> None:
+        """The client is there: say the greeting first, and then what has come up meanwhile."""
+        self._open = True
+        if greeting is not None:
+            self._sayings.appendleft(greeting)
+        if self._sayings or self._waiting is not None:
+            self._go_on()
 
     @property
     def current(self) -> Turn | None:
@@ -114,7 +122,7 @@ class Answers:
     def prepare(self, text: str) -> None:
         """Begin an answer to what may be all that the user has to say."""
         self.discard()
-        if self._current is not None or self._closed or not text or not self._budget.take(_now()):
+        if self._current is not None or not self._open or not text or not self._budget.take(_now()):
             return
         prompt = Prompt(self._history, text)
         turn = self._make(self._think(prompt))
@@ -139,7 +147,7 @@ class Answers:
             if not self._unanswered:
                 self._go_on()
                 return
-        elif current is not None and not current.interruptible:
+        elif not self._open or (current is not None and not current.interruptible):
             self._waiting = user if self._waiting is None else _joined(self._waiting, user)
             return
         elif current is not None:
@@ -168,7 +176,7 @@ class Answers:
         if len(self._sayings) >= _MAX_WAITING:
             raise OverloadedError(f"{_MAX_WAITING} sentences are waiting to be said")
         self._sayings.append(saying)
-        if self._current is None:
+        if self._current is None and self._open:
             self._go_on()
 
     # --- what the user does meanwhile -----------------------------------------------------
@@ -226,7 +234,7 @@ class Answers:
 
     def close(self) -> set[asyncio.Task[None]]:
         """Say nothing more; returns what is still ending."""
-        self._closed = True
+        self._open = False
         self._sayings.clear()
         self._waiting = None
         self.discard()
@@ -285,7 +293,7 @@ class Answers:
 
     def _go_on(self) -> None:
         """Say what is to be said next."""
-        if self._closed:
+        if not self._open:
             return
         if self._sayings:
             self.discard()

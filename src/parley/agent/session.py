@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from contextlib import suppress
-from typing import Literal, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -14,52 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.agent.answers import Answers
 from parley.agent.config import AgentConfig
-from parley.agent.dialpad import Dialpad
+from parley.agent.conversation import Conversation
 from parley.agent.engines import Engines
-from parley.agent.generation import warm_up
-from parley.agent.interruptions import Interruptions
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
-from parley.agent.prompt import Prompt
-from parley.agent.silence import SilenceWatch, choose_silence
-from parley.agent.thinking import Answer
-from parley.agent.tools import ToolDesk
-from parley.agent.turn import Stage
-from parley.agent.turn_end import TurnEnd, UserTurn
-from parley.agent.validation import check_spoken, primary_language
-from parley.agent.voice import Speaker, check_voice
+from parley.agent.validation import primary_language
+from parley.agent.voice import check_voice
 from parley.asr.messages import AsrOptions
-from parley.asr.written.forms import written_form
-from parley.audio.buffer import AudioPiece
 from parley.audio.pcm import decode_pcm16
-from parley.errors import (
-    InvalidMessageError,
-    OverloadedError,
-    ParleyError,
-    SessionIdleError,
-    ShuttingDownError,
-)
-from parley.llm.history import History
-from parley.llm.sampling import choose_sampling
+from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import DEFAULT_SILENCE_MS
-
-State: TypeAlias = Literal["listening", "processing", "speaking"]
 
 _WATCH_S = 0.2
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 """Events that say what was said."""
 _ID_BYTES = 48
-_KEY_PAUSE_S = 2.0
 _JUDGED_SILENCE_MS = 200
 """An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
 _log = logging.getLogger(__name__)
 
 
 class Session:
-    """Owns everything of a conversation: ears, memory, the turn under way, and all their tasks.
+    """Owns everything of a conversation: the ears, what is said, and all their tasks.
 
     The client's audio and messages are handed in by :meth:`hear` and :meth:`receive`, which never
     wait; :meth:`run` is the session's life. Everything runs on one event loop. Exactly one
@@ -83,52 +58,15 @@ class Session:
         self._config = config
         # Clients may use an id again, and the engines must not mix up old and new requests. An id may be as
         # long as Triton allows, and must leave room for what is added to it.
-        self._name = name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
-        language = primary_language(start.language)
-        prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
-        # What there is now: the tools of a session do not change, and with them the prompt's beginning.
-        self._tools = [*start.tools, *(engines.server_tools.tools if engines.server_tools else ())]
-        self._history = History(prompt, config.prompt_tokens, self._tools)
-        self._desk = ToolDesk(start.tools, self._emit, config, engines.server_tools)
-        self._fillers = config.fillers.get(language, ())
-        self._sampling = choose_sampling(start.sampling, config.sampling)
-        turn_settings = choose_settings(start.turn, config.eagerness)
-        self._listener = Listener(
-            engines.recognizer,
-            name,
-            _asr_options(start, language, judged=turn_settings is not None),
-            self,
-            config,
+        name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
+        self._conversation = Conversation(
+            name, start, engines, config, emit=self._emit, hang_up=lambda: self.end("silence")
         )
-        self._answers = Answers(
-            name,
-            Stage(engines.synthesizer, _speaker(start, language, engines), config, self._emit_turn),
-            self._history,
-            desk=self._desk,
-            think=self._think,
-            handler=self,
-            counted=engines.speculated,
-        )
-        self._turn_end = TurnEnd(
-            turn_settings,
-            language,
-            engines.turn,
-            deadline_s=config.deadlines.turn_s,
-            name=name,
-            emit=self._emit,
-            prepare=self._prepare,
-            discard=self._answers.discard,
-            commit=self._user_finished,
-        )
-        self._interruptions = Interruptions(start.barge_in, language, self._answers, self._turn_end)
-        self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
-        silence = choose_silence(start.silence, config.silence)
-        self._silence = SilenceWatch(silence, self._prompt, lambda: self.end("silence"))
-        self._written = written_form(language) if config.written_forms else str
+        options = _asr_options(start, config)
+        self._listener = Listener(engines.recognizer, name, options, self._conversation, config)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._closed = False
-        self._state: State | None = None
         self._last_input = _now()
 
     @property
@@ -159,28 +97,17 @@ class Session:
         if not self._end.done():
             self._end.set_result(reason)
 
+    def failed(self, error: ParleyError) -> None:
+        """Tell the client that something went wrong."""
+        self._conversation.failed(error)
+
     def _obey(self, raw: bytes) -> None:
         message = protocol.decode_message(raw)
-        if isinstance(message, protocol.ToolResponse):
-            self._desk.resolve(message)
-        elif isinstance(message, protocol.Playback):
-            self._answers.played(message.response_id, message.played_ms)
-        elif isinstance(message, protocol.Text):
-            check_spoken(message.text, "text.text")
-            self._input(message.text.strip())
-        elif isinstance(message, protocol.Dtmf):
-            self._dialpad.press(message.digits)
-            self._silence.user_active()
-        elif isinstance(message, protocol.Say):
-            check_spoken(message.text, "say.text")
-            self._answers.say(message)
-        elif isinstance(message, protocol.Control):
-            self._control(message)
-        else:
+        if isinstance(message, protocol.Start):
             raise InvalidMessageError("the session has started already")
-
-    def _control(self, message: protocol.Control) -> None:
-        if message.action == "mute":
+        if not isinstance(message, protocol.Control):
+            self._conversation.receive(message)
+        elif message.action == "mute":
             self._listener.mute()
         elif message.action == "unmute":
             self._listener.unmute()
@@ -217,14 +144,13 @@ class Session:
                     session_id=self.session_id, output_sample_rate=self._start.output_sample_rate
                 )
             )
-            self._enter("listening")
+            self._conversation.open()
             self._opened.set()
-            self._greet()
             await self._listener.run()
         except ParleyError as error:
             self.failed(error)
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self.broken("listener")
+            self._conversation.broken("listener")
         finally:
             self._opened.set()
             self.end("failed")
@@ -242,33 +168,23 @@ class Session:
                     self.end("idle")
         except Exception:  # noqa: BLE001 - logged and told to the client
             self.end("failed")  # nobody else would ever end it
-            self.broken("watch")
+            self._conversation.broken("watch")
 
     async def _warm_up(self) -> None:
         try:
-            await warm_up(
-                self._engines.chat,
-                self._name,
-                self._history.messages(),
-                self._tools,
-                self._config.deadlines,
-            )
+            await self._conversation.warm_up()
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self.broken("warm-up")
+            self._conversation.broken("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
-        self._interruptions.close()
-        self._dialpad.close()
-        self._silence.close()
-        answers = self._answers.close()
+        ending = self._conversation.close()
         try:
             self._say_goodbye(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
             _log.exception("%s: the client could not be told that the session is over", self.session_id)
         for task in tasks:
             task.cancel()
-        waiting = {*tasks, *answers, *self._turn_end.close()}
-        _, late = await asyncio.wait(waiting, timeout=self._config.deadlines.close_s)
+        _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
         await self._listener.close()
@@ -280,114 +196,6 @@ class Session:
             self._closed = True
             self._outlet.finish()
 
-    # --- what the user says ---------------------------------------------------------------
-
-    def sound_began(self, at_ms: int) -> None:
-        """The user may be beginning to speak: the agent falls silent and listens."""
-        self._turn_end.sound_began()
-        self._interruptions.sound_began(at_ms)
-
-    def sound_lost(self) -> None:
-        """It was no speech."""
-        self._interruptions.sound_lost()
-        self._turn_end.sound_lost()
-
-    def speech_started(self, event: protocol.SpeechStarted) -> None:
-        """The user speaks."""
-        self._emit(event)
-        self._silence.user_active()
-        self._interruptions.speech_started(event)
-
-    def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
-        """The user is silent; the final transcript follows."""
-        self._emit(event)
-        self._interruptions.speech_stopped(event, detected_at)
-
-    def listened(self, piece: AudioPiece) -> None:
-        """The recogniser has heard this."""
-        self._turn_end.hear(piece)
-
-    def transcribed(self, event: protocol.Transcript) -> None:
-        """A final text may be the end of the user's turn."""
-        self._emit(event)
-        self._interruptions.transcribed(event)
-        if event.is_final and self._answers.current is None:
-            self._silence.quiet()
-
-    def _prepare(self, text: str) -> None:
-        self._answers.prepare(self._written(text))
-
-    def _user_finished(self, user: UserTurn) -> None:
-        """It is the agent's turn to answer."""
-        self._answers.answer(dataclasses.replace(user, text=self._written(user.text)))
-
-    def _input(self, text: str) -> None:
-        """The user has typed something."""
-        self._silence.user_active()
-        self._answers.interrupt("input")
-        now = _now()
-        self._answers.answer(UserTurn(text, now, now))
-
-    def failed(self, error: ParleyError) -> None:
-        """Tell the client that something went wrong."""
-        self._emit(protocol.ErrorEvent.of(error))
-
-    def deaf(self) -> None:
-        """Nothing is heard for now, and the user should know."""
-        if self._config.deaf_apology:
-            with suppress(OverloadedError):  # then the agent speaks anyway
-                self._answers.say(protocol.Say(text=self._config.deaf_apology, remember=False))
-
-    # --- what the agent says --------------------------------------------------------------
-
-    def _think(self, prompt: Prompt) -> Answer:
-        return Answer(
-            self._engines.chat,
-            prompt,
-            tools=self._tools,
-            desk=self._desk,
-            fillers=self._fillers,
-            sampling=self._sampling,
-            config=self._config,
-        )
-
-    def _greet(self) -> None:
-        greeting = self._config.greeting if self._start.greeting is None else self._start.greeting
-        if greeting.strip():
-            self._answers.say(protocol.Say(text=greeting))
-        else:
-            self._silence.quiet()
-
-    def _prompt(self, text: str) -> None:
-        self._answers.say(protocol.Say(text=text))
-
-    def answering(self) -> None:
-        """The agent is about to answer."""
-        self._silence.agent_active()
-        self._enter("processing")
-
-    def interrupted(self) -> None:
-        """The agent was made to stop."""
-        self._enter("listening")
-
-    def silent(self) -> None:
-        """The agent has nothing more to say."""
-        self._enter("listening")
-        self._silence.quiet()
-
-    def broken(self, what: str) -> None:
-        """An error that nobody expected: the log gets all of it, the client its existence."""
-        _log.exception("%s: %s failed", self.session_id, what)
-        self.failed(ParleyError(f"the {what} failed unexpectedly"))
-
-    # --- telling the client ---------------------------------------------------------------
-
-    def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
-        if audio is not None:
-            self._silence.agent_active()
-            self._enter("speaking")
-        self._emit(event, audio)
-
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
             # Whichever call the stopping server refuses first: nothing has failed, the session is over.
@@ -397,32 +205,18 @@ class Session:
                 _log.info("%s: %s", self.session_id, event)
             self._outlet.send(event, audio)
 
-    def _enter(self, state: State) -> None:
-        if state != self._state:
-            self._state = state
-            self._emit(protocol.AgentState(state=state))
 
-
-def _asr_options(start: protocol.Start, language: str, *, judged: bool) -> AsrOptions:
+def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
     vad = start.vad
     if vad.silence_ms is None:
+        judged = choose_settings(start.turn, config.eagerness) is not None
         vad = msgspec.structs.replace(vad, silence_ms=_JUDGED_SILENCE_MS if judged else DEFAULT_SILENCE_MS)
     return AsrOptions(
         vad=vad,
-        language=language,
+        language=primary_language(start.language),
         phrases=start.phrases,
         phrase_weight=start.phrase_weight,
         nbest=start.alternatives,
-    )
-
-
-def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:
-    return Speaker(
-        voice=start.voice,
-        language=start.language if start.language in engines.synthesizer.languages else language,
-        sample_rate=start.output_sample_rate,
-        exaggeration=start.exaggeration,
-        guidance_weight=start.guidance_weight,
     )
 
 

@@ -19,7 +19,15 @@ from parley.agent.prompt import Prompt
 from parley.agent.tools import ToolDesk
 from parley.engines.base import ChatModel
 from parley.errors import ContextTooLongError
-from parley.llm.messages import Completed, GenerateRequest, Sampling, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import (
+    Completed,
+    GenerateRequest,
+    Priority,
+    Sampling,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+)
 from parley.protocol import Tool
 from parley.tts.segmenter import Segmenter
 
@@ -36,8 +44,8 @@ class Floor:
     """Takes the text as it is written."""
     say: Callable[[int, str], Awaitable[None]]
     """Takes each segment to be spoken, with the number of its round."""
-    committed: Callable[[], Awaitable[None]]
-    """Returns when it is certain that the user's turn is over."""
+    certain: asyncio.Event
+    """Set as soon as it is certain that the user's turn is over."""
 
 
 @dataclass
@@ -145,7 +153,7 @@ class Answer:
             answer = await self._ask(index, self._tools if index < limit else (), floor)
             if not answer.calls:
                 break
-            await floor.committed()
+            await floor.certain.wait()
             silent = not any(answer.text.strip() for answer in self.thought.rounds)
             async with filler.while_waiting() if silent else nullcontext():
                 await self._run_tools(floor.number, answer)
@@ -173,6 +181,7 @@ class Answer:
             messages=[*self._prompt.messages(), *remember(thought.rounds, None)],
             tools=list(tools),
             sampling=self._sampling,
+            priority=Priority.ANSWER if floor.certain.is_set() else Priority.SPECULATION,
         )
         segmenter = Segmenter()
         started = _now()

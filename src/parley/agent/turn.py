@@ -193,7 +193,7 @@ class Turn:
     # --- thinking -------------------------------------------------------------------------
 
     async def _think(self) -> None:
-        floor = Floor(self.number, self._name, self._write, self._voice.say, self._until_given)
+        floor = Floor(self.number, self._name, self._write, self._voice.say, self._given)
         try:
             await self._thinker.think(floor)
         except ParleyError as error:
@@ -201,9 +201,6 @@ class Turn:
             await self._apologise()
         # After a failure, what was said so far is still spoken.
         await self._voice.finish()
-
-    async def _until_given(self) -> None:
-        await self._given.wait()
 
     async def _apologise(self) -> None:
         """Silence would be the worst answer."""

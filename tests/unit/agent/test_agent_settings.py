@@ -24,7 +24,7 @@ def read(profile, **environment):
 
 def test_only_real_voices_are_judged_by_their_sound():
     gpu, cpu = read("config.pbtxt"), read("configs/cpu.pbtxt")
-    assert (gpu.eagerness, cpu.eagerness) == ("normal", "off")
+    assert (gpu.eagerness, cpu.eagerness) == ("normal", "normal")
     assert gpu.turn == cpu.turn == "smart_turn"
 
 

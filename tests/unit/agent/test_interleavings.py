@@ -156,7 +156,7 @@ def check_memory(call: FakeCall, session) -> None:
         if call.synthesizer.marks:
             assert "".join(heard.split()).startswith("".join(cut.spoken_text.split()))
         cuts[cut.spoken_text.rstrip(" .,!?;:")] = cut
-    for message in session._history.messages():
+    for message in session._conversation._history.messages():
         if message.role != "assistant" or not message.content:
             continue
         text = " ".join(message.content.split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from agent_fakes import FakeCall, calls, says
 
@@ -12,6 +14,7 @@ from parley.protocol import (
     Audio,
     BargeInOptions,
     Closed,
+    Connected,
     Dtmf,
     Interrupted,
     Paused,
@@ -312,6 +315,24 @@ async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
         ("assistant", "Welcome."),
         ("assistant", "This call is recorded."),
         ("user", "hello"),
+    ]
+
+
+async def test_what_comes_before_the_session_is_open_is_said_after_the_greeting():
+    call = FakeCall()
+    call.rail.start_s = 0.5
+    starting = asyncio.create_task(call.start(Start(greeting="Welcome.")))
+    await asyncio.sleep(0.1)
+    call.send(Say(text="It is a nice day."))
+    call.send(Text(text="hello"))
+    await starting
+    await call.wait_for(TurnMetrics, 3)
+    await call.end()
+    assert isinstance(call.outlet.events[0], Connected)
+    assert [request.text for request in call.synthesizer.requests] == [
+        "Welcome.",
+        "It is a nice day.",
+        "Okay.",
     ]
 
 

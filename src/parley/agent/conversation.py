@@ -1,0 +1,285 @@
+"""What both sides say in one session, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley import protocol
+from parley.agent.answers import Answers
+from parley.agent.config import AgentConfig
+from parley.agent.dialpad import Dialpad
+from parley.agent.engines import Engines
+from parley.agent.generation import warm_up
+from parley.agent.interruptions import Interruptions
+from parley.agent.prompt import Prompt
+from parley.agent.silence import SilenceWatch, choose_silence
+from parley.agent.summarising import Summariser
+from parley.agent.thinking import Answer
+from parley.agent.tools import ToolDesk
+from parley.agent.turn import Stage
+from parley.agent.turn_end import TurnEnd, UserTurn
+from parley.agent.validation import check_spoken, primary_language
+from parley.agent.voice import Speaker
+from parley.asr.written.forms import written_form
+from parley.audio.buffer import AudioPiece
+from parley.errors import OverloadedError, ParleyError
+from parley.llm.history import History
+from parley.llm.sampling import choose_sampling
+from parley.turns.settings import choose_settings
+
+State: TypeAlias = Literal["listening", "processing", "speaking"]
+
+_KEY_PAUSE_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Emit(Protocol):
+    """Sends an event to the client."""
+
+    def __call__(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        """``audio`` belongs to :class:`parley.protocol.Audio`."""
+        ...
+
+
+class Conversation:
+    """Joins the parts that listen, decide and speak.
+
+    It is told what is heard (:class:`parley.agent.listener.SpeechHandler`), what the client sends, and how
+    the agent's turns go (:class:`parley.agent.answers.AnswerHandler`).
+
+    Args:
+        name: that no other session has or had.
+        start: what the client asked for.
+        engines: to think and speak with.
+        config: limits and deadlines.
+        emit: sends an event to the client.
+        hang_up: ends the session, because the user says nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: protocol.Start,
+        engines: Engines,
+        config: AgentConfig,
+        *,
+        emit: Emit,
+        hang_up: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._engines = engines
+        self._config = config
+        self._emit = emit
+        language = primary_language(start.language)
+        prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
+        # What there is now: the tools of a session do not change, and with them the prompt's beginning.
+        self._tools = [*start.tools, *(engines.server_tools.tools if engines.server_tools else ())]
+        self._history = History(prompt, config.prompt_tokens, self._tools)
+        self._summariser = Summariser(engines.chat, self._history, self._tools, name, config.deadlines)
+        self._desk = ToolDesk(start.tools, emit, config, engines.server_tools)
+        self._fillers = config.fillers.get(language, ())
+        self._sampling = choose_sampling(start.sampling, config.sampling)
+        self._greeting = config.greeting if start.greeting is None else start.greeting
+        self._answers = Answers(
+            name,
+            Stage(engines.synthesizer, _speaker(start, language, engines), config, self._emit_turn),
+            self._history,
+            desk=self._desk,
+            think=self._think,
+            handler=self,
+            counted=engines.speculated,
+        )
+        self._turn_end = TurnEnd(
+            choose_settings(start.turn, config.eagerness),
+            language,
+            engines.turn,
+            deadline_s=config.deadlines.turn_s,
+            name=name,
+            emit=emit,
+            prepare=self._prepare,
+            discard=self._answers.discard,
+            commit=self._user_finished,
+        )
+        self._interruptions = Interruptions(start.barge_in, language, self._answers, self._turn_end)
+        self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
+        self._silence = SilenceWatch(choose_silence(start.silence, config.silence), self._prompt, hang_up)
+        self._written = written_form(language) if config.written_forms else str
+        self._state: State | None = None
+
+    # --- life -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The client is there: the agent may speak."""
+        self._enter("listening")
+        if self._greeting.strip():
+            self._answers.open(protocol.Say(text=self._greeting))
+        else:
+            self._answers.open()
+            self._silence.quiet()
+
+    async def warm_up(self) -> None:
+        """Let the language model read what all prompts of this session begin with."""
+        messages, limits = self._history.messages(), self._config.deadlines
+        await warm_up(self._engines.chat, self._name, messages, self._tools, limits)
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Say and decide nothing more; returns what is still ending."""
+        self._interruptions.close()
+        self._dialpad.close()
+        self._silence.close()
+        return {*self._answers.close(), *self._turn_end.close(), *self._summariser.close()}
+
+    # --- what the client sends ------------------------------------------------------------
+
+    def receive(
+        self,
+        message: protocol.ToolResponse | protocol.Playback | protocol.Text | protocol.Dtmf | protocol.Say,
+    ) -> None:
+        """Take a message.
+
+        Raises:
+            ParleyError: it makes no sense, or not now.
+        """
+        if isinstance(message, protocol.ToolResponse):
+            self._desk.resolve(message)
+        elif isinstance(message, protocol.Playback):
+            self._answers.played(message.response_id, message.played_ms)
+        elif isinstance(message, protocol.Text):
+            check_spoken(message.text, "text.text")
+            self._input(message.text.strip())
+        elif isinstance(message, protocol.Dtmf):
+            self._dialpad.press(message.digits)
+            self._silence.user_active()
+        else:
+            check_spoken(message.text, "say.text")
+            self._answers.say(message)
+
+    # --- what the user says ---------------------------------------------------------------
+
+    def sound_began(self, at_ms: int) -> None:
+        """The user may be beginning to speak: the agent falls silent and listens."""
+        self._turn_end.sound_began()
+        self._interruptions.sound_began(at_ms)
+
+    def sound_lost(self) -> None:
+        """It was no speech."""
+        self._interruptions.sound_lost()
+        self._turn_end.sound_lost()
+
+    def speech_started(self, event: protocol.SpeechStarted) -> None:
+        """The user speaks."""
+        self._emit(event)
+        self._silence.user_active()
+        self._interruptions.speech_started(event)
+
+    def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
+        """The user is silent; the final transcript follows."""
+        self._emit(event)
+        self._interruptions.speech_stopped(event, detected_at)
+
+    def listened(self, piece: AudioPiece) -> None:
+        """The recogniser has heard this."""
+        self._turn_end.hear(piece)
+
+    def transcribed(self, event: protocol.Transcript) -> None:
+        """A final text may be the end of the user's turn."""
+        self._emit(event)
+        self._interruptions.transcribed(event)
+        if event.is_final and self._answers.current is None:
+            self._silence.quiet()
+
+    def _prepare(self, text: str) -> None:
+        self._answers.prepare(self._written(text))
+
+    def _user_finished(self, user: UserTurn) -> None:
+        """It is the agent's turn to answer."""
+        self._answers.answer(dataclasses.replace(user, text=self._written(user.text)))
+
+    def _input(self, text: str) -> None:
+        """The user has typed something."""
+        self._silence.user_active()
+        self._answers.interrupt("input")
+        now = _now()
+        self._answers.answer(UserTurn(text, now, now))
+
+    def failed(self, error: ParleyError) -> None:
+        """Tell the client that something went wrong."""
+        self._emit(protocol.ErrorEvent.of(error))
+
+    def deaf(self) -> None:
+        """Nothing is heard for now, and the user should know."""
+        if self._config.deaf_apology:
+            with suppress(OverloadedError):  # then the agent speaks anyway
+                self._answers.say(protocol.Say(text=self._config.deaf_apology, remember=False))
+
+    # --- what the agent says --------------------------------------------------------------
+
+    def _think(self, prompt: Prompt) -> Answer:
+        return Answer(
+            self._engines.chat,
+            prompt,
+            tools=self._tools,
+            desk=self._desk,
+            fillers=self._fillers,
+            sampling=self._sampling,
+            config=self._config,
+        )
+
+    def _prompt(self, text: str) -> None:
+        self._answers.say(protocol.Say(text=text))
+
+    def answering(self) -> None:
+        """The agent is about to answer."""
+        self._silence.agent_active()
+        self._enter("processing")
+
+    def interrupted(self) -> None:
+        """The agent was made to stop."""
+        self._enter("listening")
+
+    def silent(self) -> None:
+        """The agent has nothing more to say."""
+        self._enter("listening")
+        self._silence.quiet()
+        if self._config.summaries:
+            self._summariser.note_change()
+
+    def broken(self, what: str) -> None:
+        """An error that nobody expected: the log gets all of it, the client its existence."""
+        _log.exception("%s: the %s failed", self._name, what)
+        self.failed(ParleyError(f"the {what} failed unexpectedly"))
+
+    # --- telling the client ---------------------------------------------------------------
+
+    def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
+        if audio is not None:
+            self._silence.agent_active()
+            self._enter("speaking")
+        self._emit(event, audio)
+
+    def _enter(self, state: State) -> None:
+        if state != self._state:
+            self._state = state
+            self._emit(protocol.AgentState(state=state))
+
+
+def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:
+    return Speaker(
+        voice=start.voice,
+        language=start.language if start.language in engines.synthesizer.languages else language,
+        sample_rate=start.output_sample_rate,
+        exaggeration=start.exaggeration,
+        guidance_weight=start.guidance_weight,
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
