@@ -49,7 +49,7 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
     port = SilentPort()
     await ask_all(
         make_engines(
-            AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print, print
+            AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print, print, print
         )
     )
     margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
@@ -60,13 +60,13 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print, print)
+        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print, print, print)
 
 
 def test_a_synthesizer_that_is_named_twice():
     config = AgentConfig(tts="espeak", tts_fallback=("chatterbox", "espeak"))
     with pytest.raises(ModelLoadingError, match="twice"):
-        make_engines(config, SilentPort(), print, print)
+        make_engines(config, SilentPort(), print, print, print)
 
 
 async def test_synthesizers_replace_each_other():
