@@ -1,0 +1,247 @@
+"""A conversation that goes on while the models behind it are taken away and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+import pytest_asyncio
+import tritonclient.grpc.aio as triton
+from leftovers import ANY_PORTS, leftovers
+from tritonclient.utils import InferenceServerException
+
+from parley.errors import from_wire
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+from parley.protocol import (
+    AgentState,
+    Closed,
+    ErrorEvent,
+    ResponseDone,
+    ResponseText,
+    ToolRequest,
+    Transcript,
+    TurnDecision,
+    TurnOptions,
+)
+from parley_client import connect
+from parley_client.audio.files import read_speech
+from parley_client.audio.microphone import PacedMicrophone
+from parley_client.demo_tools import DEMO_TOOLS
+
+MODELS = (
+    "silero_vad",
+    "parakeet_encoder",
+    "parakeet_decoder",
+    "parakeet_transcribe",
+    "nemotron_streaming",
+    "smart_turn",
+    "qwen3",
+    "espeak",
+    "voice_agent",
+)
+QUESTION = ROOT / "tests/data/conversation/08-time.wav"
+ANSWER_S = 15.0
+RELOAD_S = 40.0
+GONE = {"model_unavailable", "inference_failed", "deadline_exceeded"}
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Administrator:
+    """Takes models away and brings them back."""
+
+    def __init__(self, server):
+        self._server = server
+        self._client = triton.InferenceServerClient(server.endpoints.grpc)
+        # The launcher tells nobody the key with which it locks this protocol.
+        command = " ".join(psutil.Process(server.pid).cmdline())
+        key = command.partition("parley-admin=")[2].split()[0]
+        self._headers = {"triton-grpc-protocol-parley-admin": key}
+
+    async def unload(self, *models):
+        async with asyncio.timeout(RELOAD_S):
+            for model in models:
+                await self._client.unload_model(model, headers=self._headers)
+            for model in models:
+                # Triton tells nobody when it is done.
+                while await self._is_ready(model):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+    def kill(self, *models):
+        """End their processes; they have to be unloaded before they can be loaded again."""
+        for process in self._server.usage():
+            if process.name.startswith(models):
+                os.kill(process.pid, signal.SIGKILL)
+
+    async def load(self, *models):
+        async with asyncio.timeout(RELOAD_S):
+            for model in models:
+                await self._client.load_model(model, headers=self._headers)
+            for model in models:
+                assert await self._is_ready(model)
+
+    async def close(self):
+        await self._client.close()
+
+    async def _is_ready(self, model):
+        try:
+            return await self._client.is_model_ready(model)
+        except InferenceServerException:
+            return False
+
+
+class Caller:
+    """Asks one question whenever told to, and writes down all that comes."""
+
+    def __init__(self, call):
+        self._call = call
+        self._microphone = PacedMicrophone(call.send_audio)
+        self._question = read_speech(QUESTION)
+        self._heard = asyncio.Condition()
+        self.events = []
+
+    @asynccontextmanager
+    async def talking(self):
+        self._microphone.restart()
+        tasks = [asyncio.create_task(self._microphone.run()), asyncio.create_task(self._listen())]
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self):
+        async for event in self._call:
+            async with self._heard:
+                self.events.append(event)
+                self._heard.notify_all()
+
+    async def ask(self):
+        """Ask; return where the events that follow begin."""
+        mark = len(self.events)
+        async with asyncio.timeout(ANSWER_S):
+            await self._microphone.speak(self._question).ended.wait()
+        return mark
+
+    async def until(self, happened, limit_s):
+        """Wait until ``happened``; whether it has."""
+        try:
+            async with asyncio.timeout(limit_s), self._heard:
+                await self._heard.wait_for(happened)
+        except TimeoutError:
+            return False
+        return True
+
+    def of(self, kind, mark=0):
+        return [event for event in self.events[mark:] if isinstance(event, kind)]
+
+    def errors(self, mark):
+        return {event.code for event in self.of(ErrorEvent, mark)}
+
+    def answered(self, mark):
+        """Whether the question was answered in full, and aloud."""
+        texts = {}
+        for event in self.of(ResponseText, mark):
+            texts[event.response_id] = texts.get(event.response_id, "") + event.text
+        spoken = [event.response_id for event in self.of(ResponseDone, mark) if event.audio_ms]
+        return any("Tokyo" in texts.get(response, "") for response in spoken)
+
+    def idle(self):
+        states = self.of(AgentState)
+        return bool(states) and states[-1].state == "listening"
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory):
+    """A server of its own, whose models are taken away."""
+    state = tmp_path_factory.mktemp("restarts")
+    running = EmbeddedServer(
+        ServerOptions(load_models=MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS)
+    )
+    with running:
+        session = running.pid
+        yield running
+    assert leftovers(session, running.shm_prefix) == ([], [])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def administrator(restarted):
+    own = Administrator(restarted)
+    yield own
+    await own.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller(restarted):
+    """One conversation for all tests: it is the one that has to survive."""
+    turn = TurnOptions(eagerness="normal")
+    async with (
+        connect(restarted.endpoints.grpc, tools=DEMO_TOOLS, turn=turn) as call,
+        Caller(call).talking() as own,
+    ):
+        assert await own.until(own.idle, ANSWER_S)
+        yield own
+
+
+async def test_the_question_is_answered_while_all_is_well(caller):
+    mark = await caller.ask()
+    assert await caller.until(lambda: caller.answered(mark), ANSWER_S), caller.events[mark:]
+    assert [tool.arguments for tool in caller.of(ToolRequest, mark)] == [{"city": "Tokyo"}]
+    assert caller.errors(mark) == set()
+
+
+# What is gone, and codes one of which tells so; none: nobody need notice.
+OUTAGES = {
+    "nemotron_streaming": (("nemotron_streaming",), GONE),
+    "silero_vad": (("silero_vad",), GONE),
+    "parakeet_transcribe": (
+        ("parakeet_transcribe", "parakeet_encoder", "parakeet_decoder"),
+        {"asr_fallback"},
+    ),
+    "smart_turn": (("smart_turn",), set()),
+    "qwen3": (("qwen3",), GONE),
+    "espeak": (("espeak",), GONE),
+}
+
+
+@pytest.mark.parametrize(("models", "told"), OUTAGES.values(), ids=OUTAGES)
+async def test_the_conversation_goes_on_when_a_model_was_unloaded(caller, administrator, models, told):
+    assert await caller.until(caller.idle, ANSWER_S)
+    await administrator.unload(*models)
+    mark = await expect_outage(caller, administrator, models, told)
+    if "smart_turn" in models:
+        assert "not_scored" in {event.reason for event in caller.of(TurnDecision, mark)}
+
+
+@pytest.mark.parametrize("model", ["nemotron_streaming", "espeak"])
+async def test_the_conversation_goes_on_when_a_process_was_killed(caller, administrator, model):
+    assert await caller.until(caller.idle, ANSWER_S)
+    administrator.kill(model)
+    await expect_outage(caller, administrator, (model,), OUTAGES[model][1])
+
+
+async def expect_outage(caller, administrator, models, told):
+    """Ask without the models, bring them back, and ask again; where the events of all this begin."""
+    try:
+        mark = await caller.ask()
+        noticed = (lambda: told & caller.errors(mark)) if told else (lambda: caller.answered(mark))
+        assert await caller.until(noticed, ANSWER_S), caller.events[mark:]
+    finally:
+        await administrator.unload(*models)
+        await administrator.load(*reversed(models))
+    assert await caller.until(caller.idle, ANSWER_S), caller.events[mark:]
+    again = await caller.ask()
+    assert await caller.until(lambda: caller.answered(again), ANSWER_S), caller.events[mark:]
+    assert any(event.is_final and event.text for event in caller.of(Transcript, again))
+    assert caller.of(Closed) == []
+    for event in caller.of(ErrorEvent, mark):
+        # Each code is documented, and nothing was wrong with what the caller did.
+        assert type(from_wire(f"{event.code}: {event.message}")).code == event.code, event
+        assert event.retryable or event.code == "asr_fallback", event
+    return mark
