@@ -20,11 +20,24 @@ from parley.protocol import Tool
 
 _TRIGGER = "<tool_call>"
 _KEPT = 64
-# A grammar counts characters one by one: 1,000 took four seconds to compile, 100 a few milliseconds.
-_MOST_CHARACTERS = 100
+# Schemas are the clients', and compiling a grammar cannot be stopped: strings of up to 1,000 characters took
+# four seconds, 60 levels of objects 0.3 s, and 10,000 properties minutes.
+_MOST_BYTES = 16_384
+_MOST_LEVELS = 24
+_LIMITS = {
+    "minLength": 100,
+    "maxLength": 100,
+    "minItems": 100,
+    "maxItems": 100,
+    "minProperties": 10,
+    "maxProperties": 10,
+}
 _MOST_PATTERN = 200
-_MOST_REPEATS = 1_000
+_MOST_REPEATS = 100
+# They forbid what is left unsaid, so that a part of them is not less but something else.
+_UNSUPPORTED = ("patternProperties", "propertyNames")
 _REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_ANYTHING = {"type": "object"}
 _log = logging.getLogger(__name__)
 
 
@@ -57,37 +70,54 @@ class ToolGuidance:
             return None
         forms = []
         for tool in tools:
-            form = _form(tool.name, relaxed(tool.parameters) or {"type": "object"})
-            if not self._supported([form], f"tool {tool.name!r} is called with unguided arguments"):
-                form = _form(tool.name, {"type": "object"})
+            try:
+                form = _form(tool.name, relaxed(tool.parameters) or _ANYTHING)
+                self._check(_tag([form]))
+            except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do: calls work without
+                _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
+                form = _form(tool.name, _ANYTHING)
             forms.append(form)
-        return _tag(forms) if self._supported(forms, "calls are not guided") else None
-
-    def _supported(self, forms: list[dict[str, Any]], otherwise: str) -> bool:
+        tag = _tag(forms)
         try:
-            self._check(_tag(forms))
-        except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do: calls work without it
-            _log.warning("%s: %s", otherwise, error)
-            return False
-        return True
+            self._check(tag)
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning("calls are not guided: %s", error)
+            return None
+        return tag
 
 
 def relaxed(schema: Any) -> Any:
     """A JSON schema without the limits that take a grammar's compiler too long.
 
     What is left out is still checked when the tool is called.
+
+    Raises:
+        ValueError: even then it might take too long.
     """
+    if len(msgspec.json.encode(schema)) > _MOST_BYTES:
+        raise ValueError(f"a schema of more than {_MOST_BYTES} bytes")
+    return _relaxed(schema, _MOST_LEVELS)
+
+
+def _relaxed(schema: Any, levels: int) -> Any:
     if isinstance(schema, list):
-        return [relaxed(item) for item in schema]
+        return [_relaxed(item, levels) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: relaxed(value) for name, value in schema.items() if not _too_costly(name, value)}
+    if not levels:
+        raise ValueError(f"a schema of more than {_MOST_LEVELS} levels")
+    for keyword in _UNSUPPORTED:
+        if keyword in schema:
+            raise ValueError(f"a schema with {keyword}")
+    return {
+        name: _relaxed(value, levels - 1) for name, value in schema.items() if not _too_costly(name, value)
+    }
 
 
 def _too_costly(keyword: str, value: Any) -> bool:
     # A property may have a keyword's name; it is described by an object.
-    if keyword in ("minLength", "maxLength"):
-        return isinstance(value, (int, float)) and value > _MOST_CHARACTERS
+    if keyword in _LIMITS:
+        return isinstance(value, (int, float)) and value > _LIMITS[keyword]
     if keyword == "pattern" and isinstance(value, str):
         repeats = [int(most or least) for least, most in _REPEAT.findall(value)]
         return len(value) > _MOST_PATTERN or prod(max(1, count) for count in repeats) > _MOST_REPEATS

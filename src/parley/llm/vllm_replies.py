@@ -94,7 +94,12 @@ class VllmFormat:
 
 def _guided(tool: Tool) -> dict[str, Any]:
     wanted = described(tool)
-    wanted["function"]["parameters"] = relaxed(tool.parameters) or {"type": "object"}
+    try:
+        parameters = relaxed(tool.parameters)
+    except ValueError as error:
+        _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
+        parameters = {}
+    wanted["function"]["parameters"] = parameters or {"type": "object"}
     return wanted
 
 

@@ -88,7 +88,9 @@ def test_tags_are_made_once_and_the_oldest_are_forgotten():
         ("pattern", "^((a{1,50}){1,50})$", False),
         ("pattern", "a{2000,}", False),
         ("pattern", {"type": "string"}, True),  # a property of this name
-        ("maxItems", 5_000, True),
+        ("maxItems", 100, True),
+        ("maxItems", 5_000, False),
+        ("minProperties", 10_000, False),
         ("enum", ["a"] * 500, True),
     ],
 )
@@ -97,3 +99,28 @@ def test_what_costs_too_much_is_left_out_at_any_depth(keyword, value, stays):
         return {"type": "object", "properties": {"a": {"anyOf": [{"type": "string", **limits}]}}}
 
     assert relaxed(schema({keyword: value})) == schema({keyword: value} if stays else {})
+
+
+def nested(levels):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (nested(60), "levels"),
+        ({"enum": ["x" * 200] * 100}, "bytes"),
+        ({"properties": {"a": {"patternProperties": {"^a": {}}}}}, "patternProperties"),
+        ({"propertyNames": {"maxLength": 5}}, "propertyNames"),
+    ],
+)
+def test_a_schema_that_may_take_too_long_is_not_even_looked_at(schema, why, caplog):
+    check = Check()
+    (found,) = forms(ToolGuidance(check).tag([Tool(name="odd", parameters=schema)])).values()
+    assert found == {"type": "object"}
+    assert "tool 'odd' is called with unguided arguments: a schema " in caplog.text
+    assert why in caplog.text
+    assert len(check.seen) == 1
