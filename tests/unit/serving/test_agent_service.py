@@ -72,7 +72,7 @@ def test_a_synthesizer_that_is_named_twice():
 async def test_synthesizers_replace_each_other():
     port, told = SilentPort(), []
     config = AgentConfig(tts="chatterbox", tts_fallback=("espeak",))
-    synthesizer = make_engines(config, port, print, told.append).synthesizer
+    synthesizer = make_engines(config, port, print, told.append, print).synthesizer
     with pytest.raises(InferenceError):
         _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hello"))]
     assert {"chatterbox", "espeak"} <= set(port.timeouts)
