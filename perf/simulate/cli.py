@@ -134,8 +134,8 @@ def _measure(
         console.print(f"  {log.scenario.name}: {state}", style="dim", markup=False, highlight=False)
 
     def hold(chosen: Sequence[Scenario], turn: TurnOptions | None) -> Scores:
-        # The longest first, so that no single one is left at the end.
-        longest = sorted(chosen, key=lambda one: len(one.exchanges), reverse=True)
+        # The longest first, so that no single one is left at the end; who hears himself may talk for long.
+        longest = sorted(chosen, key=lambda one: (bool(one.caller.echo), len(one.exchanges)), reverse=True)
         jobs = [Job(one, seed) for seed in range(args.repeat) for one in longest]
         logs = asyncio.run(run_calls(server, jobs, studio, parallel=args.parallel, turn=turn, on_done=told))
         return score(logs)

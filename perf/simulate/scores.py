@@ -58,6 +58,7 @@ class Scores:
     latency: list[float] = field(default_factory=list)
     latency_from_detection: list[float] = field(default_factory=list)
     wrongful: Share = field(default_factory=Share)
+    wrongful_echo: Share = field(default_factory=Share)
     halted: Share = field(default_factory=Share)
     halt_ms: list[float] = field(default_factory=list)
     missed_interruptions: Share = field(default_factory=Share)
@@ -211,7 +212,7 @@ def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
             scores.missed_interruptions.note(f"{name}: the answer went on to its end")
     elif not act.exchange.is_turn:
         # Whether it was stopped by this is told by `_score_answer`; here it only counts as exposed.
-        scores.wrongful.of += 1
+        _wrongful(scores, reading.log).of += 1
         halted = [one for one in over.pauses if act.began_s <= one[0] <= act.ended_s + _SLACK_S]
         scores.halted.note(name if halted else "")
 
@@ -237,9 +238,9 @@ def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
         scores.speculations += answer.metrics.speculations
         scores.speculated += answer.metrics.speculated
     scores.halt_ms += [1000 * (end - begin) for begin, end in answer.pauses if end is not None]
-    noisy = log.scenario.caller.echo is not None or log.scenario.caller.background is not None
-    if noisy and answer.first_sound_s is not None:
-        scores.wrongful.of += 1
+    caller = log.scenario.caller
+    if (caller.echo or caller.background) and answer.first_sound_s is not None:
+        _wrongful(scores, log).of += 1
     if answer.interruption is None:
         return
     at = answer.interruption[0]
@@ -248,7 +249,11 @@ def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
     if last is None or _is_wrongful(answer, last, at):
         name = log.scenario.name if last is None else _name(log, last)
         heard = answer.interruption[1].spoken_text
-        scores.wrongful.cases.append(f"{name}: stopped after {heard!r}")
+        _wrongful(scores, log).cases.append(f"{name}: stopped after {heard!r}")
+
+
+def _wrongful(scores: Scores, log: CallLog) -> Share:
+    return scores.wrongful_echo if log.scenario.caller.echo else scores.wrongful
 
 
 def _is_wrongful(answer: Answer, last: Act, at: float) -> bool:

@@ -1,8 +1,13 @@
+import json
+from io import StringIO
+
 import pytest
+from rich.console import Console
 from simulate.commits import read
 from simulate.log import Act
+from simulate.report import print_cases, print_table, summary
 from simulate.scenario import Caller, Echo, ExpectedCall
-from simulate.scores import score
+from simulate.scores import Scores, score
 from simulate.tool_scripts import ToolScript
 from tapes import Tape, said
 
@@ -156,7 +161,8 @@ def test_an_echo_that_stops_the_agent_is_a_wrongful_interruption():
     story(tape, done=False, heard_ms=350)
     tape.interrupted(1, 3.0, "Once upon a")
     scores = score([tape.log])
-    assert scores.wrongful.count == scores.wrongful.of == 1
+    assert scores.wrongful_echo.count == scores.wrongful_echo.of == 1
+    assert scores.wrongful.of == 0
 
 
 def test_an_interruption_and_its_times():
@@ -248,3 +254,23 @@ def test_speculations_and_what_could_not_be_tried():
     assert scores.broken == ["call: lost"]
     assert scores.missed_interruptions.of == 0
     assert scores.exchanges == 2
+
+
+def test_figures_for_people_and_for_programs():
+    tape = Tape()
+    story(tape, done=False, heard_ms=350)
+    tape.act(said("mhm", "agent+300", kind="backchannel"), 2.8, 3.1, over="r1", over_ms=300)
+    tape.interrupted(1, 3.0, "Once upon a")
+    scores = score([tape.log])
+    console = Console(record=True, width=120, file=StringIO())
+    print_cases(console, scores, all_of_them=False)
+    print_table(console, [("normal", scores), ("off", Scores())])
+    text = console.export_text()
+    assert "call 1 (mhm): stopped after 'Once upon a'" in text
+    assert "1 of 1 (100.0 %)" in text
+    assert "500 / 500" in text
+    figures = summary(scores)
+    assert figures["exchanges"] == 2
+    assert figures["wrongful interruptions, backchannels and noise"]["count"] == 1
+    assert figures["end of speech to first audio"]["p95"] == pytest.approx(500)
+    assert json.loads(json.dumps(figures)) == figures

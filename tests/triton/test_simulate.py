@@ -1,0 +1,51 @@
+"""Simulated callers and the real server understand each other."""
+
+from simulate.rendering import Studio
+from simulate.running import Job, run_calls
+from simulate.scenario_file import load_scenario
+from simulate.scores import score
+
+from parley.protocol import TurnOptions
+
+SCENARIO = """
+title = "A short call"
+
+[[exchange]]
+say = "set a timer for [400] ten minutes"
+expect = { tools = ["set_timer(minutes=10)"], answer = ["10 minutes"] }
+
+[[exchange]]
+say = "tell me a story"
+expect = { answer = ["once upon a time"] }
+
+[[exchange]]
+say = "please stop"
+at = "agent+2000"
+expect = { answer = ["okay"] }
+"""
+
+
+async def test_a_simulated_call(server, tmp_path):
+    path = tmp_path / "call.toml"
+    path.write_text(SCENARIO)
+    scenario = load_scenario(path)
+    done = []
+    (log,) = await run_calls(
+        server.endpoints.grpc,
+        [Job(scenario)],
+        Studio([scenario]),
+        parallel=1,
+        turn=TurnOptions(eagerness="patient"),
+        on_done=done.append,
+    )
+    scores = score([log])
+    assert done == [log]
+    assert (scores.broken, scores.not_staged) == ([], [])
+    assert (scores.exchanges, scores.missed.cases, scores.cut_off.cases) == (3, [], [])
+    assert (scores.tools.cases, scores.answers.cases) == ([], [])
+    assert (scores.missed_interruptions.cases, scores.wrongful.cases) == ([], [])
+    assert len(scores.stop_heard) == 1
+    assert len(scores.latency) == 3
+    assert scores.history.of == 3
+    assert scores.history.cases == []
+    assert scores.late_audio == 0
