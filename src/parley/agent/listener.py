@@ -30,6 +30,7 @@ from parley.errors import (
     AsrFallbackError,
     AudioDroppedError,
     InferenceError,
+    InvalidInputError,
     OverloadedError,
     ParleyError,
 )
@@ -125,6 +126,8 @@ class Listener:
         self._utterance = 0
         self._utterances_before = 0
         self._outage = Outage(config.deadlines.asr_outage_s)
+        self._failing = False  # since the last piece that was heard
+        self._deaf = False
         self._dropped = 0
         self._dropped_at = -_REPORT_INTERVAL_S
 
@@ -199,26 +202,33 @@ class Listener:
     # --- one call ---------------------------------------------------------------------------
 
     async def _push(self, piece: AudioPiece) -> None:
-        recognizer = self._opened()
-        wait = _RETRY_S
-        for attempt in range(_RETRIES):
+        reply = None
+        while reply is None:
             try:
-                reply = await self._within(recognizer.push(piece.samples))
-                break
-            except OverloadedError as error:  # nothing was heard: the same piece may be pushed again
-                if attempt + 1 == _RETRIES:
-                    await self._reopen(error)
-                    return
-            except ParleyError as error:
+                reply = await self._hear(piece)
+            except InvalidInputError as error:  # the piece itself is at fault
                 await self._reopen(error)
                 return
-            await asyncio.sleep(wait)
-            wait *= 2
+            except ParleyError as error:
+                # The stream that may have heard it is gone: the new one begins with it.
+                await self._reopen(error)
+        self._failing = self._deaf = False
         if len(piece.samples):
             self._timeline.heard(piece.position, len(piece.samples))
             self._outage.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.listened(piece)
         self._pass_on(reply)
+
+    async def _hear(self, piece: AudioPiece) -> AsrReply:
+        """Push a piece; again if nothing was heard because the recogniser was busy."""
+        wait = _RETRY_S
+        for _ in range(_RETRIES - 1):
+            try:
+                return await self._within(self._opened().push(piece.samples))
+            except OverloadedError:
+                await asyncio.sleep(wait)
+                wait *= 2
+        return await self._within(self._opened().push(piece.samples))
 
     async def _finish_utterance(self) -> None:
         try:
@@ -237,7 +247,9 @@ class Listener:
             raise error
         self._handler.failed(error)
         self._handler.sound_lost()
-        told = False
+        if self._failing:  # the one that replaced the last one has not heard anything
+            self._tell_deaf()
+        self._failing = True
         while True:
             await self.close()
             self._end_utterance()
@@ -248,13 +260,16 @@ class Listener:
                 if not self._outage.failed(_now()):
                     raise
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
-                if not told:
-                    told = True
-                    self._handler.deaf()
+                self._tell_deaf()
             else:
                 self._timeline.restart()
                 self._utterances_before = self._utterance
                 return
+
+    def _tell_deaf(self) -> None:
+        if not self._deaf:
+            self._deaf = True
+            self._handler.deaf()
 
     async def _within(self, call: Awaitable[T]) -> T:
         return await within(call, self._config.deadlines.asr_s, "the recogniser")

@@ -14,6 +14,7 @@ from parley.asr.messages import AsrFallbackEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
+    InvalidAudioError,
     ModelUnavailableError,
     OverloadedError,
     ShuttingDownError,
@@ -203,7 +204,7 @@ async def test_a_recogniser_that_fails_is_replaced(failure):
     assert len(call.rail.streams) == 2
     assert call.outlet.codes == [failure.code]
     assert [event.utterance for event in call.outlet.of(Transcript) if event.is_final] == [1, 2]
-    # The chunk that failed was never heard, so times stay those of the client's recording.
+    # The new stream begins with the chunk that failed, and times stay those of the client's recording.
     assert call.outlet.of(SpeechStarted)[1].at_ms > 4_500
     assert abs(call.at_ms(stopped) - stopped.detected_at_ms) < 60
 
@@ -326,6 +327,35 @@ async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever()
     assert len(call.rail.streams) < 20
     await call.hang_up()
     await call.check_nothing_left()
+
+
+async def test_a_recogniser_that_is_away_for_a_moment_hears_all_that_was_said_meanwhile():
+    call = FakeCall()
+    await call.start()
+    await call.until(500)
+    call.rail.push_failures += [ModelUnavailableError("silero_vad is gone")] * 4
+    await call.until(4_000)
+    heard = call.rail.streams[-1].samples
+    await call.end()
+    assert len(call.rail.streams) == 5
+    # The first stream has heard half a second.
+    assert call.rail.streams[0].samples + heard > 3_800 * 16
+    assert call.outlet.codes == ["model_unavailable"] * 4
+    assert [request.text for request in call.synthesizer.requests] == [AgentConfig().deaf_apology]
+
+
+async def test_a_piece_that_the_recogniser_refuses_is_left_out():
+    call = FakeCall()
+    await call.start()
+    await call.until(500)
+    call.rail.push_failures.append(InvalidAudioError("not this one"))
+    await call.until(1_500)
+    heard = sum(stream.samples for stream in call.rail.streams)
+    await call.end()
+    assert len(call.rail.streams) == 2
+    assert 1_300 * 16 < heard < 1_480 * 16
+    assert call.outlet.codes == ["invalid_audio"]
+    assert call.synthesizer.requests == []
 
 
 async def test_failures_far_apart_are_no_outage():
