@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from tiny.turn_clips import make  # noqa: E402 - after the path
-from tiny.turn_model import export  # noqa: E402
+from tiny.turn_model import Probability, export  # noqa: E402
 from tiny.turn_training import Trainer, figures, probabilities, trials  # noqa: E402
 
 STEPS = ("all", "train", "evaluate", "export")
@@ -66,7 +66,7 @@ def main() -> None:
             for split, title in GROUPS.items():
                 corpus = make(split, args.seed, data, args.processes)
                 some = list(trials(title, corpus, args.seed, noisy=noisy))
-                found = figures(some, probabilities(network, some), args.threshold)
+                found = figures(some, probabilities(Probability(network), some), args.threshold)
                 for (_, label), (whole, cut) in sorted(found.items()):
                     print(f"  {title:36} {label:34} {whole:6.1%} {cut:6.1%}")
     if args.step in ("export", "all"):

@@ -17,7 +17,7 @@ from tiny.speech import SAMPLE_RATE
 from tiny.turn_clips import Corpus
 from tiny.turn_cuts import PER_MS, cut, draw, heard, whole
 from tiny.turn_features import Audio, exact, fast
-from tiny.turn_model import TurnNet
+from tiny.turn_model import Probability, TurnNet
 
 BATCH = 32
 _PEAK_RATE = 2e-3
@@ -57,13 +57,13 @@ def trials(group: str, corpus: Corpus, seed: int, *, noisy: bool) -> Iterator[Tr
             yield Trial(group, clip.kind, clip.voice.split("+")[0], turn.over, audio)
 
 
-def probabilities(network: TurnNet, some: list[Trial]) -> np.ndarray:
+def probabilities(network: Probability, some: list[Trial]) -> np.ndarray:
     """f32 ``[n]``."""
     found = []
     with torch.inference_mode():
         for start in range(0, len(some), 64):
             inputs = exact([trial.audio for trial in some[start : start + 64]])
-            found.append(torch.sigmoid(network(*inputs))[:, 0].numpy())
+            found.append(network(*inputs)[:, 0].numpy())
     return np.concatenate(found)
 
 

@@ -71,7 +71,7 @@ class Judgement:
 
 
 _GUESSES = frozenset(("digits", "spelling"))
-_GUESS = 0.25
+_GUESS = 0.2
 
 
 def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
@@ -80,7 +80,7 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
     follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, so where
-    they sound complete, a quarter of the way there will do. Words that are complete in themselves halve
+    they sound complete, a fifth of the way there will do. Words that are complete in themselves halve
     what the sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)

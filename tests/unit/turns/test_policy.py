@@ -85,7 +85,7 @@ def test_how_many_digits_follow_is_a_guess():
     """Half a number that sounds whole is waited for, but not for long; one that does not is a half."""
     _, _, (wait,) = turn("my order number is three four five", 0.9)
     assert said(wait) == ("wait", "text_unfinished", "my order number is three four five")
-    assert wait.decision.needed_ms == 725
+    assert wait.decision.needed_ms == 640
     for probability in (0.1, 0.49, None):
         _, _, (wait,) = turn("my order number is three four five", probability)
         assert wait.decision.needed_ms == NORMAL.unfinished_ms
