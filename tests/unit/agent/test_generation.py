@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from parley.agent.config import Deadlines
+from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.generation import generate, warm_up
 from parley.errors import (
     ContextTooLongError,
@@ -18,6 +18,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Priority, TextDelta
+from parley.serving.parameters import Parameters
 
 LIMITS = Deadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)
 ANSWER = [TextDelta(text="Yes."), Completed(finish_reason="stop")]
@@ -135,3 +136,9 @@ async def test_a_warm_up_is_less_urgent_and_not_tried_again():
     (asked,) = model.asked
     assert asked.priority is Priority.WARM_UP > Priority.SPECULATION > Priority.ANSWER
     assert asked.sampling.max_tokens == 1
+
+
+def test_how_often_and_when_is_a_setting():
+    values = {"llm_retries": "0", "llm_retry_s": "0.5"}
+    deadlines = AgentConfig.from_parameters(Parameters("voice_agent", values, environment={})).deadlines
+    assert (deadlines.llm_retries, deadlines.llm_retry_s) == (0, 0.5)

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from parley.agent.config import Deadlines
+from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.summarising import Summariser
-from parley.errors import InferenceError
+from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage, Completed, Priority, TextDelta
 from parley.protocol import Tool
+from parley.serving.parameters import Parameters
 
 LIMITS = Deadlines(summary_s=5.0)
 TOOLS = [Tool(name="get_time")]
@@ -163,3 +164,11 @@ async def test_closing_stops_it():
     call.exchange()
     await asyncio.sleep(1)
     assert len(call.writer.asked) == 1
+
+
+@pytest.mark.parametrize(("values", "wanted"), [({}, False), ({"history": "summarise"}, True)])
+def test_summaries_are_a_setting(values, wanted):
+    parameters = Parameters("voice_agent", values, environment={})
+    assert AgentConfig.from_parameters(parameters).summaries is wanted
+    with pytest.raises(ModelLoadingError):
+        AgentConfig.from_parameters(Parameters("voice_agent", {"history": "perhaps"}, environment={}))

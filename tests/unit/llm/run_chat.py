@@ -77,8 +77,8 @@ async def overtake(chat, tools):
     order = []
     full = asyncio.Event()
 
-    async def run(name, priority):
-        sampling = Sampling(max_tokens=60)
+    async def run(name, priority, tokens=60):
+        sampling = Sampling(max_tokens=tokens)
         begun = False
         async for _ in chat.generate(
             request(name, "tell me a story", tools, priority=priority, sampling=sampling)
@@ -89,7 +89,9 @@ async def overtake(chat, tools):
                 if len(order) == 2:  # max_num_seqs
                     full.set()
 
-    running = [asyncio.create_task(run(name, Priority.ANSWER)) for name in ("first", "second")]
+    # They do not end at the same time, nor do those that take their places.
+    lengths = {"first": 30, "second": 60}
+    running = [asyncio.create_task(run(name, Priority.ANSWER, tokens)) for name, tokens in lengths.items()]
     await full.wait()
     waiting = [asyncio.create_task(run(level.name, level)) for level in reversed(Priority)]
     await asyncio.gather(*running, *waiting)
@@ -97,7 +99,6 @@ async def overtake(chat, tools):
 
 
 async def main(folder, policy):
-
     arguments = json.loads((ROOT / "model_repository/qwen3/1/model.cpu.json").read_text())
     (folder / "1").mkdir()
     (folder / "1" / "args.json").write_text(
