@@ -188,6 +188,7 @@ class Conversation:
     def listened(self, piece: AudioPiece) -> None:
         """The recogniser has heard this."""
         self._turn_end.hear(piece)
+        self._interruptions.listened(piece)
 
     def transcribed(self, event: protocol.Transcript) -> None:
         """A final text may be the end of the user's turn."""
@@ -260,9 +261,10 @@ class Conversation:
     # --- telling the client ---------------------------------------------------------------
 
     def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
-        if audio is not None:
+        if isinstance(event, protocol.Audio) and audio is not None:
             self._silence.agent_active()
             self._enter("speaking")
+            self._interruptions.spoke(audio, event.sample_rate)
         self._emit(event, audio)
 
     def _enter(self, state: State) -> None:

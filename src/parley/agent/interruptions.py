@@ -6,14 +6,26 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parley.agent.answers import Answers
 from parley.agent.turn import Turn
-from parley.protocol import BargeInOptions, SpeechStarted, SpeechStopped, Transcript
+from parley.audio.buffer import AudioPiece
+from parley.audio.echo import EchoDetector
+from parley.audio.recent import RecentAudio
+from parley.protocol import INPUT_SAMPLE_RATE, BargeInOptions, SpeechStarted, SpeechStopped, Transcript
 from parley.turns.barge_in import BargeIn, Interrupt, Resume, Verdict
 from parley.turns.overlap_words import overlap_words
 
 _TAIL_MS = 700.0
 """An answer of which no more than this is left is as good as over."""
+_COMPARED_S = 1.0
+"""Of what was heard last, so much is looked at for an echo."""
+_BEFORE_ONSET_MS = 200
+"""An echo is there before it is loud enough to be taken for speech."""
+_ECHO_DELAY_S = 1.0
+"""So long after the agent has fallen silent its echo may still come."""
 _FALSE_ALARMS = 2
 """After so many in one answer the agent falls silent for words only: there is noise, or it hears itself."""
 
@@ -79,6 +91,19 @@ class Interruptions:
         self._timer: asyncio.TimerHandle | None = None
         self._alarmed: Turn | None = None
         self._false_alarms = 0
+        self._heard = RecentAudio(round(_COMPARED_S * INPUT_SAMPLE_RATE))
+        self._echoes = EchoDetector(INPUT_SAMPLE_RATE)
+        self._has_echo = False
+        self._spoke_at = -_ECHO_DELAY_S
+
+    def spoke(self, samples: NDArray[np.int16], sample_rate: int) -> None:
+        """The agent's audio, as it is sent."""
+        self._echoes.sent(samples, sample_rate)
+        self._spoke_at = _now()
+
+    def listened(self, piece: AudioPiece) -> None:
+        """The audio that the recogniser has heard."""
+        self._heard.append(piece)
 
     def sound_began(self, at_ms: int) -> None:
         """Something that may be speech."""
@@ -126,12 +151,15 @@ class Interruptions:
                 self._turn_end.heard(event)
             return
         if not event.is_final:
-            self._obey(candidate.policy.heard(event.text, event.confidence, _now()))
+            verdict = candidate.policy.heard(event.text, event.confidence, _now())
+            self._obey(self._checked(candidate, verdict))
             return
         candidate.texts_missing -= 1
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
-        verdict = candidate.policy.finished(event.text, _now(), more=more)
+        verdict = self._checked(candidate, candidate.policy.finished(event.text, _now(), more=more))
+        if verdict is None and not more:
+            verdict = Resume("echo", candidate.policy.text)
         if isinstance(verdict, Resume):
             self._dismiss(verdict)
         else:
@@ -144,18 +172,35 @@ class Interruptions:
     # --- one sound ------------------------------------------------------------------------
 
     def _suspect(self, at_ms: int) -> None:
-        turn = self._answers.current
-        if turn is None or not turn.interruptible:
+        turn, now = self._answers.current, _now()
+        said, closing = "", True
+        if turn is None:
+            if not self._has_echo or now - self._spoke_at > _ECHO_DELAY_S:
+                return
+        elif not turn.interruptible:
             return
+        else:
+            said, left_ms = turn.playout.heard(now).text, turn.remaining_ms()
+            closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= _TAIL_MS)
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
-        said, left_ms = turn.playout.heard(_now()).text, turn.remaining_ms()
-        closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= _TAIL_MS)
-        policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=_now())
+        policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=now)
         self._candidate = _Candidate(policy, at_ms)
         if self._false_alarms < _FALSE_ALARMS:
             self._answers.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()
+
+    def _checked(self, candidate: _Candidate, verdict: Verdict) -> Verdict:
+        """No interruption by the agent's own voice."""
+        if isinstance(verdict, Interrupt):
+            since_ms = max(0, candidate.at_ms - _BEFORE_ONSET_MS)
+            if self._echoes.recognises(self._heard.since(since_ms * INPUT_SAMPLE_RATE // 1000)):
+                self._has_echo = True
+                candidate.policy.was_echo()
+                return None
+        elif isinstance(verdict, Resume) and verdict.reason == "echo":
+            self._has_echo = True
+        return verdict
 
     def _obey(self, verdict: Verdict) -> None:
         if isinstance(verdict, Interrupt):
@@ -204,7 +249,7 @@ class Interruptions:
         if candidate is None:
             return
         # The loop may wake a moment early.
-        verdict = candidate.policy.tick(max(due, _now()))
+        verdict = self._checked(candidate, candidate.policy.tick(max(due, _now())))
         if isinstance(verdict, Resume) and not candidate.events:
             # A recogniser that failed has never said what became of the sound.
             self._dismiss(verdict)

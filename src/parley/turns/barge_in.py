@@ -73,6 +73,7 @@ class BargeIn:
         self._texts: list[str] = []
         self._partial = ""
         self._confidence = 0.0
+        self._echoed = 0
         self._held = True
         self._ticked_at = began_at
 
@@ -98,6 +99,10 @@ class BargeIn:
     def went_on(self) -> None:
         """The user speaks again, before the text was there."""
         self._speech_ms = None
+
+    def was_echo(self) -> None:
+        """All that was understood so far sounded like the agent itself: only what follows counts."""
+        self._echoed = max(1, len(words_of(self.text)))
 
     def heard(self, text: str, confidence: float, at: float) -> Verdict:
         """What has been understood so far of the utterance that is being spoken (probability 0-1)."""
@@ -128,6 +133,9 @@ class BargeIn:
         options, words = self._options, words_of(self.text)
         if words and is_echo(words, self._agent_words):
             return None
+        words = words[self._echoed :]
+        if self._echoed and not words:
+            return None
         if self._language.is_command(words):
             return Interrupt("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
@@ -145,7 +153,7 @@ class BargeIn:
     ) -> Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]:
         if not words:
             return "no_words"
-        if is_echo(words, self._agent_words):
+        if is_echo(words, self._agent_words) or len(words) <= self._echoed:
             return "echo"
         if self._language.is_backchannel(words):
             return "backchannel"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -229,6 +230,7 @@ class FakeSynthesizer:
         self.first_s = 0.01
         self.marks = True
         self.late_marks = False
+        self.loudness = 0  # of a noise; 0: a constant
         self.stored: dict[str, ParleyError | float] = {}  # what is answered about a voice, or after how long
 
     async def speak(self, request):
@@ -249,7 +251,7 @@ class FakeSynthesizer:
                 chunk = SpeechChunk(sample_rate=self.rate, offset=offset, words=marks)
                 if self.late_marks:
                     chunk = SpeechChunk(sample_rate=self.rate, offset=offset)
-                yield chunk, np.full(length, 1000, np.int16)
+                yield chunk, self._sound(offset, length)
                 await asyncio.sleep(0)
             if self.late_marks:
                 marks = [
@@ -259,6 +261,11 @@ class FakeSynthesizer:
                 yield SpeechChunk(sample_rate=self.rate, offset=total, words=marks), np.zeros(0, np.int16)
         finally:
             self.running.discard(request.request_id)
+
+    def _sound(self, offset: int, length: int) -> NDArray[np.int16]:
+        if not self.loudness:
+            return np.full(length, 1000, np.int16)
+        return np.random.default_rng(offset).integers(-self.loudness, self.loudness, length).astype(np.int16)
 
     async def check_voice(self, voice: str) -> None:
         answer = self.stored[voice]
@@ -418,6 +425,8 @@ class FakeCall:
         self.outlet = FakeOutlet()
         self.id = session_id
         self.began = 0.0
+        self.room: Callable[[int], bytes] = lambda at_ms: SILENCE
+        """What the microphone hears in the chunk that begins at this time."""
         self._microphone: asyncio.Task[None] | None = None
         scoring = TurnScoring(self.turn_model, self.unscored.append)
         engines = Engines(self.rail, self.chat, self.synthesizer, scoring, self.speculated.append)
@@ -441,7 +450,7 @@ class FakeCall:
     async def _record(self) -> None:
         for count in range(1, 1_000_000):
             await asyncio.sleep(max(0.0, self.began + count * CHUNK_MS / 1000 - now()))
-            self.send(audio=SILENCE)
+            self.send(audio=self.room((count - 1) * CHUNK_MS))
 
     async def hang_up(self) -> None:
         """Switch the microphone off."""

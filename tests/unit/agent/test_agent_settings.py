@@ -22,7 +22,7 @@ def read(profile, **environment):
     return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment))
 
 
-def test_only_real_voices_are_judged_by_their_sound():
+def test_both_profiles_judge_pauses_by_their_sound():
     gpu, cpu = read("config.pbtxt"), read("configs/cpu.pbtxt")
     assert (gpu.eagerness, cpu.eagerness) == ("normal", "normal")
     assert gpu.turn == cpu.turn == "smart_turn"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import CHUNK_MS, FakeCall, calls, says
 
 from parley.agent.config import AgentConfig
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
@@ -234,6 +235,39 @@ async def test_a_sound_that_is_no_speech_pauses_the_agent_for_a_moment():
     (paused,), (resumed,) = call.outlet.of(Paused), call.outlet.of(Resumed)
     assert resumed.reason == "noise"
     assert call.at_ms(resumed) - call.at_ms(paused) < 50
+
+
+def echo_of(call, delay_ms=120, attenuation=0.05):
+    """What the agent says, as the microphone hears it: it plays on, whatever the server says."""
+
+    def hear(at_ms):
+        sound = np.zeros(CHUNK_MS * 16, np.int16)
+        begin = next((call.at_ms(event) for event in call.outlet.of(Audio)), None)
+        if begin is not None:
+            pieces = [sent.audio for sent in call.outlet.sent if isinstance(sent.event, Audio)]
+            played = (np.concatenate(pieces) * attenuation).astype(np.int16)
+            start = round((at_ms - delay_ms - begin) * 16)
+            if start >= 0:
+                piece = played[start : start + len(sound)]
+                sound[: len(piece)] = piece
+        return sound.tobytes()
+
+    return hear
+
+
+@pytest.mark.parametrize("has_echo", [True, False])
+async def test_the_agents_own_sound_is_no_interruption_whatever_is_understood(has_echo):
+    call = FakeCall()
+    call.synthesizer.loudness = 8_000
+    call.hears((200, 1_000, "tell me a story"), (2_500, 4_000, "what is the weather in rome"))
+    call.chat.answers += [says(STORY), says("Okay.")]
+    if has_echo:
+        call.room = echo_of(call)
+    await call.start(Start(output_sample_rate=16_000, barge_in=BargeInOptions(pause_playback=False)))
+    await call.wait_for(TurnMetrics, 1 if has_echo else 2)
+    await call.end()
+    assert len(call.outlet.of(Interrupted)) == (0 if has_echo else 1)
+    assert len(call.chat.requests) == (1 if has_echo else 2)
 
 
 async def test_noise_that_goes_on_does_not_keep_the_agent_silent():

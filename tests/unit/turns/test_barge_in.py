@@ -85,6 +85,17 @@ def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
     assert policy.heard("stop it now please", 0.9, 103.0) == Interrupt("words")
 
 
+def test_only_what_follows_an_echo_counts():
+    policy = sound()
+    assert policy.heard("what a day", 0.9, 100.5) == Interrupt("words")
+    policy.was_echo()
+    assert policy.heard("what a day", 0.9, 100.7) is None
+    assert policy.tick(101.0) is None
+    assert policy.heard("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
+    policy.stopped(1_200)
+    assert policy.finished("what a day", 101.5) == Resume("echo", "what a day")
+
+
 def test_two_utterances_of_one_sound_are_judged_together():
     policy = sound(min_words=3)
     policy.stopped(300)

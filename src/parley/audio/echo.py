@@ -1,0 +1,87 @@
+"""Whether a sound is what the loudspeaker has just played.
+
+Voices have pitches and vowels in common, so that any two are a little alike. Measured on the recordings of
+the tests (250 pairs each; 95 % of all): half a second of another voice reaches 0.33, 0.8 s reach 0.22. Echoes
+30 dB below what was played are never under 0.9; those of a room with much reverberation lie at 0.2 to 0.36.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+SHORTEST_S = 0.4
+"""Less than this says nothing."""
+_LONG_S = 0.8
+_SHORT_LIKENESS = 0.45
+_LONG_LIKENESS = 0.32
+_EMPHASIS = np.float32(0.95)
+
+
+class EchoDetector:
+    """Remembers what was sent to the client, and finds it again in what comes back.
+
+    Args:
+        sample_rate: of the audio that comes back (hertz).
+        memory_s: audio that is remembered: what the client has in its queue, what is on the way, and what is
+            compared.
+    """
+
+    def __init__(self, sample_rate: int, memory_s: float = 4.0) -> None:
+        self._sample_rate = sample_rate
+        self._memory_s = memory_s
+        self._sent: deque[NDArray[np.int16]] = deque()
+        self._sent_rate = sample_rate
+        self._length = 0
+
+    def sent(self, samples: NDArray[np.int16], sample_rate: int) -> None:
+        """Take what is sent: i16 ``[n]``, always at the same rate (hertz)."""
+        self._sent_rate = sample_rate
+        self._sent.append(samples)
+        self._length += len(samples)
+        while self._length - len(self._sent[0]) >= self._memory_s * sample_rate:
+            self._length -= len(self._sent.popleft())
+
+    def recognises(self, heard: NDArray[np.int16]) -> bool:
+        """Whether this is an echo: i16 ``[n]``, best the last second of what was heard."""
+        length_s = len(heard) / self._sample_rate
+        if length_s < SHORTEST_S or not self._sent:
+            return False
+        played = soxr.resample(np.concatenate(self._sent), self._sent_rate, self._sample_rate)
+        needed = _LONG_LIKENESS if length_s >= _LONG_S else _SHORT_LIKENESS
+        return likeness(heard, played) >= needed
+
+
+def likeness(heard: NDArray[np.int16], played: NDArray[np.int16]) -> float:
+    """How much of ``heard`` is a delayed and weakened copy of a part of ``played``, 0-1.
+
+    The highest normalised cross-correlation over all delays, after a first-order pre-emphasis, which makes
+    voices that only have the same pitch less alike.
+
+    Args:
+        heard: i16 ``[n]``; some tenths of a second are needed to tell anything.
+        played: i16 ``[m]`` at the same sample rate; shorter than ``heard``: 0.
+    """
+    sound, reference = _emphasised(heard), _emphasised(played)
+    count = len(sound)
+    energy = float(np.dot(sound, sound))
+    if count == 0 or len(reference) < count or energy == 0.0:
+        return 0.0
+    size = 1 << (len(reference) + count - 1).bit_length()
+    products = np.fft.irfft(np.fft.rfft(reference, size) * np.conj(np.fft.rfft(sound, size)), size)
+    products = products[: len(reference) - count + 1]
+    sums = np.concatenate([[0.0], np.cumsum(reference.astype(np.float64) ** 2)])
+    energies = sums[count:] - sums[:-count]
+    # Where next to nothing was played, there is nothing to be an echo of.
+    loud = energies > 1e-4 * sums[-1] * count / len(reference)
+    if not loud.any():
+        return 0.0
+    return float(np.max(np.abs(products[loud]) / np.sqrt(energies[loud] * energy)))
+
+
+def _emphasised(samples: NDArray[np.int16]) -> NDArray[np.float32]:
+    sound = samples.astype(np.float32)
+    return sound[1:] - _EMPHASIS * sound[:-1]

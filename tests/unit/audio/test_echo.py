@@ -1,0 +1,76 @@
+"""The agent's own voice in the microphone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import soundfile
+
+from parley.audio.echo import EchoDetector, likeness
+
+CLIPS = "tests/data/conversation"
+RATE = 16_000
+
+
+def clip(root, name):
+    return soundfile.read(root / CLIPS / f"{name}.wav", dtype="int16")[0]
+
+
+@pytest.fixture
+def story(pytestconfig):
+    return clip(pytestconfig.rootpath, "04-timer")
+
+
+@pytest.fixture
+def other(pytestconfig):
+    return clip(pytestconfig.rootpath, "08-time")
+
+
+def quieter(samples, db, noise=8.0):
+    copy = samples * 10 ** (-db / 20) + np.random.default_rng(1).normal(0, noise, len(samples))
+    return np.clip(copy, -32_768, 32_767).astype(np.int16)
+
+
+@pytest.mark.parametrize("db", [0, 20, 30])
+@pytest.mark.parametrize("length", [0.5, 1.0])
+def test_a_weak_copy_is_recognised_at_any_delay(story, db, length):
+    for start in (4_000, 9_000, 15_000):
+        heard = quieter(story[start : start + round(length * RATE)], db)
+        assert likeness(heard, story) > 0.7
+
+
+def test_another_voice_is_not(story, other):
+    for start in range(4_000, 20_000, 4_000):
+        assert likeness(other[start : start + RATE], story) < 0.32
+
+
+def test_speech_over_an_echo_is_not_the_echo(story, other):
+    echo = quieter(story[4_000 : 4_000 + RATE], 25)
+    assert likeness(other[6_000 : 6_000 + RATE] + echo, story) < 0.32
+
+
+@pytest.mark.parametrize(
+    ("heard", "played"),
+    [
+        (np.zeros(0, np.int16), np.ones(100, np.int16)),
+        (np.zeros(50, np.int16), np.ones(100, np.int16)),
+        (np.ones(100, np.int16), np.ones(50, np.int16)),
+        (np.arange(50).astype(np.int16), np.zeros(100, np.int16)),
+    ],
+)
+def test_where_there_is_nothing_there_is_no_echo(heard, played):
+    assert likeness(heard, played) == 0.0
+
+
+def test_the_detector_remembers_what_was_sent_last(story, other):
+    detector = EchoDetector(RATE, memory_s=2.0)
+    assert not detector.recognises(story[:RATE])
+    for start in range(0, len(story), 1_600):
+        detector.sent(story[start : start + 1_600], RATE)
+    end = len(story)
+    assert detector.recognises(quieter(story[end - 20_000 : end - 4_000], 20))
+    assert not detector.recognises(other[6_000 : 6_000 + RATE])
+    assert not detector.recognises(quieter(story[end - 4_000 : end - 2_000], 20)), "too short to tell"
+    for start in range(0, len(other), 1_600):
+        detector.sent(other[start : start + 1_600], RATE)
+    assert not detector.recognises(quieter(story[end - 20_000 : end - 4_000], 20))
