@@ -115,7 +115,7 @@ def main() -> None:
         print(f"{network_file(folder).stem}: {each_ms:.1f} ms for a score;")
         print(f"    {np.mean(scores[over] >= 0.5):6.1%} of {over.sum()} turns sound complete,")
         print(f"    {np.mean(scores[~over] < 0.5):6.1%} of {(~over).sum()} beginnings of turns incomplete")
-        rows += [(f"{name}, words, {folder.name}", scores, settings) for name, settings in PRESETS.items()]
+        rows += [(f"{name}, words, {network_file(folder).stem}", scores, settings) for name, settings in PRESETS.items()]
     print(f"\n{'':32}cut off by a pause of ... ms          silence after a turn, ms")
     print(f"{'':32}{''.join(f'{pause:8}' for pause in PAUSES_MS)}           p50    p95")
     for name, found, settings in rows:
