@@ -108,14 +108,15 @@ def main() -> None:
     rows: list[tuple[str, NDArray[np.float32] | None, TurnSettings | None]] = [("off", None, None)]
     rows += [(f"{name}, words", None, settings) for name, settings in PRESETS.items()]
     for folder in args.network:
-        network = SmartTurn(open_session(network_file(folder)))
+        file = network_file(folder)
+        network = SmartTurn(open_session(file))
         started = time.perf_counter()
         scores = network.score([pause.speech for pause in pauses])
         each_ms = (time.perf_counter() - started) / len(pauses) * 1000
-        print(f"{network_file(folder).stem}: {each_ms:.1f} ms for a score;")
+        print(f"{file.stem}: {each_ms:.1f} ms for a score;")
         print(f"    {np.mean(scores[over] >= 0.5):6.1%} of {over.sum()} turns sound complete,")
         print(f"    {np.mean(scores[~over] < 0.5):6.1%} of {(~over).sum()} beginnings of turns incomplete")
-        rows += [(f"{name}, words, {network_file(folder).stem}", scores, settings) for name, settings in PRESETS.items()]
+        rows += [(f"{name}, words, {file.stem}", scores, settings) for name, settings in PRESETS.items()]
     print(f"\n{'':32}cut off by a pause of ... ms          silence after a turn, ms")
     print(f"{'':32}{''.join(f'{pause:8}' for pause in PAUSES_MS)}           p50    p95")
     for name, found, settings in rows:
