@@ -131,22 +131,19 @@ class BargeIn:
 
     def _interruption(self, at: float, *, final: bool) -> Interrupt | None:
         options, words = self._options, words_of(self.text)
-        if words and is_echo(words, self._agent_words):
+        fresh = words[self._echoed :]
+        if is_echo(words, self._agent_words) or (self._echoed and not fresh):
             return None
-        words = words[self._echoed :]
-        if self._echoed and not words:
-            return None
-        if self._language.is_command(words):
+        if self._language.is_command(fresh):
             return Interrupt("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
-        if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(words)):
+        if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(fresh)):
             return None
         if options.min_words == 0:
             return Interrupt("speech")
-        if not final and len(words) == 1 and self._confidence < _SURE:
-            return None
+        doubtful = not final and len(fresh) == 1 and self._confidence < _SURE
         needed = 1 if self._closing else options.min_words
-        return Interrupt("words") if len(words) >= needed else None
+        return Interrupt("words") if len(fresh) >= needed and not doubtful else None
 
     def _harmless(
         self, words: Sequence[str]
