@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from parley_client.turns import percentile
 from simulate import history
-from simulate.commits import Answer, Reading, read
+from simulate.commits import Answer, Commit, Reading, read
 from simulate.log import Act, CallLog
 from simulate.matching import call_matches, word_errors
 
@@ -137,10 +137,16 @@ def _score_act(scores: Scores, reading: Reading, act: Act) -> None:
 def cut_off(reading: Reading, act: Act) -> str:
     """What was taken for the whole turn before the caller had finished; empty: nothing."""
     for commit in reading.commits_of(act):
-        early = commit.heard_until_s is not None and commit.heard_until_s < act.ended_s - _SLACK_S
-        if early and commit.at_s < act.ended_s:
+        if _is_early(commit, act):
             return f"{commit.text!r} was taken for the whole turn"
     return ""
+
+
+def _is_early(commit: Commit | None, act: Act) -> bool:
+    """Whether a part of what was said was taken for all of it, before all of it had been said."""
+    if commit is None or commit.heard_until_s is None:
+        return False
+    return commit.heard_until_s < act.ended_s - _SLACK_S and commit.at_s < act.ended_s
 
 
 def _heard_before_end(reading: Reading, act: Act) -> bool:
@@ -262,7 +268,7 @@ def _is_wrongful(answer: Answer, last: Act, at: float) -> bool:
         return not last.exchange.interrupts
     if answer.act is last:
         # It answered this turn already. If that was too early, the caller's own words stopped it.
-        return at > last.ended_s + _SLACK_S and answer.began_s >= last.ended_s
+        return at > last.ended_s + _SLACK_S and not _is_early(answer.commit, last)
     return at > last.ended_s + _AFTERMATH_S
 
 

@@ -67,6 +67,21 @@ def test_a_cut_off_that_was_heard():
     assert scores.wrongful.count == 0
 
 
+def test_what_the_caller_still_had_to_say_may_stop_the_answer_to_a_part_of_it():
+    tape = Tape()
+    tape.act(said("set a timer for [900] ten minutes"), 1.0, 3.0)
+    tape.heard("set a timer for", 1.8, 2.0, 2.05)
+    tape.decided(2.9, "set a timer for")
+    tape.speaks(1, 3.1, "For how many minutes?", done=False, heard_ms=100)
+    tape.heard("ten minutes", 2.98, 3.2, 3.25)
+    tape.interrupted(1, 3.25, "For")
+    tape.decided(3.3, "ten minutes")
+    tape.speaks(2, 3.4, "Okay.")
+    scores = score([tape.log])
+    assert scores.cut_off.count == 1
+    assert scores.wrongful.count == 0
+
+
 def test_without_decisions_every_final_text_is_a_commit():
     tape = Tape()
     tape.act(said("tell me [700] a story"), 1.0, 3.0)
