@@ -83,7 +83,7 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Speech probability at which speech begins, 0-1."""
     onset_threshold: float | None = None
     """Speech probability at which the agent falls silent until it is known whether the user speaks; at most
-    the threshold, which None stands for. Lower is sooner at words that begin softly, such as "stop"."""
+    the threshold. Lower is sooner at words that begin softly, such as "stop". None: 0.15."""
     min_speech_ms: int = 96
     """Speech shorter than this is ignored (milliseconds)."""
     silence_ms: int | None = None

@@ -157,7 +157,9 @@ class Interruptions:
         candidate.texts_missing -= 1
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
-        verdict = self._checked(candidate, candidate.policy.finished(event.text, _now(), more=more))
+        verdict = self._checked(
+            candidate, candidate.policy.finished(event.text, event.confidence, _now(), more=more)
+        )
         if verdict is None and not more:
             verdict = Resume("echo", candidate.policy.text)
         if isinstance(verdict, Resume):

@@ -28,6 +28,8 @@ _WATCH_S = 0.2
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 """Events that say what was said."""
 _ID_BYTES = 48
+_ONSET_THRESHOLD = 0.15
+"""For the agent to pause; it heard no onset in noise, clicks, coughs and breaths where 0.5 heard none."""
 _JUDGED_SILENCE_MS = 200
 """An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
 _log = logging.getLogger(__name__)
@@ -208,6 +210,8 @@ class Session:
 
 def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
     vad = start.vad
+    if vad.onset_threshold is None:
+        vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
     if vad.silence_ms is None:
         judged = choose_settings(start.turn, config.eagerness) is not None
         vad = msgspec.structs.replace(vad, silence_ms=_JUDGED_SILENCE_MS if judged else DEFAULT_SILENCE_MS)

@@ -22,8 +22,11 @@ from parley.turns.overlap_words import OverlapWords, is_echo, words_of
 
 HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most."""
-_SURE = 0.5
-"""Confidence from which a single word counts before the utterance is over."""
+_EARLY_WORDS = 2
+"""Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
+_EARLY_CONFIDENCE = 0.5
+_CONFIDENCE = 0.4
+"""Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,10 @@ class BargeIn:
         self._partial, self._confidence = text.strip(), confidence
         return self._interruption(at, final=False)
 
-    def finished(self, text: str, at: float, *, more: bool = False) -> Verdict:
+    def finished(self, text: str, confidence: float, at: float, *, more: bool = False) -> Verdict:
         """The final text of an utterance; ``more``: another one belongs to the same sound."""
         self._texts.append(text.strip())
-        self._partial = ""
+        self._partial, self._confidence = "", confidence
         interruption = self._interruption(at, final=not more)
         if interruption is not None or more:
             return interruption
@@ -134,16 +137,16 @@ class BargeIn:
         fresh = words[self._echoed :]
         if is_echo(words, self._agent_words) or (self._echoed and not fresh):
             return None
-        if self._language.is_command(fresh):
+        sure = self._confidence >= (_CONFIDENCE if final else _EARLY_CONFIDENCE)
+        if sure and self._language.is_command(fresh):
             return Interrupt("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
         if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(fresh)):
             return None
         if options.min_words == 0:
             return Interrupt("speech")
-        doubtful = not final and len(fresh) == 1 and self._confidence < _SURE
-        needed = 1 if self._closing else options.min_words
-        return Interrupt("words") if len(fresh) >= needed and not doubtful else None
+        needed = max(1 if self._closing else options.min_words, 1 if final else _EARLY_WORDS)
+        return Interrupt("words") if sure and len(fresh) >= needed else None
 
     def _harmless(
         self, words: Sequence[str]
@@ -154,4 +157,6 @@ class BargeIn:
             return "echo"
         if self._language.is_backchannel(words):
             return "backchannel"
+        if self._confidence < _CONFIDENCE:
+            return "no_words"
         return "too_few_words" if len(words) < self._options.min_words else "too_short"

@@ -20,6 +20,9 @@ from parley.protocol import TurnDecision, TurnReason
 from parley.turns.cues import Cue, find_cue
 from parley.turns.settings import TurnSettings
 
+PREPARED_MS = 1_000
+"""A pause that has to last longer than this is likely to end by itself: no answer is begun in it."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -203,12 +206,8 @@ class EndOfTurn:
             return self._commit("no_words", at)
         text = " ".join(self._words)
         cue = find_cue(text, self._language)
-        prepare: list[Output] = []
-        if not self._prepared and (cue is None or cue.finished):
-            self._prepared = True
-            prepare = [Prepare(text)]
         if not self._pause.scored:
-            return prepare
+            return self._prepare(text) if cue is None or cue.finished else []
         if self._new_words or self._heard_pause is None:
             self._heard_pause = self._pause
         # A noise within the pause does not make it begin anew: what counts is the pause after the last words.
@@ -221,7 +220,15 @@ class EndOfTurn:
         if at >= due and not self._sound:
             return self._commit(judgement.reason, at)
         self._due = due
+        prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
         return [*prepare, Wait(due, self._decide("wait", judgement.reason, at))]
+
+    def _prepare(self, text: str) -> list[Output]:
+        """Once for each pause."""
+        if self._prepared:
+            return []
+        self._prepared = True
+        return [Prepare(text)]
 
     def _commit(self, reason: TurnReason, at: float) -> list[Output]:
         committed = Commit(self._decide("commit", reason, at))

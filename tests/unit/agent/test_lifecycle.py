@@ -108,7 +108,7 @@ async def test_a_session_that_can_be_held(message):
 
 async def test_the_recogniser_gets_the_options_of_the_session():
     call = FakeCall()
-    vad = VadOptions(threshold=0.6, silence_ms=500)
+    vad = VadOptions(threshold=0.6, silence_ms=500, onset_threshold=0.3)
     start = Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, alternatives=3)
     await call.start(start)
     await call.end()

@@ -41,7 +41,7 @@ def sound(*, closing=False, agent=AGENT, **options):
 def test_the_words_of_a_whole_utterance_decide(text, verdict):
     policy = sound()
     policy.stopped(500)
-    assert policy.finished(text, 100.8) == verdict
+    assert policy.finished(text, 0.9, 100.8) == verdict
 
 
 def test_an_interruption_is_one_as_soon_as_its_words_are_there():
@@ -52,12 +52,20 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     assert policy.tick(100.2) == Interrupt("words")
 
 
-def test_a_single_doubtful_word_waits_for_the_end():
+def test_few_and_doubtful_words_wait_for_the_end():
     policy = sound()
-    assert policy.heard("london", 0.2, 100.5) is None
-    assert policy.heard("london", 0.6, 100.6) == Interrupt("words")
+    assert policy.heard("london", 0.9, 100.5) is None
+    assert policy.heard("stop", 0.4, 100.6) is None
+    assert policy.heard("what about", 0.4, 100.7) is None
+    assert policy.heard("what about", 0.6, 100.7) == Interrupt("words")
     policy.stopped(500)
-    assert sound().finished("london", 100.9) == Interrupt("words")
+    assert policy.finished("london", 0.4, 100.9) == Interrupt("words")
+
+
+def test_words_without_conviction_are_none():
+    policy = sound()
+    policy.stopped(500)
+    assert policy.finished("i am", 0.36, 100.9) == Resume("no_words", "i am")
 
 
 def test_a_sign_of_listening_may_become_an_interruption():
@@ -70,10 +78,10 @@ def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
         policy.stopped(150)
-        assert policy.finished(text, 100.5) == Interrupt("words")
+        assert policy.finished(text, 0.9, 100.5) == Interrupt("words")
     policy = sound(closing=True)
     policy.stopped(150)
-    assert policy.finished("", 100.5) == Resume("no_words", "")
+    assert policy.finished("", 0.9, 100.5) == Resume("no_words", "")
 
 
 def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
@@ -93,22 +101,22 @@ def test_only_what_follows_an_echo_counts():
     assert policy.tick(101.0) is None
     assert policy.heard("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
     policy.stopped(1_200)
-    assert policy.finished("what a day", 101.5) == Resume("echo", "what a day")
+    assert policy.finished("what a day", 0.9, 101.5) == Resume("echo", "what a day")
 
 
 def test_two_utterances_of_one_sound_are_judged_together():
     policy = sound(min_words=3)
     policy.stopped(300)
     policy.went_on()
-    assert policy.finished("what about", 100.6, more=True) is None
+    assert policy.finished("what about", 0.9, 100.6, more=True) is None
     policy.stopped(900)
-    assert policy.finished("london", 101.2) == Interrupt("words")
+    assert policy.finished("london", 0.9, 101.2) == Interrupt("words")
 
 
 def test_a_language_without_lists_goes_by_words_alone():
     policy = BargeIn(BargeInOptions(), overlap_words("xx"), agent_text="", closing=False, began_at=0.0)
     policy.stopped(300)
-    assert policy.finished("mhm", 0.5) == Interrupt("words")
+    assert policy.finished("mhm", 0.9, 0.5) == Interrupt("words")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -154,7 +162,7 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     assert policy.due is None or policy.due > now or policy.due > 0
     policy.stopped(now * 1000)
     assert policy.due is None
-    verdict = policy.finished(text, now + 0.3)
+    verdict = policy.finished(text, 0.9, now + 0.3)
     assert isinstance(verdict, Interrupt | Resume)
     if isinstance(verdict, Resume) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms

@@ -32,7 +32,7 @@ def turn(text, probability, *, policy=None, ended_at=10.0, at=10.3, utterance=1)
     (score,) = policy.paused(ended_at, at)
     assert isinstance(score, Score)
     assert decided(policy.heard(utterance, text, at)) == []
-    return policy, began, policy.scored(score.pause, probability, at)
+    return policy, began, decided(policy.scored(score.pause, probability, at))
 
 
 def decided(outputs):
@@ -79,6 +79,17 @@ def test_words_that_something_has_to_follow_are_waited_for_however_they_sound():
         0.99,
     )
     assert wait.until == pytest.approx(12)
+
+
+@pytest.mark.parametrize(("probability", "begun"), [(0.9, True), (0.1, False)])
+def test_an_answer_is_begun_for_a_guess_that_is_soon_decided(probability, begun):
+    policy = EndOfTurn(NORMAL, "en")
+    policy.began(9)
+    (score,) = policy.paused(10, 10.2)
+    assert policy.heard(1, "my order number is three four five", 10.2) == []
+    outputs = policy.scored(score.pause, probability, 10.2)
+    assert any(isinstance(output, Prepare) for output in outputs) == begun
+    assert isinstance(outputs[-1], Wait)
 
 
 def test_how_many_digits_follow_is_a_guess():
