@@ -24,9 +24,10 @@ HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most."""
 _EARLY_WORDS = 2
 """Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
-_EARLY_CONFIDENCE = 0.5
+_SURE = 0.5
 _CONFIDENCE = 0.4
-"""Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction."""
+"""Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction. A single
+word, and words before the end of the utterance, have to be surer; a command at its end need not be sure."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class BargeIn:
         fresh = words[self._echoed :]
         if is_echo(words, self._agent_words) or (self._echoed and not fresh):
             return None
-        sure = self._confidence >= (_CONFIDENCE if final else _EARLY_CONFIDENCE)
-        if sure and self._language.is_command(fresh):
+        sure = self._confidence >= (_CONFIDENCE if final and len(fresh) > 1 else _SURE)
+        if (sure or final) and self._language.is_command(fresh):
             return Interrupt("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
         if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(fresh)):
@@ -157,6 +158,6 @@ class BargeIn:
             return "echo"
         if self._language.is_backchannel(words):
             return "backchannel"
-        if self._confidence < _CONFIDENCE:
+        if self._confidence < (_CONFIDENCE if len(words) > 1 else _SURE):
             return "no_words"
         return "too_few_words" if len(words) < self._options.min_words else "too_short"

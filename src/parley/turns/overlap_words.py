@@ -39,8 +39,12 @@ class OverlapWords:
         return bool(words) and _is_made_of(tuple(words), self.backchannels)
 
     def is_command(self, words: Sequence[str]) -> bool:
-        """Whether it demands silence: "stop", "no no", "wait a minute"."""
-        return bool(words) and _is_made_of(tuple(words), self.commands)
+        """Whether it demands silence: "stop", "no no", "okay wait a minute"."""
+        return (
+            bool(words)
+            and _is_made_of(tuple(words), self.commands | self.backchannels)
+            and not self.is_backchannel(words)
+        )
 
 
 def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:

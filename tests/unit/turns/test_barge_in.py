@@ -59,13 +59,23 @@ def test_few_and_doubtful_words_wait_for_the_end():
     assert policy.heard("what about", 0.4, 100.7) is None
     assert policy.heard("what about", 0.6, 100.7) == Interrupt("words")
     policy.stopped(500)
-    assert policy.finished("london", 0.4, 100.9) == Interrupt("words")
+    assert policy.finished("london", 0.5, 100.9) == Interrupt("words")
 
 
-def test_words_without_conviction_are_none():
+@pytest.mark.parametrize(
+    ("text", "confidence", "verdict"),
+    [
+        ("i am", 0.36, Resume("no_words", "i am")),
+        ("bye", 0.44, Resume("no_words", "bye")),
+        ("what about london", 0.44, Interrupt("words")),
+        ("hold on", 0.2, Interrupt("command")),
+        ("okay stop", 0.3, Interrupt("command")),
+    ],
+)
+def test_words_without_conviction_are_none_unless_they_are_commands(text, confidence, verdict):
     policy = sound()
     policy.stopped(500)
-    assert policy.finished("i am", 0.36, 100.9) == Resume("no_words", "i am")
+    assert policy.finished(text, confidence, 100.9) == verdict
 
 
 def test_a_sign_of_listening_may_become_an_interruption():
