@@ -26,8 +26,10 @@ _EARLY_WORDS = 2
 """Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
 _SURE = 0.5
 _CONFIDENCE = 0.4
-"""Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction. A single
-word, and words before the end of the utterance, have to be surer; a command at its end need not be sure."""
+"""Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction.
+
+A single word, and words before the end of the utterance, have to be surer; a command at its end need not be.
+"""
 
 
 @dataclass(frozen=True)
