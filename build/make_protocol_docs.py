@@ -72,12 +72,15 @@ audio …                                speech_stopped, transcript (final), tur
                                        tool_request
 tool_response                          response (text) …, audio …, agent_state speaking
 playback …                             response_done, metrics, agent_state listening
-audio (the user speaks over it)        speech_started, interrupted, metrics, agent_state listening
+audio (something is heard over it)     paused
+audio (it was an "mhm")                resumed
+audio (the user speaks over it)        paused, speech_started, interrupted, metrics, agent_state listening
 end                                    closed
 ```
 
-On `interrupted` the client drops all audio of that response which it has not played yet. `playback`
-tells the server what was really heard, so that the agent remembers only that.
+On `paused` the client stops its loudspeaker and keeps what it has not played, on `resumed` it plays on, on
+`interrupted` it drops all audio of that response. `playback` tells the server what was really heard, so that the
+agent remembers only that.
 """
 
 
