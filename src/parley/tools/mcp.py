@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TextIO
 
 import httpx2
@@ -32,6 +33,8 @@ _LIST_S = 5.0
 _CHECK_S = 60.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+_STEADY_S = 60.0
+"""A connection that lasted this long was a good one: the next pause is the first again."""
 _CLOSE_S = 8.0
 """A program gets 2 s to end by itself, 2 s after SIGTERM, and 2 s after SIGKILL."""
 _MAX_PAGES = 20
@@ -69,6 +72,10 @@ class McpServer:
         self._doubt = asyncio.Event()
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._closing = False
+        self._ending = False
+        """Whether the library ends the connection: a cancellation would keep it from ending the program."""
         self.names = tuple(f"{settings.prefix}{name}" for name in settings.tools)
         """Of all its tools, as they are offered."""
         self.timeout_s = settings.timeout_ms / 1000
@@ -88,11 +95,12 @@ class McpServer:
         await self._tried.wait()
 
     async def close(self) -> None:
-        """Disconnect, and end the program if it is one."""
+        """Disconnect, and end the program if it is one; safe to call twice."""
         if self._task is None or self._task.done():
             return
-        # Once: a second time would keep the library from ending the program.
-        self._task.cancel()
+        if not self._closing and not self._ending:
+            self._task.cancel()
+        self._closing = True
         _, late = await asyncio.wait({self._task}, timeout=_CLOSE_S)
         if late:
             _log.error("MCP server %s: the connection did not end within %g s", self._settings.name, _CLOSE_S)
@@ -102,6 +110,7 @@ class McpServer:
         client = self._client
         if client is None or all(tool.name != name for tool in self._tools):
             return ToolOutcome.failed("the tool is out of order at the moment")
+        self._calls += 1
         try:
             result = await client.call_tool(name.removeprefix(self._settings.prefix), dict(arguments))
         except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do
@@ -109,6 +118,8 @@ class McpServer:
             _log.warning("MCP server %s: a call failed (%s)", self._settings.name, _kind(error))
             self._doubt.set()
             return ToolOutcome.failed("the tool failed")
+        finally:
+            self._calls -= 1
         return _outcome(result)
 
     def _tell_end(self, task: asyncio.Task[None]) -> None:
@@ -118,8 +129,10 @@ class McpServer:
     # --- the connection -------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
         pause_s = _FIRST_PAUSE_S
         while True:
+            connected_at = math.inf
             try:
                 async with AsyncExitStack() as stack:
                     async with asyncio.timeout(_CONNECT_S):
@@ -127,9 +140,11 @@ class McpServer:
                         await self._list_tools(client)
                     self._client = client
                     self._tried.set()
-                    pause_s = _FIRST_PAUSE_S
+                    connected_at = loop.time()
                     await self._watch(client)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                if loop.time() - connected_at >= _STEADY_S:
+                    pause_s = _FIRST_PAUSE_S
                 _log.warning(
                     "MCP server %s: no connection (%s); next attempt in %g s",
                     self._settings.name,
@@ -140,16 +155,24 @@ class McpServer:
                 self._client = None
                 self._tools = ()
                 self._tried.set()
+                self._ending = False
+            if self._closing:
+                return
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _watch(self, client: Client) -> None:
-        """Ask for the list again from time to time, and when a call has failed; raises when there is none."""
+        """Ask for the list again from time to time, and when a call has failed; raises when there is none.
+
+        From time to time only if no call runs: a server that does one thing at a time would not answer.
+        """
         while True:
             self._doubt.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_S):
                     await self._doubt.wait()
+            if self._calls and not self._doubt.is_set():
+                continue
             async with asyncio.timeout(_LIST_S):
                 await self._list_tools(client)
 
@@ -172,7 +195,16 @@ class McpServer:
                     env={name: self._environment.get(name, "") for name in settings.environment},
                 )
                 streams = stdio_client(program, errlog=self._error_log(stack))
-            yield await stack.enter_async_context(Client(streams, client_info=_ABOUT_US, cache=None))
+            client = Client(self._noting_the_end(streams), client_info=_ABOUT_US, cache=None)
+            yield await stack.enter_async_context(client)
+
+    @asynccontextmanager
+    async def _noting_the_end(self, streams: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+        async with streams as made:
+            try:
+                yield made
+            finally:
+                self._ending = True
 
     def _error_log(self, stack: AsyncExitStack) -> TextIO:
         if self._settings.stderr and sys.__stderr__ is not None:

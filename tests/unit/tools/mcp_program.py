@@ -1,4 +1,4 @@
-"""An MCP server: ``mcp_program.py FOLDER stdio`` or ``mcp_program.py FOLDER http PORT json|events``.
+"""An MCP server: ``mcp_program.py FOLDER stdio|stubborn`` or ``mcp_program.py FOLDER http PORT json|events``.
 
 It writes what happens to it into FOLDER/notes.
 """
@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import uvicorn
@@ -89,7 +90,10 @@ def serve_http(port: int, kind: str) -> None:
 
 if __name__ == "__main__":
     note(f"pid {os.getpid()}")
-    if sys.argv[2] == "stdio":
+    if sys.argv[2] in ("stdio", "stubborn"):
         server.run()
+        if sys.argv[2] == "stubborn":
+            note("stays")
+            time.sleep(1_000)
     else:
         serve_http(int(sys.argv[3]), sys.argv[4])

@@ -241,3 +241,58 @@ async def test_closing_during_the_first_attempt_leaves_nothing(tmp_path):
     await eventually(lambda: program.notes)
     await server.close()
     assert not psutil.pid_exists(int(program.notes[0][4:]))
+
+
+@asynccontextmanager
+async def stubborn(tmp_path):
+    """A connected program that does not end when it is left alone."""
+    program = Program("stdio", tmp_path)
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "stubborn"]
+    settings = program.settings(command=command)
+    server = McpServer(settings.mcp[0], settings, {})
+    server.start()
+    await eventually(lambda: server.tools)
+    yield program, server
+    assert server._task.done()
+    (pid,) = [int(note[4:]) for note in program.notes if note.startswith("pid")]
+    assert not psutil.pid_exists(pid), "the program goes on"
+
+
+async def test_closing_while_a_broken_connection_is_torn_down_ends_the_program(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.tools.mcp._FIRST_PAUSE_S", 0.0)
+    async with stubborn(tmp_path) as (program, server):
+        monkeypatch.setattr("parley.tools.mcp._LIST_S", 0.0)
+        server._doubt.set()
+        await eventually(lambda: "stays" in program.notes)
+        await server.close()
+
+
+async def test_closing_twice_ends_the_program(tmp_path):
+    async with stubborn(tmp_path) as (program, server):
+        first = asyncio.create_task(server.close())
+        await eventually(lambda: "stays" in program.notes)
+        await asyncio.gather(first, server.close())
+
+
+async def test_a_server_that_is_busy_is_not_taken_for_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.tools.mcp._CHECK_S", 0.3)
+    program = Program("stdio", tmp_path)
+    async with opened(program.settings()) as box:
+        call = asyncio.create_task(box.call("wait", {}))
+        await eventually(lambda: "waiting" in program.notes)
+        monkeypatch.setattr("parley.tools.mcp._LIST_S", 0.0)  # whatever is asked gets no answer
+        done, _ = await asyncio.wait({call}, timeout=1.0)
+        assert not done
+        call.cancel()
+        await asyncio.wait({call})
+
+
+async def test_a_server_that_keeps_ending_is_tried_less_and_less_often(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("parley.tools.mcp._FIRST_PAUSE_S", 0.01)
+    async with opened(Program("stdio", tmp_path).settings()) as box:
+        for _ in range(3):
+            await works_again(box)
+            assert (await box.call("die", {})).is_error
+        await works_again(box)
+    pauses = [line.args[2] for line in caplog.records if "next attempt" in line.getMessage()]
+    assert pauses == [0.01, 0.02, 0.04]
