@@ -235,7 +235,10 @@ class Dtmf(_Message, frozen=True, tag="dtmf", kw_only=True):
 
 
 class Say(_Message, frozen=True, tag="say", kw_only=True):
-    """The agent is to say this, word for word, after what it is saying now."""
+    """The agent is to say this, word for word, after what it is saying now.
+
+    An interruption drops what waits to be said, but for what must not be interrupted.
+    """
 
     text: str
     interruptible: bool = True

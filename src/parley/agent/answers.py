@@ -23,6 +23,8 @@ InterruptReason: TypeAlias = Literal["words", "speech", "command", "input"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
 
 _MAX_WAITING = 16
+_MAX_JOINED = 8_000
+"""Characters of what the user has said while it could not be answered; the oldest are forgotten."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,7 +66,7 @@ class Answers:
     Args:
         name: that no other session has or had.
         stage: where turns are performed.
-        history: of the session; nobody else writes to it.
+        history: of the session; nobody else adds to it.
         desk: runs the tools of the turn under way.
         think: makes the thinker that answers a prompt.
         handler: is told how it goes.
@@ -152,6 +154,8 @@ class Answers:
             return
         elif current is not None:
             self.interrupt("words")
+        if self._waiting is not None:
+            user, self._waiting = _joined(self._waiting, user), None
         self._unanswered = False
         prepared = self._take_prepared(user.text)
         if user.text:
@@ -213,7 +217,7 @@ class Answers:
         self._task.cancel()
         self._desk.drop()
         self._history.extend(turn.memory(heard))
-        self._unanswered = not heard.text and not turn.acted
+        self._unanswered = self._history.unanswered
         self._stage.emit(
             Interrupted(
                 turn=turn.number,
@@ -283,7 +287,10 @@ class Answers:
             complete = True
         except Exception:  # noqa: BLE001 - logged and told to the client
             turn.failed = True
-            self._handler.broken("turn")
+            if self._current is turn:
+                self._handler.broken("turn")
+            else:
+                _log.exception("%s: an answer that was prepared failed", turn.response_id)
         if self._current is turn:
             self.resume("no_words", "")  # it has failed while it was paused
             self._current = None
@@ -309,7 +316,7 @@ class Answers:
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:
-    return replace(then, text=f"{first.text} {then.text}")
+    return replace(then, text=f"{first.text} {then.text}".strip()[-_MAX_JOINED:])
 
 
 def _now() -> float:

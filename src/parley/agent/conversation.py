@@ -123,7 +123,7 @@ class Conversation:
             self._answers.open(protocol.Say(text=self._greeting))
         else:
             self._answers.open()
-            self._silence.quiet()
+            self._settle()
 
     async def warm_up(self) -> None:
         """Let the language model read what all prompts of this session begin with."""
@@ -156,8 +156,9 @@ class Conversation:
             check_spoken(message.text, "text.text")
             self._input(message.text.strip())
         elif isinstance(message, protocol.Dtmf):
-            self._dialpad.press(message.digits)
             self._silence.user_active()
+            self._dialpad.press(message.digits)
+            self._settle()
         else:
             check_spoken(message.text, "say.text")
             self._answers.say(message)
@@ -177,12 +178,13 @@ class Conversation:
     def speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user speaks."""
         self._emit(event)
-        self._silence.user_active()
+        self._silence.user_active(speaking=True)
         self._interruptions.speech_started(event)
 
     def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final transcript follows."""
         self._emit(event)
+        self._silence.user_silent()
         self._interruptions.speech_stopped(event, detected_at)
 
     def listened(self, piece: AudioPiece) -> None:
@@ -194,7 +196,12 @@ class Conversation:
         """A final text may be the end of the user's turn."""
         self._emit(event)
         self._interruptions.transcribed(event)
-        if event.is_final and self._answers.current is None:
+        if event.is_final:
+            self._settle()
+
+    def _settle(self) -> None:
+        """The silence counts from now on, if nobody has anything to do."""
+        if self._answers.current is None and not self._turn_end.pending and not self._dialpad.pending:
             self._silence.quiet()
 
     def _prepare(self, text: str) -> None:
@@ -209,7 +216,8 @@ class Conversation:
         self._silence.user_active()
         self._answers.interrupt("input")
         now = _now()
-        self._answers.answer(UserTurn(text, now, now))
+        # What was said before belongs to it, if the user does not speak just now.
+        self._answers.answer(UserTurn(f"{self._written(self._turn_end.take())} {text}".strip(), now, now))
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
@@ -234,8 +242,9 @@ class Conversation:
             config=self._config,
         )
 
-    def _prompt(self, text: str) -> None:
-        self._answers.say(protocol.Say(text=text))
+    def _prompt(self, text: str, first: bool) -> None:
+        # Of a long silence the language model need not know every word.
+        self._answers.say(protocol.Say(text=text, remember=first))
 
     def answering(self) -> None:
         """The agent is about to answer."""
@@ -249,7 +258,7 @@ class Conversation:
     def silent(self) -> None:
         """The agent has nothing more to say."""
         self._enter("listening")
-        self._silence.quiet()
+        self._settle()
         if self._config.summaries:
             self._summariser.note_change()
 

@@ -25,6 +25,11 @@ class Dialpad:
         self._keys = ""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def pending(self) -> bool:
+        """Whether keys were pressed that are no turn yet."""
+        return bool(self._keys)
+
     def press(self, keys: str) -> None:
         """Take further keys.
 

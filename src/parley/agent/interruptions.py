@@ -20,6 +20,8 @@ from parley.turns.overlap_words import overlap_words
 
 _TAIL_MS = 700.0
 """An answer of which no more than this is left is as good as over."""
+_QUESTION_TAIL_MS = 1_500.0
+"""The same for one that ends with a question: people answer before they have heard its end."""
 _COMPARED_S = 1.0
 """Of what was heard last, so much is looked at for an echo."""
 _BEFORE_ONSET_MS = 200
@@ -51,6 +53,10 @@ class UserTurnHandler(Protocol):
         """The final text of an utterance."""
         ...
 
+    def sound_lost(self) -> None:
+        """What may have been speech is none of the user's turn."""
+        ...
+
 
 _Event: TypeAlias = SpeechStarted | _Paused | Transcript
 
@@ -63,6 +69,8 @@ class _Candidate:
     at_ms: int
     speaking: bool = False
     texts_missing: int = 0
+    counted: bool = False
+    """As a false alarm."""
     events: list[_Event] = field(default_factory=list)
     """What the end of the user's turn has not been told yet."""
 
@@ -128,7 +136,8 @@ class Interruptions:
             candidate.policy.went_on()
         candidate.speaking = True
         candidate.events.append(event)
-        self._set_timer()
+        # It may have lasted long enough already; what is only a sound never has.
+        self._obey(self._checked(candidate, candidate.policy.tick(_now())))
 
     def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final text follows."""
@@ -139,7 +148,7 @@ class Interruptions:
         candidate.speaking = False
         candidate.texts_missing += 1
         candidate.events.append(_Paused(event, detected_at))
-        candidate.policy.stopped(event.at_ms - candidate.at_ms)
+        candidate.policy.stopped(event.at_ms - candidate.at_ms, _now())
         self._set_timer()
 
     def transcribed(self, event: Transcript) -> None:
@@ -183,7 +192,8 @@ class Interruptions:
             return
         else:
             said, left_ms = turn.playout.heard(now).text, turn.remaining_ms()
-            closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= _TAIL_MS)
+            tail_ms = _QUESTION_TAIL_MS if turn.asks else _TAIL_MS
+            closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= tail_ms)
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
         policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=now)
@@ -193,7 +203,9 @@ class Interruptions:
         self._set_timer()
 
     def _checked(self, candidate: _Candidate, verdict: Verdict) -> Verdict:
-        """No interruption by the agent's own voice."""
+        """No interruption by the agent's own voice, or by the length of what is not known to be speech."""
+        if isinstance(verdict, Interrupt) and verdict.reason == "speech" and not candidate.events:
+            return None
         if isinstance(verdict, Interrupt):
             since_ms = max(0, candidate.at_ms - _BEFORE_ONSET_MS)
             if self._echoes.recognises(self._heard.since(since_ms * INPUT_SAMPLE_RATE // 1000)):
@@ -213,7 +225,7 @@ class Interruptions:
             return
         if isinstance(verdict, Resume):
             # The sound goes on, and may still become an interruption.
-            self._go_on(verdict)
+            self._go_on(verdict, self._candidate)
         self._set_timer()
 
     def _pass_on(self, event: _Event) -> None:
@@ -225,11 +237,13 @@ class Interruptions:
             self._turn_end.heard(event)
 
     def _dismiss(self, verdict: Resume) -> None:
-        self._forget()
-        self._go_on(verdict)
+        self._go_on(verdict, self._forget())
+        self._turn_end.sound_lost()
 
-    def _go_on(self, verdict: Resume) -> None:
-        self._false_alarms += 1
+    def _go_on(self, verdict: Resume, candidate: _Candidate | None) -> None:
+        if candidate is not None and not candidate.counted:
+            candidate.counted = True
+            self._false_alarms += 1
         self._answers.resume(verdict.reason, verdict.text)
 
     def _forget(self) -> _Candidate | None:

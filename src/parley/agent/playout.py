@@ -59,7 +59,9 @@ class _Segment:
     words: list[SpokenWord] = field(default_factory=list)
 
     def heard(self, played_ms: float) -> str:
-        """The text that ``played_ms`` milliseconds of this segment's audio have spoken."""
+        """What ``played_ms`` milliseconds of this segment's audio have spoken; negative: it has not begun."""
+        if played_ms < 0:
+            return ""
         if self.complete and played_ms >= self.sent_ms - _ROUNDING_MS:
             return self.text
         if not self.words:

@@ -42,8 +42,10 @@ def choose_silence(options: SilenceOptions, default: SilenceSettings) -> Silence
             f"silence.prompts has {len(prompts)} entries; it must have 1 to {MAX_PROMPTS}"
         )
     for prompt in prompts:
-        if not prompt.strip() or len(prompt) > MAX_CHARACTERS:
-            raise InvalidMessageError(f"a text of silence.prompts must have 1 to {MAX_CHARACTERS} characters")
+        if not any(character.isalnum() for character in prompt) or len(prompt) > MAX_CHARACTERS:
+            raise InvalidMessageError(
+                f"a text of silence.prompts must have words, and at most {MAX_CHARACTERS} characters"
+            )
     return SilenceSettings(
         prompt_after_s=_seconds("prompt_after_ms", options.prompt_after_ms, default.prompt_after_s),
         prompts=tuple(prompts),
@@ -67,33 +69,43 @@ class SilenceWatch:
 
     Args:
         settings: of the session.
-        prompt: takes what the agent is to say.
+        prompt: takes what the agent is to say, and whether it is the first time in this silence.
         hang_up: ends the call.
     """
 
     def __init__(
-        self, settings: SilenceSettings, prompt: Callable[[str], None], hang_up: Callable[[], None]
+        self, settings: SilenceSettings, prompt: Callable[[str, bool], None], hang_up: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._prompt = prompt
         self._hang_up = hang_up
         self._prompts = 0
         self._silent_s = 0.0  # before the silence that is going on
+        self._speaking = False
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def user_active(self) -> None:
-        """The user does something: all begins anew, with the next silence."""
+    def user_active(self, *, speaking: bool = False) -> None:
+        """The user does something: all begins anew, with the next silence.
+
+        Args:
+            speaking: it goes on until :meth:`user_silent`.
+        """
         self._stop()
+        self._speaking = self._speaking or speaking
         self._prompts, self._silent_s = 0, 0.0
+
+    def user_silent(self) -> None:
+        """The user does not speak any more; whether that is the end of the turn is another question."""
+        self._speaking = False
 
     def agent_active(self) -> None:
         """The agent thinks or speaks."""
         self._stop()
 
     def quiet(self) -> None:
-        """Nobody does anything."""
-        if self._since is None:
+        """Nobody has anything to do."""
+        if self._since is None and not self._speaking:
             self._since = _now()
             self._set_timer()
 
@@ -128,7 +140,7 @@ class SilenceWatch:
             return
         prompt = settings.prompts[min(self._prompts, len(settings.prompts) - 1)]
         self._prompts += 1
-        self._prompt(prompt)
+        self._prompt(prompt, self._prompts == 1)
 
 
 def _now() -> float:

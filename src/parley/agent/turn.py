@@ -162,7 +162,13 @@ class Turn:
         """Audio that the user has not heard; None: nobody knows yet."""
         if not self._voice.complete:
             return None
-        return self.playout.sent_ms - self.playout.played_ms(_now())
+        return self._voice.made_ms - self.playout.played_ms(_now())
+
+    @property
+    def asks(self) -> bool:
+        """Whether what was found to say so far ends with a question."""
+        rounds = self._thinker.thought.rounds
+        return bool(rounds) and rounds[-1].text.rstrip().endswith("?")
 
     def memory(self, heard: Heard | None = None) -> list[ChatMessage]:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
@@ -205,7 +211,9 @@ class Turn:
     async def _apologise(self) -> None:
         """Silence would be the worst answer."""
         apology = self._stage.config.apology
-        if apology and self._given.is_set() and self._voice.asked_at is None:
+        answered = any(answer.text.strip() for answer in self._thinker.thought.rounds)
+        if apology and self._given.is_set() and not answered:
+            self._write(apology)
             await self._voice.say(UNREMEMBERED, apology)
 
     # --- telling the client ---------------------------------------------------------------

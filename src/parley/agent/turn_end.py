@@ -98,6 +98,20 @@ class TurnEnd:
         if self._policy is not None and self._scoring is not None:
             self._audio.append(piece)
 
+    @property
+    def pending(self) -> bool:
+        """Whether the user has begun a turn that is not over."""
+        return self._policy is not None and self._policy.pending
+
+    def take(self) -> str:
+        """The words of the turn so far, which is over by other means; none while the user speaks."""
+        if self._policy is None or not self._policy.interrupted:
+            return ""
+        self._stop()
+        self._discard()
+        self._onset = None
+        return self._policy.take()
+
     def sound_began(self) -> None:
         """The user may be going on."""
         if self._policy is not None:

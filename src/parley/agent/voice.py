@@ -132,8 +132,10 @@ class Voice:
         """When its first audio had been made."""
         self.sent_at: float | None = None
         """When its first audio was sent."""
+        self.made_ms = 0.0
+        """Audio that has been made."""
         self.complete = False
-        """Whether all audio there is was sent."""
+        """Whether that is all there will be."""
 
     async def say(self, round_number: int, text: str) -> None:
         """Add a segment; waits while too many are waiting."""
@@ -158,7 +160,6 @@ class Voice:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._synthesise(), name=f"{self._name} synthesis")
             await self._play()
-        self.complete = True
 
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
@@ -167,6 +168,7 @@ class Voice:
             await asyncio.sleep(ahead_ms / 1000)
             await self._until_free()
         for _ in range(_LAST_MARK_CHECKS):
+            await self._until_free()
             if self._playout.finished(_now()):
                 return
             await asyncio.sleep(_LAST_MARK_S / _LAST_MARK_CHECKS)
@@ -181,6 +183,7 @@ class Voice:
                 await self._speak(*segment, f"{self._name}-{self._count}")
         except ParleyError as error:
             self._on_failure(error)
+        self.complete = True
         await self._pieces.put(None)
 
     async def _speak(self, round_number: int, text: str, request_id: str) -> None:
@@ -211,6 +214,7 @@ class Voice:
                         resampler = Resampler(chunk.sample_rate, self._speaker.sample_rate)
                     words = tuple(_spoken_word(mark, chunk.sample_rate) for mark in chunk.words)
                     resampled = resampler.push(samples)
+                    self._count_made(resampled)
                     await self._pieces.put(_Piece(round_number, text, resampled, words))
             done = True
         finally:
@@ -219,7 +223,11 @@ class Voice:
                     self._synthesizer.abort(request_id), limits.abort_s, f"stopping {request_id}"
                 )
         rest = resampler.finish() if resampler else _NOTHING
+        self._count_made(rest)
         await self._pieces.put(_Piece(round_number, text, rest, closes=True))
+
+    def _count_made(self, samples: NDArray[np.int16]) -> None:
+        self.made_ms += samples_to_ms(len(samples), self._speaker.sample_rate)
 
     # --- sending it -----------------------------------------------------------------------
 

@@ -65,6 +65,11 @@ class History:
         system = "\n\n".join(filter(None, (self._prompt, self._summary)))
         return [*([ChatMessage(role="system", content=system)] if system else []), *self._messages]
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether the user has said something last."""
+        return bool(self._messages) and self._messages[-1].role == "user"
+
     def preview(self, text: str) -> list[ChatMessage]:
         """What :meth:`messages` would be after :meth:`add_user`; nothing is changed."""
         imagined = copy.copy(self)

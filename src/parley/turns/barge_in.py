@@ -21,7 +21,7 @@ from parley.protocol import BargeInOptions
 from parley.turns.overlap_words import OverlapWords, is_echo, words_of
 
 HOLD_S = 1.5
-"""Sound without words keeps the agent silent for so long at most."""
+"""Sound without words keeps the agent silent for so long at most, and so does a text that does not come."""
 _EARLY_WORDS = 2
 """Words that count before the utterance is over. The agent is silent meanwhile: waiting loses nothing."""
 _SURE = 0.5
@@ -80,17 +80,15 @@ class BargeIn:
         self._partial = ""
         self._confidence = 0.0
         self._echoed = 0
-        self._held = True
+        self._held: float | None = began_at + HOLD_S
         self._ticked_at = began_at
 
     @property
     def due(self) -> float | None:
         """When :meth:`tick` is to be called next (seconds); None: not for the sake of time."""
-        if self._speech_ms is not None:
-            return None
-        times = [self._began_at + self._options.min_speech_ms / 1000]
-        if self._held:
-            times.append(self._began_at + HOLD_S)
+        times = [] if self._held is None else [self._held]
+        if self._speech_ms is None:
+            times.append(self._began_at + self._options.min_speech_ms / 1000)
         return min((time for time in times if time > self._ticked_at), default=None)
 
     @property
@@ -98,9 +96,11 @@ class BargeIn:
         """What was understood so far."""
         return " ".join(filter(None, [*self._texts, self._partial]))
 
-    def stopped(self, speech_ms: float) -> None:
+    def stopped(self, speech_ms: float, at: float) -> None:
         """The user is silent; so much time lies between the sound's beginning and its end. A text follows."""
         self._speech_ms = speech_ms
+        if self._held is not None:
+            self._held = at + HOLD_S
 
     def went_on(self) -> None:
         """The user speaks again, before the text was there."""
@@ -130,8 +130,8 @@ class BargeIn:
         interruption = self._interruption(at, final=False)
         if interruption is not None:
             return interruption
-        if self._held and at >= self._began_at + HOLD_S and self._speech_ms is None:
-            self._held = False
+        if self._held is not None and at >= self._held:
+            self._held = None
             return Resume(self._harmless(words_of(self.text)), self.text)
         return None
 

@@ -144,6 +144,22 @@ class EndOfTurn:
         self._sound = False
         self._prepared = False
 
+    @property
+    def pending(self) -> bool:
+        """Whether a turn has begun that is not over."""
+        return self._begun_at is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the turn's words so far are all there, and the user does not speak."""
+        return self.pending and not self._speaking and not self._texts_missing
+
+    def take(self) -> str:
+        """The words so far; the turn is over."""
+        text = " ".join(self._words)
+        self._forget()
+        return text
+
     # --- what happens -----------------------------------------------------------------------
 
     def sound_began(self) -> None:

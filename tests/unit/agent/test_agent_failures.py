@@ -25,6 +25,7 @@ from parley.protocol import (
     Closed,
     ErrorEvent,
     ResponseDone,
+    ResponseText,
     SpeechStarted,
     SpeechStopped,
     Start,
@@ -58,6 +59,7 @@ async def test_a_language_model_that_fails_again_and_again():
     assert call.outlet.codes == ["model_unavailable"]
     assert call.outlet.of(ErrorEvent)[0].retryable
     assert call.chat.prompt()[1:] == [("user", "hello are you there")]
+    assert [event.text for event in call.outlet.of(ResponseText)] == [AgentConfig().apology, "Yes."]
     # What the agent says then is no answer: the model sees both questions as one.
     assert [request.text for request in call.synthesizer.requests] == [AgentConfig().apology, "Yes."]
     assert call.outlet.states == ["listening", *(["processing", "speaking", "listening"] * 2)]

@@ -105,3 +105,10 @@ def test_a_mark_that_comes_during_a_pause_counts():
     assert playout.played_ms(4.0) == 450
     playout.resume(4.0)
     assert 450 <= playout.played_ms(4.1) <= 550 + 1e-6
+
+
+def test_of_a_segment_that_has_not_begun_nothing_was_heard():
+    playout = spoken()
+    playout.begin(0, "Nothing of this was made into audio.")
+    assert playout.heard(0.9).text == "Hello there."
+    assert playout.heard(1.5).text == "Hello there."

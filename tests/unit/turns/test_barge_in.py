@@ -40,7 +40,7 @@ def sound(*, closing=False, agent=AGENT, **options):
 )
 def test_the_words_of_a_whole_utterance_decide(text, verdict):
     policy = sound()
-    policy.stopped(500)
+    policy.stopped(500, 100.5)
     assert policy.finished(text, 0.9, 100.8) == verdict
 
 
@@ -58,7 +58,7 @@ def test_few_and_doubtful_words_wait_for_the_end():
     assert policy.heard("stop", 0.4, 100.6) is None
     assert policy.heard("what about", 0.4, 100.7) is None
     assert policy.heard("what about", 0.6, 100.7) == Interrupt("words")
-    policy.stopped(500)
+    policy.stopped(500, 100.5)
     assert policy.finished("london", 0.5, 100.9) == Interrupt("words")
 
 
@@ -74,7 +74,7 @@ def test_few_and_doubtful_words_wait_for_the_end():
 )
 def test_words_without_conviction_are_none_unless_they_are_commands(text, confidence, verdict):
     policy = sound()
-    policy.stopped(500)
+    policy.stopped(500, 100.5)
     assert policy.finished(text, confidence, 100.9) == verdict
 
 
@@ -87,10 +87,10 @@ def test_a_sign_of_listening_may_become_an_interruption():
 def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
-        policy.stopped(150)
+        policy.stopped(150, 100.5)
         assert policy.finished(text, 0.9, 100.5) == Interrupt("words")
     policy = sound(closing=True)
-    policy.stopped(150)
+    policy.stopped(150, 100.5)
     assert policy.finished("", 0.9, 100.5) == Resume("no_words", "")
 
 
@@ -110,22 +110,22 @@ def test_only_what_follows_an_echo_counts():
     assert policy.heard("what a day", 0.9, 100.7) is None
     assert policy.tick(101.0) is None
     assert policy.heard("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
-    policy.stopped(1_200)
+    policy.stopped(1_200, 100.5)
     assert policy.finished("what a day", 0.9, 101.5) == Resume("echo", "what a day")
 
 
 def test_two_utterances_of_one_sound_are_judged_together():
     policy = sound(min_words=3)
-    policy.stopped(300)
+    policy.stopped(300, 100.5)
     policy.went_on()
     assert policy.finished("what about", 0.9, 100.6, more=True) is None
-    policy.stopped(900)
+    policy.stopped(900, 100.5)
     assert policy.finished("london", 0.9, 101.2) == Interrupt("words")
 
 
 def test_a_language_without_lists_goes_by_words_alone():
     policy = BargeIn(BargeInOptions(), overlap_words("xx"), agent_text="", closing=False, began_at=0.0)
-    policy.stopped(300)
+    policy.stopped(300, 100.5)
     assert policy.finished("mhm", 0.9, 0.5) == Interrupt("words")
 
 
@@ -170,8 +170,8 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
         resumed += isinstance(verdict, Resume)
     assert resumed <= 1, "while it goes on, the agent is let go once"
     assert policy.due is None or policy.due > now or policy.due > 0
-    policy.stopped(now * 1000)
-    assert policy.due is None
+    policy.stopped(now * 1000, now)
+    assert policy.due is None or policy.due > now
     verdict = policy.finished(text, 0.9, now + 0.3)
     assert isinstance(verdict, Interrupt | Resume)
     if isinstance(verdict, Resume) and verdict.reason == "too_short":
