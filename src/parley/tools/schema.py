@@ -36,6 +36,12 @@ _MAX_COMPILED = 256
 _MAX_PROBLEMS = 3
 _MAX_PROBLEM = 200
 _DATA = frozenset({"const", "default", "enum", "example", "examples"})
+_NAMING = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
+"""Keywords that hold schemas by names, and any name is possible there."""
+_REFUSED = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
+"""They change what the references around them mean, or let each lookup search the whole schema."""
 _JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 
 
@@ -116,6 +122,9 @@ class ArgumentSchema:
             return ["arguments: too complex to be checked"]
         except ArithmeticError as error:  # a multiple of 0.5 with 400 digits, for example
             return [f"arguments: cannot be checked ({type(error).__name__})"]
+        except (Unresolvable, AttributeError, LookupError, TypeError, ValueError):
+            # A reference may lead to data that only looks like a schema.
+            return ["the tool's schema is broken"]
         finally:
             _steps.reset(token)
 
@@ -153,23 +162,30 @@ def _check_parts(schema: Any, where: str) -> None:
 
 
 def _check_references(schema: Mapping[str, Any], uri: str, where: str) -> None:
-    resource = specification_with(uri).create_resource(schema)
-    resolver = Registry().with_resource("", resource).resolver()
-    for key, value in _keywords(schema):
-        if key in ("$schema", "$id", "$dynamicRef", "$recursiveRef"):
-            # They change what the references around them mean.
-            raise SchemaError(f"{where}: {key} is not accepted inside a schema")
-        if key == "$ref":
-            if not value.startswith("#"):
-                raise SchemaError(f"{where}: $ref {value!r} does not lead into the schema itself")
+    resolver = Registry().with_resource("", specification_with(uri).create_resource(schema)).resolver()
+    waiting: list[Any] = [schema]
+    followed = set()
+    while waiting:
+        for key, value in _keywords(waiting.pop()):
+            if key in _REFUSED:
+                raise SchemaError(f"{where}: {key} is not accepted inside a schema")
+            if key != "$ref" or value in followed:
+                continue
+            if value != "#" and not value.startswith("#/"):
+                raise SchemaError(f"{where}: $ref {value!r} is not of the form #/path/in/the/schema")
+            followed.add(value)
             try:
-                resolver.lookup(value)
-            except Unresolvable as error:
+                target = resolver.lookup(value).contents
+            except (Unresolvable, TypeError, ValueError) as error:
                 raise SchemaError(f"{where}: $ref {value!r} leads nowhere") from error
+            if not isinstance(target, dict | bool):
+                raise SchemaError(f"{where}: $ref {value!r} leads to something that is no schema")
+            # It may stand in data, where no keyword has been looked for.
+            waiting.append(target)
 
 
-def _keywords(value: Any) -> Iterator[tuple[str, str]]:
-    """Everything in a schema that may be a keyword with a text."""
+def _keywords(value: Any, *, named: bool = False) -> Iterator[tuple[str, str]]:
+    """Everything in a schema that may be a keyword with a text; ``named``: its own keys are names."""
     if isinstance(value, list):
         for item in value:
             yield from _keywords(item)
@@ -177,8 +193,8 @@ def _keywords(value: Any) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             if isinstance(item, str):
                 yield key, item
-            elif key not in _DATA:
-                yield from _keywords(item)
+            elif named or key not in _DATA:
+                yield from _keywords(item, named=not named and key in _NAMING)
 
 
 def _path(error: ValidationError | jsonschema.SchemaError) -> str:

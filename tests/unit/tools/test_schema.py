@@ -71,6 +71,15 @@ def test_references_inside_the_schema_are_followed():
         {"properties": {"a": {"$ref": "other.json"}}},
         {"properties": {"a": {"$ref": "#/$defs/missing"}}},
         {"properties": {"a": {"$dynamicRef": "#x"}}},
+        {"properties": {"a": {"$ref": "#b"}}, "$defs": {"b": {"$anchor": "b"}}},
+        {"$defs": {"b": {"$anchor": "b"}}},
+        {"$defs": {"b": {"$dynamicAnchor": "b"}}},
+        {"properties": {"a": {"$ref": "#/allOf/x"}}, "allOf": [{}]},
+        {"properties": {"a": {"$ref": "#/type"}}, "type": "object"},
+        {"properties": {"a": {"$ref": "#/maxProperties/x"}}, "maxProperties": 5},
+        {"properties": {"default": {"$ref": "http://127.0.0.1:1/"}}},
+        {"$defs": {"enum": {"$ref": "#/$defs/missing"}}},
+        {"properties": {"a": {"$ref": "#/default/b"}}, "default": {"b": {"$ref": "#/$defs/missing"}}},
         {"properties": {"a": {"$id": "http://127.0.0.1:1/"}}},
         {"$schema": "http://127.0.0.1:1/meta.json"},
         {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}},
@@ -148,3 +157,8 @@ def test_what_takes_too_long_to_check_is_a_problem():
 def test_numbers_that_cannot_be_checked_are_a_problem():
     (problem,) = problems({"a": {"multipleOf": 0.5}}, {"a": 10**400})
     assert problem.startswith("arguments: cannot be checked")
+
+
+def test_a_reference_to_what_only_looks_like_a_schema_is_a_problem():
+    schema = {"properties": {"a": {"$ref": "#/default"}}, "default": {"minimum": "low"}}
+    assert argument_schema(schema).problems({"a": 1}) == ["the tool's schema is broken"]
