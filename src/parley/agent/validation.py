@@ -80,8 +80,8 @@ def check_start(
     if len(start.tools) > config.max_tools:
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
     # The recogniser has limits of its own for phrases: no prompt holds them.
-    others = server_tools.tools if server_tools else ()
-    in_prompt = msgspec.structs.replace(start, phrases=[], tools=[*start.tools, *others])
+    # Nor does a client answer for the server's own tools, which are bounded where they come from.
+    in_prompt = msgspec.structs.replace(start, phrases=[])
     fixed = estimate_tokens(len(encode(in_prompt)))
     if fixed > config.prompt_tokens // 2:
         raise InvalidMessageError(

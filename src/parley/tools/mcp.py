@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, TextIO
 
 import httpx2
+import msgspec
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, Implementation, TextContent
@@ -39,6 +40,8 @@ _CLOSE_S = 8.0
 """A program gets 2 s to end by itself, 2 s after SIGTERM, and 2 s after SIGKILL."""
 _MAX_PAGES = 20
 _MAX_DESCRIPTION = 1_000
+_MAX_TOOL = 8_192
+"""Bytes of one tool as it stands in a prompt."""
 _MAX_BYTES = 1024 * 1024
 _ABOUT_US = Implementation(name="parley", version="1")
 _log = logging.getLogger(__name__)
@@ -235,16 +238,23 @@ class McpServer:
         self._tools = offered
 
     def _offer(self, tool: McpTool) -> dict[str, Tool]:
-        try:
-            argument_schema(tool.input_schema)
-        except SchemaError as error:
-            _log.warning(
-                "MCP server %s: tool %s is left out: %s", self._settings.name, tool.name, str(error)[:300]
-            )
-            return {}
         description = (tool.description or tool.title or "")[:_MAX_DESCRIPTION]
         name = f"{self._settings.prefix}{tool.name}"
-        return {tool.name: Tool(name=name, description=description, parameters=tool.input_schema)}
+        offered = Tool(name=name, description=description, parameters=tool.input_schema)
+        if problem := _problem(offered):
+            _log.warning("MCP server %s: tool %s is left out: %s", self._settings.name, tool.name, problem)
+            return {}
+        return {tool.name: offered}
+
+
+def _problem(tool: Tool) -> str:
+    """Why a tool cannot be offered; empty: it can."""
+    try:
+        argument_schema(tool.parameters)
+    except SchemaError as error:
+        return str(error)[:300]
+    size = len(msgspec.json.encode(tool))
+    return f"description and parameters are longer than {_MAX_TOOL} bytes" if size > _MAX_TOOL else ""
 
 
 def _outcome(result: CallToolResult) -> ToolOutcome:

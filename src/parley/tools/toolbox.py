@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import msgspec
 
 from parley.errors import ModelLoadingError
+from parley.llm.history import estimate_tokens
 from parley.protocol import Tool
 from parley.tools.addresses import GuardedTransport, make_client
 from parley.tools.base import ToolOutcome
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from parley.tools.mcp import McpServer
 
 _FIRST_CONNECTION_S = 6.0
+_MAX_TOKENS = 2_000
+"""A quarter of the default context, as :func:`parley.llm.history.estimate_tokens` counts."""
 _log = logging.getLogger(__name__)
 
 
@@ -30,12 +34,17 @@ class Toolbox:
     Args:
         settings: of the file.
         environment: where headers and programs get their variables from.
+        max_tokens: of all tools together in a prompt; those that do not fit are left out.
 
     Raises:
         ModelLoadingError: a tool cannot be what the file says.
     """
 
-    def __init__(self, settings: ToolSettings, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: ToolSettings, environment: Mapping[str, str], max_tokens: int = _MAX_TOKENS
+    ) -> None:
+        self._max_tokens = max_tokens
+        self._left_out: tuple[str, ...] = ()
         self._client = make_client(
             GuardedTransport(settings.allowed_hosts, settings.private_hosts),
             # The caller of a tool keeps its limit.
@@ -70,9 +79,23 @@ class Toolbox:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Those that can be called now."""
+        """Those that can be called now and have room in a prompt."""
         own = [tool.tool for tool in self._http.values()]
-        return [*own, *(tool for server in self._servers for tool in server.tools)]
+        room, fitting, left_out = self._max_tokens, [], []
+        for tool in (*own, *(tool for server in self._servers for tool in server.tools)):
+            tokens = estimate_tokens(len(msgspec.json.encode(tool)))
+            if tokens > room:
+                left_out.append(tool.name)
+                continue
+            room -= tokens
+            fitting.append(tool)
+        self._tell_left_out(tuple(left_out))
+        return fitting
+
+    def _tell_left_out(self, names: tuple[str, ...]) -> None:
+        if names and names != self._left_out:
+            _log.warning("left out: %s: all tools may take %d tokens", ", ".join(names), self._max_tokens)
+        self._left_out = names
 
     def timeout_s(self, name: str) -> float | None:
         """Seconds after which the caller gives a call of this tool up."""
@@ -93,13 +116,13 @@ class Toolbox:
         await self._client.aclose()
 
 
-async def open_toolbox(path: Path, environment: Mapping[str, str]) -> Toolbox:
-    """The tools of a file, connected as far as their servers are there.
+async def open_toolbox(path: Path, environment: Mapping[str, str], max_tokens: int = _MAX_TOKENS) -> Toolbox:
+    """The tools of a file, connected as far as their servers are there; see :class:`Toolbox`.
 
     Raises:
         ModelLoadingError: the file cannot be used.
     """
-    toolbox = Toolbox(read_settings(path), environment)
+    toolbox = Toolbox(read_settings(path), environment, max_tokens)
     await toolbox.open()
     _log.info("%d of %d tools of %s can be called", len(toolbox.tools), len(toolbox.names), path.name)
     return toolbox

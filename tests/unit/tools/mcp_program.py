@@ -1,4 +1,5 @@
-"""An MCP server: ``mcp_program.py FOLDER stdio|stubborn`` or ``mcp_program.py FOLDER http PORT json|events``.
+"""An MCP server: ``mcp_program.py FOLDER stdio|stubborn|wordy`` or
+``mcp_program.py FOLDER http PORT json|events``.
 
 It writes what happens to it into FOLDER/notes.
 """
@@ -11,10 +12,12 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
 
 FOLDER = Path(sys.argv[1])
 server = MCPServer("program", log_level="CRITICAL")
@@ -79,6 +82,15 @@ def hidden() -> str:
     return "secret"
 
 
+def wordy(a: Annotated[int, Field(description="x" * 13_000)]) -> int:
+    """Have much to say about an argument."""
+    return a
+
+
+if sys.argv[2] == "wordy":
+    server.tool()(wordy)
+
+
 def serve_http(port: int, kind: str) -> None:
     listening = socket.create_server(("127.0.0.1", port))
     (FOLDER / "port").write_text(str(listening.getsockname()[1]))
@@ -90,7 +102,7 @@ def serve_http(port: int, kind: str) -> None:
 
 if __name__ == "__main__":
     note(f"pid {os.getpid()}")
-    if sys.argv[2] in ("stdio", "stubborn"):
+    if sys.argv[2] in ("stdio", "stubborn", "wordy"):
         server.run()
         if sys.argv[2] == "stubborn":
             note("stays")

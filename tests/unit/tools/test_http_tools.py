@@ -11,8 +11,9 @@ from local_http import local_http, response
 
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolDesk
+from parley.agent.validation import check_start
 from parley.llm.messages import ToolCall
-from parley.protocol import ErrorEvent, ToolRun, encode
+from parley.protocol import ErrorEvent, Start, ToolRun, encode
 from parley.tools.settings import HttpToolSettings, ToolSettings
 from parley.tools.toolbox import Toolbox
 
@@ -198,3 +199,18 @@ async def test_arguments_that_nobody_described_are_invalid(http, toolbox):
     told = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
     assert "Additional properties are not allowed" in told
     assert http.received == []
+
+
+async def test_tools_without_room_in_a_prompt_are_left_out(caplog):
+    entries = [
+        HttpToolSettings(name=name, url="https://h/", description=name * length)
+        for name, length in (("a", 1_000), ("b", 5_000), ("c", 1_000))
+    ]
+    box = Toolbox(ToolSettings(allowed_hosts=["h"], http=entries), {})
+    assert [tool.name for tool in box.tools] == ["a", "c"]
+    assert [tool.name for tool in box.tools] == ["a", "c"]
+    assert box.names == {"a", "b", "c"}
+    assert caplog.text.count("left out: b:") == 1
+    # However many there are, no client is refused for them.
+    check_start(Start(), None, ["en"], AgentConfig(context_tokens=512), box)
+    await box.close()

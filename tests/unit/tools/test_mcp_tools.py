@@ -296,3 +296,11 @@ async def test_a_server_that_keeps_ending_is_tried_less_and_less_often(tmp_path,
         await works_again(box)
     pauses = [line.args[2] for line in caplog.records if "next attempt" in line.getMessage()]
     assert pauses == [0.01, 0.02, 0.04]
+
+
+async def test_a_tool_with_a_large_schema_is_left_out(tmp_path, caplog):
+    program = Program("stdio", tmp_path)
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "wordy"]
+    async with opened(program.settings(command=command, tools=["wordy", "add"])) as box:
+        assert [tool.name for tool in box.tools] == ["add"]
+    assert "tool wordy is left out: description and parameters are longer than" in caplog.text
