@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from math import prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from parley.protocol import Tool
 
 _TRIGGER = "<tool_call>"
-_KEPT = 64
-# Schemas are the clients', and compiling a grammar cannot be stopped: strings of up to 1,000 characters took
-# four seconds, 60 levels of objects 0.3 s, and 10,000 properties minutes.
+KEPT = 64
+"""Sets of tools for which something is kept."""
+# Schemas are the clients', the grammar is made on the event loop that all callers share, and that cannot be
+# stopped: strings of up to 1,000 characters took four seconds, 60 levels of objects 0.3 s, and 10,000
+# properties minutes. A pattern of a few characters can take longer than any of them.
 _MOST_BYTES = 16_384
 _MOST_LEVELS = 24
 _LIMITS = {
@@ -32,13 +32,42 @@ _LIMITS = {
     "minProperties": 10,
     "maxProperties": 10,
 }
-_MOST_PATTERN = 200
-_MOST_REPEATS = 100
+_RANGE = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LARGEST = 1e18
 # They forbid what is left unsaid, so that a part of them is not less but something else.
 _UNSUPPORTED = ("patternProperties", "propertyNames")
-_REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+# Values, nested ones and names of properties included, in the schemas of all tools together; about 5 us each.
+_MOST_VALUES = 3_000
+# What takes as long as so many values.
+_WEIGHTS = dict.fromkeys((*_RANGE, "format"), 60)
+_TOOL = 20
+_CHARACTERS_PER_VALUE = 16
+_SAID_ONLY = ("title", "description")
 _ANYTHING = {"type": "object"}
 _log = logging.getLogger(__name__)
+Made = TypeVar("Made")
+
+
+class KeptByTools(Generic[Made]):
+    """What is made of a session's tools; kept for the last sets of tools.
+
+    Args:
+        make: makes it.
+    """
+
+    def __init__(self, make: Callable[[Sequence[Tool]], Made]) -> None:
+        self._make = make
+        self._known: OrderedDict[bytes, Made] = OrderedDict()
+
+    def __call__(self, tools: Sequence[Tool]) -> Made:
+        """Make it, or give what was made of the same tools before."""
+        key = msgspec.json.encode(tools)
+        if key not in self._known:
+            self._known[key] = self._make(tools)
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key]
 
 
 class ToolGuidance:
@@ -53,28 +82,23 @@ class ToolGuidance:
 
     def __init__(self, check: Callable[[str], object]) -> None:
         self._check = check
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._tags = KeptByTools(self._make)
 
     def tag(self, tools: Sequence[Tool]) -> str | None:
         """What the answer of a model with these tools must look like; None: anything."""
-        key = msgspec.json.encode(tools)
-        if key not in self._known:
-            self._known[key] = self._make(tools)
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
+        return self._tags(tools)
 
     def _make(self, tools: Sequence[Tool]) -> str | None:
-        if not tools:
+        schemas = guidable(tools)
+        if not schemas:
             return None
         forms = []
-        for tool in tools:
+        for tool, schema in zip(tools, schemas, strict=True):
+            form = _form(tool.name, schema)
             try:
-                form = _form(tool.name, relaxed(tool.parameters) or _ANYTHING)
                 self._check(_tag([form]))
             except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do: calls work without
-                _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
+                _warn(tool, error)
                 form = _form(tool.name, _ANYTHING)
             forms.append(form)
         tag = _tag(forms)
@@ -86,10 +110,37 @@ class ToolGuidance:
         return tag
 
 
+def guidable(tools: Sequence[Tool]) -> list[Any]:
+    """The schemas of the tools' arguments from which a grammar is made within some tens of milliseconds.
+
+    A tool's that might take longer allows any arguments, and the log says so; so do those of the tools for
+    which those before have left too little.
+    """
+    left = _MOST_VALUES - _TOOL * len(tools)
+    schemas = []
+    for tool in tools:
+        try:
+            schema = relaxed(tool.parameters) or _ANYTHING
+        except ValueError as error:
+            _warn(tool, error)
+            schema = _ANYTHING
+        values = _values(schema)
+        if values > left and schema is not _ANYTHING:
+            _warn(tool, f"the schemas of all tools hold more than {_MOST_VALUES} values")
+            schema, values = _ANYTHING, 0
+        left -= values
+        schemas.append(schema)
+    return schemas
+
+
+def _warn(tool: Tool, error: object) -> None:
+    _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
+
+
 def relaxed(schema: Any) -> Any:
     """A JSON schema without the limits that take a grammar's compiler too long.
 
-    What is left out is still checked when the tool is called.
+    Of what is left out, ``pattern`` is never enforced, and the rest is checked when the tool is called.
 
     Raises:
         ValueError: even then it might take too long.
@@ -118,10 +169,24 @@ def _too_costly(keyword: str, value: Any) -> bool:
     # A property may have a keyword's name; it is described by an object.
     if keyword in _LIMITS:
         return isinstance(value, (int, float)) and value > _LIMITS[keyword]
-    if keyword == "pattern" and isinstance(value, str):
-        repeats = [int(most or least) for least, most in _REPEAT.findall(value)]
-        return len(value) > _MOST_PATTERN or prod(max(1, count) for count in repeats) > _MOST_REPEATS
-    return False
+    if keyword in _RANGE:
+        return isinstance(value, (int, float)) and abs(value) > _LARGEST
+    return keyword == "pattern" and isinstance(value, str)
+
+
+def _values(schema: Any) -> int:
+    """How much a grammar's compiler has to do, in values."""
+    if isinstance(schema, list):
+        return 1 + sum(map(_values, schema))
+    if isinstance(schema, str):
+        return 1 + len(schema) // _CHARACTERS_PER_VALUE
+    if not isinstance(schema, dict):
+        return 1
+    return 1 + sum(
+        _values(name) + _WEIGHTS.get(name, 0) + _values(value)
+        for name, value in schema.items()
+        if name not in _SAID_ONLY or not isinstance(value, str)
+    )
 
 
 def _form(name: str, schema: Any) -> dict[str, Any]:

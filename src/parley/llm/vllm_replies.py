@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -13,7 +13,7 @@ from vllm.parser import ParserManager
 
 from parley.errors import InvalidMessageError, ModelLoadingError
 from parley.llm.chat import described
-from parley.llm.guidance import relaxed
+from parley.llm.guidance import KEPT, KeptByTools, guidable
 from parley.llm.replies import Reply
 from parley.llm.tool_stream import BadCall, Call, Piece, Text
 from parley.protocol import Tool
@@ -48,6 +48,8 @@ class VllmFormat:
         self._tokenizer = tokenizer
         self._options = dict(template_options)
         self._check = check
+        self._offered = KeptByTools(_guided if check else _described)
+        self._supported = lru_cache(KEPT)(self._is_supported)
         try:
             parser = ParserManager.get_parser(
                 tool_parser,
@@ -66,7 +68,7 @@ class VllmFormat:
         try:
             request = ChatCompletionRequest(
                 messages=[],
-                tools=[_guided(tool) if self._check else described(tool) for tool in tools] or None,
+                tools=self._offered(tools) or None,
                 tool_choice="auto" if tools else "none",
                 include_reasoning=False,
                 stream=True,
@@ -83,24 +85,27 @@ class VllmFormat:
     def _tag(self, request: ChatCompletionRequest) -> str | None:
         structured = request.structured_outputs
         tag: str | None = structured.structural_tag if structured and self._check else None
-        if tag and self._check:
-            try:
-                self._check(tag)
-            except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do
-                _log.warning("calls are not guided: %s", error)
-                return None
-        return tag
+        return tag if tag and self._supported(tag) else None
+
+    def _is_supported(self, tag: str) -> bool:
+        assert self._check is not None  # there is a tag
+        try:
+            self._check(tag)
+        except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do
+            _log.warning("calls are not guided: %s", error)
+            return False
+        return True
 
 
-def _guided(tool: Tool) -> dict[str, Any]:
-    wanted = described(tool)
-    try:
-        parameters = relaxed(tool.parameters)
-    except ValueError as error:
-        _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
-        parameters = {}
-    wanted["function"]["parameters"] = parameters or {"type": "object"}
-    return wanted
+def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    return [described(tool) for tool in tools]
+
+
+def _guided(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    offered = _described(tools)
+    for tool, schema in zip(offered, guidable(tools), strict=True):
+        tool["function"]["parameters"] = schema
+    return offered
 
 
 class _VllmReply:

@@ -72,7 +72,17 @@ def refusal(*names):
 
 tokenizer = AutoTokenizer.from_pretrained(TINY)
 tokenizer.add_tokens("<|python_tag|>", special_tokens=True)  # that the formats of others begin with
-guided = VllmFormat(tokenizer, "hermes", "", {}, Grammar.from_structural_tag).begin(TOOLS, [1])
+checked = []
+
+
+def check(tag):
+    checked.append(tag)
+    return Grammar.from_structural_tag(tag)
+
+
+hermes = VllmFormat(tokenizer, "hermes", "", {}, check)
+guided = hermes.begin(TOOLS, [1])
+again = hermes.begin(list(TOOLS), [1, 2])
 unguided = VllmFormat(tokenizer, "pythonic", "", {}, Grammar.from_structural_tag).begin(TOOLS, [1])
 found = {
     "read": {
@@ -81,6 +91,8 @@ found = {
     },
     "refused": [refusal("no_such_parser", ""), refusal("hermes", "no_such_parser"), refusal("mistral", "")],
     "guided": guided.structural_tag,
+    "guided again": again.structural_tag,
+    "checked": len(checked),
     "unguided": unguided.structural_tag,
 }
 sys.stdout.write(json.dumps(found) + "\n")

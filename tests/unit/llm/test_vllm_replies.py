@@ -57,3 +57,8 @@ def test_calls_are_guided_where_vllm_has_a_grammar_for_the_format(found):
     begins = {form["begin"] for form in json.loads(found["guided"])["format"]["tags"]}
     assert '<tool_call>\n{"name": "get_time", "arguments": ' in begins
     assert found["unguided"] is None
+
+
+def test_the_grammar_of_the_same_tools_is_checked_once(found):
+    assert found["guided again"] == found["guided"]
+    assert found["checked"] == 1
