@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -207,4 +208,24 @@ def test_prose_stays_as_it_is(path):
     text = (ROOT / path).read_text()
     # As a recogniser without punctuation would write it, too.
     for said in (text, " ".join(re.findall(r"[a-z']+", text.lower()))):
-        assert write(said) == said
+        words = re.findall(r"\s*\S+", said)
+        for at in range(0, len(words), 40):
+            part = "".join(words[at : at + 40])
+            assert write(part) == part
+
+
+def test_two_hundred_words_are_the_most():
+    most = " ".join(["so"] * 195) + " five five five one two"
+    assert write(most).endswith("so 55512")
+    assert write("so " + most) == "so " + most
+
+
+@pytest.mark.parametrize(
+    "said", ["five thousand", "a", "five", "double l", "a dot", "a at b dot com", "five thousand and"]
+)
+@pytest.mark.parametrize("words", [200, 3000])
+def test_no_text_takes_long(said, words):
+    text = " ".join((said.split() * words)[:words])
+    began = time.process_time()
+    write(text)
+    assert time.process_time() - began < 0.5  # less than a tenth of it on a quiet machine

@@ -8,10 +8,17 @@ from typing import Protocol
 from parley.asr.written.english.addresses import write_addresses
 from parley.asr.written.english.digits import write_digits
 from parley.asr.written.english.spelling import write_spelling
+from parley.asr.written.tokens import tokens_of
+
+_MOST_WORDS = 200
 
 
 class WrittenForm(Protocol):
-    """Rewrites what a recogniser wrote; never fails, and does nothing to what it has written itself."""
+    """Rewrites what a recogniser wrote; never fails, and does nothing to what it has written itself.
+
+    A text of more than 200 words stays as it is: the rules' time grows with the square of the words that
+    they fit, and some look ahead as far as these go.
+    """
 
     def __call__(self, text: str) -> str:
         """The text as a person would write it; the same string if there is nothing to do."""
@@ -33,6 +40,8 @@ def written_form(language: str) -> WrittenForm:
     rules = _RULES.get(language, ())
 
     def write(text: str) -> str:
+        if len(tokens_of(text)) > _MOST_WORDS:
+            return text
         # What one rule has written may complete what another looks for. Each change makes one token of
         # several, so that this comes to an end.
         while True:
