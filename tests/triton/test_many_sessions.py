@@ -20,6 +20,7 @@ from parley_client.triton import TritonTransport
 
 CLIPS = ROOT / "tests/data/conversation"
 SESSIONS = 16
+WARM_SECONDS = 45.0
 SECONDS = 60.0
 SEED = 20
 # What a caller may say, and what only its own answer may contain.
@@ -143,7 +144,7 @@ async def settle(server):
 @pytest.mark.timeout(300)
 async def test_sixteen_calls_for_a_minute(server, clips):
     processes = stubs(server)
-    await call_for(15, server.endpoints.grpc, clips)  # caches and pools reach their size
+    await call_for(WARM_SECONDS, server.endpoints.grpc, clips)  # caches and pools reach their size
     shared_before, private_before = await settle(server)
 
     callers = await call_for(SECONDS, server.endpoints.grpc, clips)
