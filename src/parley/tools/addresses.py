@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -23,6 +23,11 @@ _LOOKUPS = 4
 _MAX_ADDRESSES = 3
 _MAX_CONNECTIONS = 32
 """To one host."""
+_FIRST_CONNECT_S = 1.0
+"""For an address after which there is another one to try."""
+_GLOBAL = IPv6Network("2000::/3")
+"""What is given out of IPv6; all else is special, or will be."""
+_DOCUMENTATION = IPv6Network("3fff::/20")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -36,7 +41,13 @@ def is_public(address: str) -> bool:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return all(form.is_global and not form.is_multicast for form in _forms(ip))
+    return all(map(_is_given_out, _forms(ip)))
+
+
+def _is_given_out(ip: IPv4Address | IPv6Address) -> bool:
+    if isinstance(ip, IPv6Address) and ((ip not in _GLOBAL and ip not in _NAT64) or ip in _DOCUMENTATION):
+        return False
+    return ip.is_global and not ip.is_multicast
 
 
 def _forms(ip: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:
@@ -83,20 +94,26 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
         Raises:
             AddressRefusedError: it may not go where it is to go.
+            DecodingError: the answer is packed.
             httpx2.TransportError: it did not get there, or no answer came back.
         """
-        host = request.url.host.lower()
+        host = request.url.raw_host.decode("ascii").lower()  # as it is sent: names may be written in punycode
         transport = self._transports.get(host)
         if transport is None:
             raise AddressRefusedError(f"host {host} is not allowed", request=request)
         addresses = await self._addresses(host, request)
         for address in addresses[:-1]:
-            with suppress(httpx2.ConnectError):
-                return await self._send(transport, request, host, address)
-        return await self._send(transport, request, host, addresses[-1])
+            with suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await self._send(transport, request, host, address, {"connect": _FIRST_CONNECT_S})
+        return await self._send(transport, request, host, addresses[-1], {})
 
     async def _send(
-        self, transport: httpx2.AsyncHTTPTransport, request: httpx2.Request, host: str, address: str
+        self,
+        transport: httpx2.AsyncHTTPTransport,
+        request: httpx2.Request,
+        host: str,
+        address: str,
+        timeouts: Mapping[str, float],
     ) -> httpx2.Response:
         # The name still stands in the header "Host", and is what the certificate must be for.
         there = httpx2.Request(
@@ -104,9 +121,17 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             request.url.copy_with(host=address),
             headers=request.headers,
             stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": host},
+            extensions={
+                **request.extensions,
+                "timeout": {**request.extensions.get("timeout", {}), **timeouts},
+                "sni_hostname": host,
+            },
         )
         response = await transport.handle_async_request(there)
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            # It could unpack to any size.
+            await response.aclose()
+            raise httpx2.DecodingError("the answer is packed, which was not asked for", request=request)
         if self._max_bytes is not None and "text/event-stream" not in response.headers.get(
             "content-type", ""
         ):
@@ -171,7 +196,6 @@ def make_client(
     """
     return httpx2.AsyncClient(
         transport=transport,
-        # Packed answers could unpack to any size.
         headers={"User-Agent": "parley", "Accept-Encoding": "identity", **(headers or {})},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=timeout,

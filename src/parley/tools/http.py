@@ -84,8 +84,6 @@ class HttpTool:
             await response.aclose()
 
     async def _body(self, response: httpx2.Response) -> bytes:
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise httpx2.DecodingError("the answer is packed, which was not asked for")
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk

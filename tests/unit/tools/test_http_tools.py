@@ -212,5 +212,5 @@ async def test_tools_without_room_in_a_prompt_are_left_out(caplog):
     assert box.names == {"a", "b", "c"}
     assert caplog.text.count("left out: b:") == 1
     # However many there are, no client is refused for them.
-    check_start(Start(), None, ["en"], AgentConfig(context_tokens=512), box)
+    check_start(Start(), None, ["en"], AgentConfig(context_tokens=1_500), box)
     await box.close()

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.tools.addresses import is_public
 from parley.tools.settings import expand_headers, read_settings
 from parley.tools.templates import UrlTemplate
 from parley.tools.toolbox import open_toolbox
@@ -128,30 +127,6 @@ def test_headers_take_their_values_from_the_environment():
 def test_templates_must_suit_the_schema(url, parameters, said):
     with pytest.raises(ValueError, match=said):
         UrlTemplate(url, parameters)
-
-
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("93.184.216.34", True),
-        ("2606:2800:220:1:248:1893:25c8:1946", True),
-        ("127.0.0.1", False),
-        ("10.1.2.3", False),
-        ("169.254.169.254", False),
-        ("100.64.0.1", False),
-        ("0.0.0.0", False),  # noqa: S104 - nothing is bound to it
-        ("224.0.0.1", False),
-        ("::1", False),
-        ("fe80::1%eth0", False),
-        ("fd00::1", False),
-        ("::ffff:127.0.0.1", False),
-        ("64:ff9b::7f00:1", False),
-        ("2002:7f00:1::", False),
-        ("nonsense", False),
-    ],
-)
-def test_public_addresses_are_told_from_others(address, public):
-    assert is_public(address) is public
 
 
 async def test_a_toolbox_needs_its_variables(tmp_path):
