@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -93,14 +94,35 @@ class HttpTool:
 
     def _read(self, response: httpx2.Response, body: bytes) -> ToolOutcome:
         text = body.decode(errors="replace")
-        for secret in self._secrets:
-            text = text.replace(secret, _HIDDEN)
         status = response.status_code
         if response.is_success:
-            return ToolOutcome(_value(text))
+            return ToolOutcome(self._hide_secrets(_value(text)))
         if response.is_redirect:
             return ToolOutcome.failed(f"HTTP {status}: redirects are not followed")
+        value = _value(text)
+        answer = self._hide_secrets(value)
+        if answer != value:
+            text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
         return ToolOutcome({"error": f"HTTP {status}", "answer": text[:_MAX_REASON]}, is_error=True)
+
+    def _hide_secrets(self, value: Any) -> Any:
+        """In a decoded value, because JSON can write the same text in many ways."""
+        try:
+            return self._without_secrets(value) if self._secrets else value
+        except RecursionError:  # nobody can say what is in there
+            return _HIDDEN
+
+    def _without_secrets(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, _HIDDEN)
+            return value
+        if isinstance(value, list):
+            return [self._without_secrets(item) for item in value]
+        if isinstance(value, dict):
+            return {self._without_secrets(key): self._without_secrets(item) for key, item in value.items()}
+        # A secret may be nothing but digits.
+        return _HIDDEN if any(secret in json.dumps(value) for secret in self._secrets) else value
 
 
 class _TooLongError(Exception):

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SCALARS = frozenset({"string", "number", "integer", "boolean"})
@@ -40,7 +40,7 @@ class UrlTemplate:
             raise ValueError("a brace in the url stands for no argument")
         self.names = frozenset([*self._in_path, *in_query])
         """Arguments that the URL holds."""
-        self._fixed = frozenset(key for key, _ in self._query)
+        self._fixed = frozenset(unquote_plus(key) for key, _ in self._query)
         self._check(parameters)
 
     def _check(self, parameters: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class UrlTemplate:
                 raise ValueError(f"the argument {name!r} in the path of the url must be required")
         for name in properties:
             if name not in self.names and name in self._fixed:
-                raise ValueError(f"the argument {name!r} has the name of a fixed part of the query")
+                raise ValueError(_repeated(name))
 
     def fill(self, arguments: Mapping[str, Any], *, others_in_query: bool) -> str:
         """The URL for a call.
@@ -67,7 +67,7 @@ class UrlTemplate:
             others_in_query: whether arguments without a place in the URL become part of its query.
 
         Raises:
-            ArgumentRefusedError: an argument would change the path.
+            ArgumentRefusedError: an argument would change the path, or a fixed part of the query.
         """
         for name in self._in_path:
             pieces = re.split(r"[/\\]", _text(arguments[name]))
@@ -79,6 +79,9 @@ class UrlTemplate:
             if all(arguments.get(name) is not None for name in _PLACE.findall(value))
         ]
         if others_in_query:
+            for name in arguments:
+                if name not in self.names and name in self._fixed:
+                    raise ArgumentRefusedError(_repeated(name))
             pairs += [
                 f"{quote(name, safe='')}={quote(_text(value), safe='')}"
                 for name, value in arguments.items()
@@ -86,6 +89,10 @@ class UrlTemplate:
             ]
         url = f"{self._base}{_fill(self._path, arguments)}"
         return f"{url}?{'&'.join(pairs)}" if pairs else url
+
+
+def _repeated(name: str) -> str:
+    return f"the argument {name!r} has the name of a fixed part of the query"
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str:

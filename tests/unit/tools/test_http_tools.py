@@ -19,6 +19,7 @@ from parley.tools.toolbox import Toolbox
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 SECRET = "s3cr3t-value"  # noqa: S105 - of nobody
+AWKWARD = 'a/"b"\\c'
 
 
 @pytest.fixture
@@ -214,3 +215,31 @@ async def test_tools_without_room_in_a_prompt_are_left_out(caplog):
     # However many there are, no client is refused for them.
     check_start(Start(), None, ["en"], AgentConfig(context_tokens=1_500), box)
     await box.close()
+
+
+def repeating(http):
+    return HttpToolSettings(name="t", url=http.url(), headers={"X-Key": "${KEY}", "X-Pin-Key": "${PIN}"})
+
+
+@pytest.mark.parametrize("status", ["200 OK", "403 Forbidden"])
+async def test_secrets_are_hidden_where_json_escapes_them(http, status):
+    escaped = json.dumps(AWKWARD).replace("/", "\\/").replace("b", "\\u0062")
+    http.answers.append(response(f'{{{escaped}: [{{"key": {escaped}}}]}}', status=status))
+    box = Toolbox(
+        ToolSettings(private_hosts=["127.0.0.1"], http=[repeating(http)]), {"KEY": AWKWARD, "PIN": "123456"}
+    )
+    outcome = await box.call("t", {})
+    told = outcome.output if status.startswith("200") else json.loads(outcome.output["answer"])
+    assert told == {"[hidden]": [{"key": "[hidden]"}]}
+    http.answers += [response('{"pin": 123456, "size": 5}'), response("[" * 800 + "]" * 800)]
+    assert (await box.call("t", {})).output == {"pin": "[hidden]", "size": 5}
+    assert not (await box.call("t", {})).is_error
+    await box.close()
+
+
+async def test_nobodys_argument_repeats_a_fixed_part_of_the_query(http, toolbox):
+    box = toolbox("/?k%65y=fixed", parameters={"properties": {}, "additionalProperties": True})
+    outcome = await box.call("t", {"key": "another"})
+    assert outcome.output == {"error": "the argument 'key' has the name of a fixed part of the query"}
+    assert http.received == []
+    assert not (await box.call("t", {"other": 1})).is_error
