@@ -114,6 +114,7 @@ class ToolDesk:
             await self._end(running)
         except asyncio.CancelledError:
             self._cancel(running, "interrupted")
+            self._finish_unseen(running)
             await self._end(running)
             raise
         if running.dropped:
@@ -169,6 +170,12 @@ class ToolDesk:
             self._forget(running, "was run by the server")
             self._tell_run(running, is_error=outcome.is_error)
         return outcome
+
+    def _finish_unseen(self, running: _Running) -> None:
+        """Tell of a call that had ended by itself when its turn was cancelled."""
+        ended = running.work.done() and not running.work.cancelled()
+        if ended and running.call.id in self._running:
+            self._finish(running)
 
     def _cancel(self, running: _Running, reason: DropReason) -> None:
         """Stop a call, unless it has ended by itself; tells the client of both kinds."""

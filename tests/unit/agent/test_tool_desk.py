@@ -27,12 +27,15 @@ class FakeServerTools:
 
     def __init__(self):
         self.running = 0
+        self.ran = []
+        """Arguments of all calls."""
 
     def timeout_s(self, name):
         return 2.0 if name == "slow" else None
 
     async def call(self, name, arguments):
         self.running += 1
+        self.ran.append(arguments)
         try:
             if name == "broken":
                 raise ValueError("what the user said")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_tool_desk import Rig
 from virtual_loop import VirtualLoop
@@ -17,7 +17,7 @@ STEPS = st.one_of(
     st.tuples(st.just("call"), st.sampled_from(NAMES)),
     st.tuples(st.just("answer"), st.integers(0, 12)),
     st.tuples(st.just("cancel"), st.integers(0, 12)),
-    st.tuples(st.just("pass"), st.sampled_from((0.0, 0.3, 2.0, 10.0))),
+    st.tuples(st.just("pass"), st.sampled_from((0.0, 0.0, 0.3, 2.0, 10.0))),
     st.tuples(st.sampled_from(("drop", "drop", "close")), st.none()),
 )
 
@@ -27,7 +27,7 @@ async def play(steps):
     for kind, value in steps:
         if kind == "call":
             call_id = f"call-{len(tasks)}"
-            tasks.append(rig.begin(value, {"city": "Rome"}, call_id, turn=1 + len(tasks) // 3))
+            tasks.append(rig.begin(value, {"city": "Rome", "id": call_id}, call_id, turn=1 + len(tasks) // 3))
         elif kind == "answer":
             try:
                 rig.desk.resolve(ToolResponse(call_id=f"call-{value}", output=value))
@@ -48,6 +48,7 @@ async def play(steps):
         assert not late
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert rig.server.running == 0
+    assert rig.desk._running == {}
     assert all(task.cancelled() or isinstance(task.result(), str) for task in tasks)
     assert all(isinstance(event, ToolRun) for event in rig.events[at_close:]), (
         "nothing is asked after the end"
@@ -58,8 +59,11 @@ async def play(steps):
     runs = [event.call_id for event in rig.of(ToolRun)]
     assert len(runs) == len(set(runs))
     assert not set(runs) & set(asked)
+    assert {arguments["id"] for arguments in rig.server.ran} <= set(runs), "what ran is told"
 
 
+# Its call has run when the turn is cancelled, but nobody has looked yet.
+@example([("call", "quick"), ("pass", 0.0), ("pass", 0.0), ("cancel", 0)])
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_every_call_ends_once(steps):
