@@ -144,7 +144,8 @@ async def settle(server):
 @pytest.mark.timeout(300)
 async def test_sixteen_calls_for_a_minute(server, clips):
     processes = stubs(server)
-    await call_for(WARM_SECONDS, server.endpoints.grpc, clips)  # caches and pools reach their size
+    # Caches and pools reach their size; the language model's memory grows at each new length of a step.
+    await call_for(WARM_SECONDS, server.endpoints.grpc, clips)
     shared_before, private_before = await settle(server)
 
     callers = await call_for(SECONDS, server.endpoints.grpc, clips)
