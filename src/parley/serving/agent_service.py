@@ -112,7 +112,7 @@ class AgentService:
             ),
             lambda outcome: prepared.count(outcome=outcome),
         )
-        self._server_tools = await _open_tools(parameters)
+        self._server_tools = await _open_tools(parameters, config)
         engines = dataclasses.replace(engines, server_tools=self._server_tools)
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
@@ -190,7 +190,7 @@ def make_engines(
     )
 
 
-async def _open_tools(parameters: Parameters) -> ServerTools | None:
+async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:
     """The tools of the file that the settings name, if they name one.
 
     Raises:
@@ -201,7 +201,9 @@ async def _open_tools(parameters: Parameters) -> ServerTools | None:
         return None
     from parley.tools.toolbox import open_toolbox  # noqa: PLC0415 - not everybody needs an HTTP client
 
-    return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment)
+    # The client's own tools, the conversation and the answer need the rest.
+    limit = config.prompt_tokens // 4
+    return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
 
 
 class EndingPort:
