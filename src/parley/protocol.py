@@ -142,8 +142,8 @@ class SilenceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompts: list[str] | None = None
     """Spoken in this order, the last one again and again. None: the server's."""
     hang_up_after_ms: int | None = None
-    """Silence after which the call is closed, without the time that prompts take. 0: never. None: the server's
-    choice."""
+    """Silence after which the call is closed, not counting the time that prompts take. 0: never. None: the
+    server's choice."""
 
 
 class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
