@@ -28,6 +28,10 @@ def make_console() -> Console:
     return console if console.is_terminal else OutputConsole(highlight=False, width=_PLAIN_WIDTH)
 
 
+_NOTICED_WAIT_MS = 500
+"""Silence that is shown to be waited for; less of it goes before every answer."""
+
+
 class CallView:
     """Shows events: finished lines stay, what is being said or typed is updated in place.
 
@@ -106,11 +110,18 @@ class CallView:
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._flush_answer()
-            case protocol.TurnDecision(decision="wait") | protocol.Closed():
-                self._line("dim", "", remark(event))
+            case protocol.TurnDecision() | protocol.Closed():
+                self._show_course(event)
             case protocol.ErrorEvent():
                 self._line("bold red", "error", remark(event))
         self._refresh()
+
+    def _show_course(self, event: protocol.TurnDecision | protocol.Closed) -> None:
+        if isinstance(event, protocol.TurnDecision) and (
+            event.decision != "wait" or event.needed_ms <= _NOTICED_WAIT_MS
+        ):
+            return
+        self._line("dim", "", remark(event))
 
     def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
         if isinstance(event, protocol.Interrupted):

@@ -563,7 +563,12 @@ def test_without_a_terminal_only_finished_lines_are_printed(capsys):
                 protocol.ResponseText(turn=1, response_id="r", text="It is long"),
                 protocol.Interrupted(turn=1, response_id="r", played_ms=4, spoken_text="It is"),
                 protocol.TurnDecision(
-                    utterance=2, decision="wait", reason="text_unfinished", text="and", cue_words="and"
+                    utterance=2,
+                    decision="wait",
+                    reason="text_unfinished",
+                    text="and",
+                    cue_words="and",
+                    needed_ms=2_000,
                 ),
                 protocol.TurnDecision(utterance=2, decision="commit", reason="waited", text="and"),
                 protocol.ErrorEvent(code="overloaded", message="full", retryable=True),
