@@ -29,7 +29,7 @@ def parameters(tmp_path, **environment):
 
 
 async def test_no_file_means_no_tools(tmp_path):
-    assert await _open_tools(parameters(tmp_path)) is None
+    assert await _open_tools(parameters(tmp_path), AgentConfig()) is None
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -39,14 +39,16 @@ async def test_a_relative_path_counts_from_beside_the_repository(tmp_path, absol
     entry = {"name": "t", "url": "https://h/", "headers": {"X-Key": "${KEY}"}}
     file.write_text(json.dumps({"allowed_hosts": ["h"], "http": [entry]}))
     name = str(file) if absolute else "config/tools.json"
-    tools = await _open_tools(parameters(tmp_path, PARLEY_VOICE_AGENT_TOOLS_FILE=name, KEY="1"))
+    tools = await _open_tools(
+        parameters(tmp_path, PARLEY_VOICE_AGENT_TOOLS_FILE=name, KEY="1"), AgentConfig()
+    )
     assert tools.names == {"t"}
     await tools.close()
 
 
 async def test_a_file_that_is_not_there_keeps_the_agent_from_loading(tmp_path):
     with pytest.raises(ModelLoadingError, match="cannot be read"):
-        await _open_tools(parameters(tmp_path, PARLEY_VOICE_AGENT_TOOLS_FILE="none.toml"))
+        await _open_tools(parameters(tmp_path, PARLEY_VOICE_AGENT_TOOLS_FILE="none.toml"), AgentConfig())
 
 
 def test_clients_for_http_and_mcp_are_imported_only_where_they_are_used():
