@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 from leftovers import ANY_PORTS, leftovers
+from notes import Notes
 
 from parley.errors import InvalidMessageError
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -49,20 +50,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
-
-
-class Notes:
-    def __init__(self):
-        self.events = []
-
-    def begin_turn(self, turn, at_s):
-        pass
-
-    def show(self, event, at_s):
-        self.events.append(event)
-
-    def of(self, kind):
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from notes import Notes
 
 from parley.launcher.options import ROOT
 from parley.protocol import SpeechStarted, Transcript, TurnDecision, TurnMetrics, TurnOptions
@@ -22,22 +23,6 @@ TIMER = ROOT / "tests/data/conversation/04-timer.wav"
 CUT_MS = 920
 """Where "for" ends."""
 WHOLE = "set a timer for ten minutes for the pasta"
-
-
-class Notes:
-    """Remembers every event of the call."""
-
-    def __init__(self):
-        self.events = []
-
-    def begin_turn(self, turn, at_s):
-        pass
-
-    def show(self, event, at_s):
-        self.events.append(event)
-
-    def of(self, kind):
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module")
