@@ -9,11 +9,11 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers demo test test-unit test-triton serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo test test-unit test-triton serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make the environment .venv
 	$(call need-python)
@@ -30,6 +30,10 @@ setup-export: ## Make the environment .venv-export (training the tiny models, ex
 setup-peers:
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --peers
+
+setup-frameworks: ## Make the environment .venv-frameworks (SDKs and frameworks that talk to Parley)
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --frameworks
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
 	@$(call quiet-if-interrupted,.venv/bin/parley demo $(ARGS))
@@ -91,8 +95,8 @@ lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest 
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .cache .server .mypy_cache .pytest_cache .ruff_cache .hypothesis \
-	    tests/parity/*/.pytest_cache
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .cache .server .mypy_cache .pytest_cache .ruff_cache \
+	    .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error of which make has to tell.
 define quiet-if-interrupted

@@ -33,7 +33,14 @@ class Environment(NamedTuple):
     """Locks whose packages go into the environment's folder ``apart``: found by all, they would disturb
     the others. Programs that want them put that folder on their path."""
     project: bool = True
-    """Whether Parley itself is installed in it, with the torch that it needs."""
+    """Whether Parley itself is installed in it."""
+    torch: bool = True
+    """Whether the torch that Parley's models need is."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps :func:`make` tells of."""
+        return 4 + self.torch + self.project
 
 
 SERVE = Environment(
@@ -57,7 +64,14 @@ EXPORT = Environment(
     apart=("chatterbox.txt",),
 )
 
-PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False)
+FRAMEWORKS = Environment(
+    ".venv-frameworks",
+    ("frameworks.txt",),
+    (),
+    "import agents, livekit.agents, openai, parley_client, pipecat",
+    torch=False,
+)
+PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False)
 
 
 def locks_folder(root: Path) -> Path:
@@ -129,10 +143,10 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         place = ("--target", str(folder / "apart"))
         uv.install(*target, *place, "--no-deps", *_from_locks(root, environment.apart))
 
-    if environment.project:
+    if environment.torch:
         progress.step("installing torch for CPUs")
         _install_torch(root, uv, python, progress)
-
+    if environment.project:
         progress.step("installing parley itself (editable)")
         flags = ("--quiet", "--no-deps", "--no-build-isolation")
         uv.install(*target, *flags, "--editable", str(root))
@@ -215,6 +229,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("chatterbox", ("--no-deps",)),
         ("networks", ("--no-deps", "--only-binary=:all:")),
         ("peers", wheels[:2]),
+        ("frameworks", (without,)),
     ):
         print(f"resolving {name}.in", file=sys.stderr)
         options = (*common, *extra, *(["--upgrade"] if upgrade else []))

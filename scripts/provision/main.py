@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.console import Progress, SetupError
-from provision.environments import EXPORT, PEERS, SERVE, TALK, is_ready, make, write_locks
+from provision.environments import EXPORT, FRAMEWORKS, PEERS, SERVE, TALK, is_ready, make, write_locks
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 6
 
 EPILOG = """\
 environment variables:
@@ -44,12 +43,16 @@ def main(argv: list[str] | None = None) -> int:
     what.add_argument(
         "--peers", action="store_true", help="make .venv-peers (programs to compare with) instead"
     )
+    what.add_argument(
+        "--frameworks",
+        action="store_true",
+        help="make .venv-frameworks (what the plugins and the gateway are tested with) instead",
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
-    environment = (
-        TALK if arguments.talk else EXPORT if arguments.export else PEERS if arguments.peers else SERVE
-    )
+    chosen = {"talk": TALK, "export": EXPORT, "peers": PEERS, "frameworks": FRAMEWORKS}
+    environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
@@ -59,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         with _only_one():
             if is_ready(ROOT, environment):  # another set-up has just done it
                 return 0
-            progress = Progress(STEPS if environment.project else STEPS - 2)
+            progress = Progress(environment.steps)
             make(ROOT, environment, progress)
             progress.done(f"{environment.name} is ready")
     except SetupError as error:
