@@ -71,7 +71,9 @@ FRAMEWORKS = Environment(
     "import agents, livekit.agents, openai, parley_client, pipecat",
     torch=False,
 )
-PEERS = Environment(".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False)
+PEERS = Environment(
+    ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
+)
 
 
 def locks_folder(root: Path) -> Path:
