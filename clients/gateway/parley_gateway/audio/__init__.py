@@ -1,0 +1,1 @@
+"""The forms of audio that clients send and want."""
