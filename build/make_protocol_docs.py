@@ -147,7 +147,7 @@ def _fields(node: ast.ClassDef) -> Iterator[FieldDoc]:
             text = inspect.cleandoc(str(following.value.value))
         default = ast.unparse(statement.value) if statement.value is not None else ""
         constant: Any = getattr(protocol, default, default)
-        kind = ast.unparse(statement.annotation)
+        kind = ast.unparse(statement.annotation).replace(" | msgspec.UnsetType", "")
         if get_origin(values := getattr(protocol, kind, None)) is Literal:
             kind = str(values).removeprefix("typing.")
         yield FieldDoc(statement.target.id, _json(kind), _json(str(constant)), text)
@@ -155,8 +155,8 @@ def _fields(node: ast.ClassDef) -> Iterator[FieldDoc]:
 
 def _json(python: str) -> str:
     """Python's names of JSON's constants as JSON has them."""
-    names = {"None": "null", "True": "true", "False": "false"}
-    return re.sub(r"\b(None|True|False)\b", lambda match: names[match[1]], python).replace("'", '"')
+    names = {"None": "null", "True": "true", "False": "false", "UNSET": "unchanged"}
+    return re.sub(r"\b(None|True|False|UNSET)\b", lambda match: names[match[1]], python).replace("'", '"')
 
 
 def _section(doc: TypeDoc) -> str:

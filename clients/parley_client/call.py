@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import DeadlineExceededError, ParleyError
 from parley_client.call_tools import CallTools
-from parley_client.checks import check_keys, check_size, check_text
+from parley_client.checks import check_keys, check_size, check_start, check_text
 from parley_client.errors import CallLostError
 from parley_client.events import CallEvent
 from parley_client.inbox import Inbox
@@ -189,6 +191,54 @@ class Call:
     def respond(self, response: protocol.ToolResponse) -> None:
         """Answer a ``tool_request`` (with a tool table this happens by itself)."""
         self._send(response)
+
+    def update(self, update: protocol.Update) -> None:
+        """Change the session: ``updated`` follows, or an error.
+
+        Raises:
+            InvalidMessageError: a number is out of its range; otherwise as :meth:`send_text`.
+        """
+        given = {
+            name: value
+            for name, value in msgspec.structs.asdict(update).items()
+            if value is not msgspec.UNSET
+        }
+        check_start(protocol.Start(**given))
+        self._send(update)
+
+    def commit(self) -> None:
+        """End the user's turn now, whatever its pauses; all audio sent before belongs to it."""
+        self._send(protocol.Commit())
+
+    def discard(self) -> None:
+        """Let the agent forget what the user has said in the turn that is not over."""
+        self._send(protocol.Discard())
+
+    def ask_response(self, *, system_prompt: str | None = None, use_tools: bool = True) -> None:
+        """Let the agent answer what the history holds, without waiting for the user.
+
+        Args:
+            system_prompt: for this answer only; None: the session's.
+            use_tools: whether the language model may call tools for it.
+        """
+        self._send(protocol.Respond(system_prompt=system_prompt, use_tools=use_tools))
+
+    def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
+        """Add to the history, as if it had been said.
+
+        Raises:
+            InvalidMessageError: there are no words in it; otherwise as :meth:`send_text`.
+        """
+        check_text("the text", text)
+        self._send(protocol.Remember(role=role, text=text))
+
+    def interrupt(self, response_id: str | None = None) -> None:
+        """Stop what the agent says (only if it is this response) and what waits to be said."""
+        self._send(protocol.Interrupt(response_id=response_id))
+
+    def truncate(self, response_id: str, played_ms: float) -> None:
+        """Correct how much of a response was heard (milliseconds), also after it is over."""
+        self._send(protocol.Truncate(response_id=response_id, played_ms=round(played_ms)))
 
     def mute(self) -> None:
         """Let the server ignore the audio that follows."""

@@ -7,7 +7,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 
@@ -44,6 +44,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         phrases: Names and words that the user is likely to say.
         phrase_weight: How much they are favoured, 0 to 10.
         alternatives: How many readings a final text should come with, at most 16.
+        output: ``text``: the agent writes its answers and does not speak them.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
         turn: When a pause ends the user's turn; None: the server's choice.
@@ -79,6 +80,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
         phrases: Iterable[str] = (),
         phrase_weight: float = 1.0,
         alternatives: int = 0,
+        output: Literal["audio", "text"] = "audio",
         output_sample_rate: int = 22_050,
         vad: protocol.VadOptions | None = None,
         turn: protocol.TurnOptions | None = None,
@@ -105,6 +107,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             phrases=list(phrases),
             phrase_weight=phrase_weight,
             alternatives=alternatives,
+            output=output,
             output_sample_rate=output_sample_rate,
             vad=vad or protocol.VadOptions(),
             turn=turn or protocol.TurnOptions(),

@@ -39,6 +39,7 @@ TurnReason: TypeAlias = Literal[
     "silence_limit",
     "turn_limit",
     "spoke_again",
+    "requested",
 ]
 TurnCue: TypeAlias = Literal[
     "digits",
@@ -113,6 +114,11 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Silence at least after words that something has to follow: "set a timer for", half a phone number."""
     limit_ms: int | None = None
     """Silence after which the turn is over in any case."""
+    detection: Literal["auto", "manual"] = "auto"
+    """``manual``: no pause ends the user's turn, and no speech interrupts the agent; the client says when, with
+    :class:`Commit`, as where a key is held while one speaks."""
+    answer: bool = True
+    """False: a turn of the user goes into the history, and is answered when :class:`Respond` asks for it."""
 
 
 class BargeInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +129,8 @@ class BargeInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     (:class:`Resumed`).
     """
 
+    enabled: bool = True
+    """False: speech does not stop the agent; what would have been an interruption is answered afterwards."""
     min_speech_ms: int = 200
     """Speech shorter than this is no interruption, whatever its words (milliseconds); words that demand
     silence, such as "stop", are one at any length."""
@@ -181,6 +189,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     greedily have none."""
     input_sample_rate: int = INPUT_SAMPLE_RATE
     """Hertz. Only 16000 is accepted; resample on the client."""
+    output: Literal["audio", "text"] = "audio"
+    """``text``: the agent writes its answers and does not speak them."""
     output_sample_rate: int = 22_050
     """Hertz: one of 8000, 16000, 22050, 24000, 48000."""
     vad: VadOptions = VadOptions()
@@ -248,7 +258,97 @@ class Say(_Message, frozen=True, tag="say", kw_only=True):
     """Whether the language model knows later that it was said."""
 
 
-ClientMessage: TypeAlias = Start | ToolResponse | Control | Playback | Text | Dtmf | Say
+class Update(_Message, frozen=True, tag="update", kw_only=True):
+    """Changes a session; what is left out stays as it is. Answered by :class:`Updated`, or an error.
+
+    Fields mean what they do in :class:`Start`, and each replaces what was there as a whole. The answer that is
+    under way goes on as it began; a turn of the user that has begun ends as it would have.
+    """
+
+    system_prompt: str | None | msgspec.UnsetType = msgspec.UNSET
+    tools: list[Tool] | msgspec.UnsetType = msgspec.UNSET
+    voice: str | None | msgspec.UnsetType = msgspec.UNSET
+    exaggeration: float | None | msgspec.UnsetType = msgspec.UNSET
+    guidance_weight: float | None | msgspec.UnsetType = msgspec.UNSET
+    phrases: list[str] | msgspec.UnsetType = msgspec.UNSET
+    phrase_weight: float | msgspec.UnsetType = msgspec.UNSET
+    output: Literal["audio", "text"] | msgspec.UnsetType = msgspec.UNSET
+    vad: VadOptions | msgspec.UnsetType = msgspec.UNSET
+    turn: TurnOptions | msgspec.UnsetType = msgspec.UNSET
+    barge_in: BargeInOptions | msgspec.UnsetType = msgspec.UNSET
+    silence: SilenceOptions | msgspec.UnsetType = msgspec.UNSET
+    sampling: SamplingOptions | msgspec.UnsetType = msgspec.UNSET
+
+
+class Commit(_Message, frozen=True, tag="commit", kw_only=True):
+    """The user's turn is over, whatever the pauses say; all audio sent before belongs to it.
+
+    A :class:`TurnDecision` follows when its last text is there. The agent is interrupted if it speaks and the
+    turn has words.
+    """
+
+
+class Discard(_Message, frozen=True, tag="discard", kw_only=True):
+    """Forget what the user has said in the turn that is not over, all audio sent before included."""
+
+
+class Respond(_Message, frozen=True, tag="respond", kw_only=True):
+    """The agent is to answer what the history holds, without waiting for the user.
+
+    It does so after what it is saying now and what waits to be said.
+    """
+
+    system_prompt: str | None = None
+    """In the place of the session's, for this answer only. None: the session's."""
+    use_tools: bool = True
+    """False: the language model may call none for this answer."""
+
+
+class Remember(_Message, frozen=True, tag="remember", kw_only=True):
+    """Adds to the history, as if it had been said, and is not answered."""
+
+    role: Literal["user", "assistant", "system"]
+    text: str
+
+
+class Interrupt(_Message, frozen=True, tag="interrupt", kw_only=True):
+    """The agent is to stop what it says or is about to say, and to forget what waits to be said.
+
+    :class:`Interrupted` follows; nothing does if there was nothing to stop.
+    """
+
+    response_id: str | None = None
+    """Only if it is this response. None: whichever."""
+
+
+class Truncate(_Message, frozen=True, tag="truncate", kw_only=True):
+    """Corrects how much of a response was heard, also after it is over or was interrupted.
+
+    The agent remembers only that; :class:`Truncated` follows. A response that is being said is interrupted.
+    Of the last few responses only, and not once they have been summarised.
+    """
+
+    response_id: str
+    played_ms: int
+    """Milliseconds of that response's audio that have left the loudspeaker."""
+
+
+ClientMessage: TypeAlias = (
+    Start
+    | ToolResponse
+    | Control
+    | Playback
+    | Text
+    | Dtmf
+    | Say
+    | Update
+    | Commit
+    | Discard
+    | Respond
+    | Remember
+    | Interrupt
+    | Truncate
+)
 
 
 # --- server to client -------------------------------------------------------------------
@@ -262,6 +362,10 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     input_sample_rate: int = INPUT_SAMPLE_RATE
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
+
+
+class Updated(_Event, frozen=True, tag="updated", kw_only=True):
+    """An :class:`Update` counts from now on; they are answered in their order."""
 
 
 class SpeechStarted(_Event, frozen=True, tag="speech_started", kw_only=True):
@@ -326,7 +430,7 @@ class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
     ``text_unfinished``: the words count. ``not_scored``: there was no score, so that the silence counts.
     ``no_words``: nothing was understood. ``waited``, ``silence_limit``: the silence lasted as long as was
     demanded, or as long as silence may. ``turn_limit``: the turn as a whole lasted too long.
-    ``spoke_again``: with ``resume``."""
+    ``spoke_again``: with ``resume``. ``requested``: the client has said so."""
     text: str
     """The turn's words so far."""
     probability: float | None = None
@@ -431,9 +535,18 @@ class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
     played_ms: int
     spoken_text: str
     """The part of the answer that was heard; all that the agent remembers of it."""
-    reason: Literal["words", "speech", "command", "input"] = "words"
+    reason: Literal["words", "speech", "command", "input", "client"] = "words"
     """``words``, ``speech``: the user said enough, or spoke long enough. ``command``: "stop" or the like.
-    ``input``: typed text or keys."""
+    ``input``: typed text, keys, or a turn that the client has ended. ``client``: it asked for it."""
+
+
+class Truncated(_Event, frozen=True, tag="truncated", kw_only=True):
+    """What a response is remembered as has been corrected."""
+
+    response_id: str
+    played_ms: int
+    spoken_text: str
+    """The part of the answer that was heard; all that the agent remembers of it."""
 
 
 class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
@@ -500,6 +613,7 @@ class Closed(_Event, frozen=True, tag="closed", kw_only=True):
 
 ServerEvent: TypeAlias = (
     Connected
+    | Updated
     | SpeechStarted
     | SpeechStopped
     | Transcript
@@ -513,6 +627,7 @@ ServerEvent: TypeAlias = (
     | Paused
     | Resumed
     | Interrupted
+    | Truncated
     | ResponseDone
     | TurnMetrics
     | ErrorEvent
