@@ -23,12 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from parley.errors import ParleyError
-from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.options import ROOT
 from parley.launcher.processes import ProcessUsage
 from parley_client.audio.microphone import DEFAULT_CHUNK_MS
 from parley_client.commands.common import handle_signals
-from parley_client.commands.demo import stop
+from parley_client.commands.own_server import own_server
 from parley_client.errors import OutputClosedError
 from parley_client.script import ScriptTurn, load_script
 from parley_client.terminal.output import print_hanging, until_closed
@@ -75,7 +74,7 @@ def _measure(args: argparse.Namespace, console: Console) -> int:
             return _bench(args, console)
     except OutputClosedError:
         raise
-    except (ParleyError, LauncherError) as error:
+    except ParleyError as error:
         console.print(f"bench: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -89,7 +88,8 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if args.server:
         levels = _run(args, console, args.server, turns, list)
     else:
-        levels = _run_embedded(args, console, turns)
+        with own_server(console, "bench") as server:
+            levels = _run(args, console, server.endpoints.grpc, turns, server.usage)
     _print(console, levels)
     if args.json:
         machine = {"cpus": os.cpu_count(), "chunk_ms": args.chunk_ms, "turns_per_session": len(turns)}
@@ -99,19 +99,6 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         )
         console.print(f"All figures: {args.json}")
     return 1 if any(level.problems for level in levels) else 0
-
-
-def _run_embedded(args: argparse.Namespace, console: Console, turns: tuple[ScriptTurn, ...]) -> list[Level]:
-    options = ServerOptions(state_dir=ROOT / ".server" / "bench", grpc_port=0, http_port=0, metrics_port=0)
-    console.print("Starting Triton with the agent's models …")
-    server = EmbeddedServer(
-        options, on_progress=lambda line: console.print(f"server: {line}", style="dim", markup=False)
-    )
-    try:
-        server.start()
-        return _run(args, console, server.endpoints.grpc, turns, server.usage)
-    finally:
-        stop(server, console)
 
 
 def _run(

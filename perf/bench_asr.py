@@ -33,7 +33,6 @@ from streams.servers import sherpa, triton
 from streams.tables import figures, print_bare, print_batch, print_paced
 
 from parley.errors import ParleyError
-from parley.launcher import LauncherError
 from parley.launcher.options import ROOT
 from parley_client.terminal.view import make_console
 
@@ -94,7 +93,7 @@ def main() -> int:
         if "batch" in wanted:
             measured["batch"] = _batch(console, held, clips, args.seconds)
             print_batch(console, measured["batch"])
-    except (ParleyError, LauncherError, OSError, subprocess.SubprocessError) as error:
+    except (ParleyError, OSError, subprocess.SubprocessError) as error:
         console.print(f"bench-asr: {error}", style="red", markup=False)
         return 1
     if args.json:

@@ -14,12 +14,10 @@ from pathlib import Path
 from rich.console import Console
 
 from parley.errors import ParleyError
-from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
-from parley.launcher.options import ROOT
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.commands.common import handle_signals
-from parley_client.commands.demo import stop
+from parley_client.commands.own_server import running_server
 from parley_client.errors import OutputClosedError
 from parley_client.terminal.output import until_closed
 from parley_client.terminal.view import make_console
@@ -87,14 +85,17 @@ def _simulate(args: argparse.Namespace, console: Console) -> int:
         studio = Studio(scenarios)
         for scenario in scenarios:
             studio.check(scenario)
-        with handle_signals(signal.default_int_handler):
-            return _hold(args, console, scenarios, studio)
+        with (
+            handle_signals(signal.default_int_handler),
+            running_server(args.server, console, "simulate") as server,
+        ):
+            return _measure(args, console, server, scenarios, studio)
     except OutputClosedError:
         raise
     except ScenarioError as error:
         console.print(f"simulate: {error}", style="red", markup=False)
         return 2
-    except (ParleyError, LauncherError) as error:
+    except ParleyError as error:
         console.print(f"simulate: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -109,21 +110,6 @@ def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
     if not chosen:
         raise ScenarioError(f"no scenario has {' or '.join(wanted)} in its name or tags")
     return chosen
-
-
-def _hold(args: argparse.Namespace, console: Console, scenarios: list[Scenario], studio: Studio) -> int:
-    if args.server:
-        return _measure(args, console, args.server, scenarios, studio)
-    options = ServerOptions(state_dir=ROOT / ".server" / "simulate", grpc_port=0, http_port=0, metrics_port=0)
-    console.print("Starting Triton with the agent's models …")
-    server = EmbeddedServer(
-        options, on_progress=lambda line: console.print(f"server: {line}", style="dim", markup=False)
-    )
-    try:
-        server.start()
-        return _measure(args, console, server.endpoints.grpc, scenarios, studio)
-    finally:
-        stop(server, console)
 
 
 def _measure(

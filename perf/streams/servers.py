@@ -11,29 +11,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parley.launcher import EmbeddedServer, ServerOptions
-from parley.launcher.options import ROOT
-from parley_client.commands.demo import stop
+from parley_client.commands.own_server import own_server
 
 
 @contextlib.contextmanager
 def triton(console: Console, models: Sequence[str]) -> Iterator[str]:
     """The embedded Triton with recognisers, whose own texts are final; yields its gRPC address."""
-    options = ServerOptions(
-        state_dir=ROOT / ".server" / "bench-asr",
-        grpc_port=0,
-        http_port=0,
-        metrics_port=0,
-        load_models=("silero_vad", *models),
-        environment={"PARLEY_NEMOTRON_STREAMING_FINALS": "own"},
-    )
-    server = EmbeddedServer(options)
-    try:
-        console.print("Starting Triton …")
-        server.start()
+    finals = {"PARLEY_NEMOTRON_STREAMING_FINALS": "own"}
+    models = ("silero_vad", *models)
+    with own_server(console, "bench-asr", load_models=models, environment=finals) as server:
         yield server.endpoints.grpc
-    finally:
-        stop(server, console)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The demonstration's own server: started, and stopped whatever happens."""
+"""A server of one's own: started, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from parley_client.commands import demo
+from parley_client.commands import own_server
 from parley_client.errors import ClientError, OutputClosedError
 from parley_client.terminal.output import OutputConsole
 
@@ -30,6 +30,10 @@ class Server:
         self.done.append(name)
         self.during.get(name, lambda: None)()
 
+    def made(self, options):
+        self.options = options
+        return self
+
     def start(self):
         self._note("start")
         self.pid = 7
@@ -46,16 +50,16 @@ class Server:
 def server(monkeypatch):
     fake = Server()
     launcher = SimpleNamespace(
-        ServerOptions=lambda **_: None,
-        EmbeddedServer=lambda _options, on_progress: fake,
+        ServerOptions=SimpleNamespace,
+        EmbeddedServer=lambda options, on_progress: fake.made(options),
         LauncherError=LauncherError,
     )
-    monkeypatch.setattr(demo, "_load_launcher", lambda: launcher)
+    monkeypatch.setattr(own_server, "_load_launcher", lambda: launcher)
     return fake
 
 
 def hold(console=None):
-    with demo.running_server(None, console or Console(file=io.StringIO())) as address:
+    with own_server.running_server(None, console or Console(file=io.StringIO()), "demo") as address:
         return address
 
 
@@ -66,6 +70,19 @@ def fail(error):
 def test_a_server_is_started_and_stopped(server):
     assert hold() == "127.0.0.1:5"
     assert server.done == ["start", "stop", "stopped"]
+
+
+def test_a_given_server_is_left_alone(server):
+    with own_server.running_server("10.0.0.1:8001", Console(file=io.StringIO()), "demo") as address:
+        assert address == "10.0.0.1:8001"
+    assert not server.done
+
+
+def test_a_measurement_gets_the_server_itself_with_its_own_folder_and_options(server):
+    with own_server.own_server(Console(file=io.StringIO()), "bench", load_models=("a",)) as own:
+        assert own is server
+    assert server.options.state_dir.parts[-2:] == (".server", "bench")
+    assert server.options.load_models == ("a",)
 
 
 def test_a_server_that_cannot_start_says_why(server):
