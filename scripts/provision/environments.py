@@ -36,6 +36,8 @@ class Environment(NamedTuple):
     """Whether Parley itself is installed in it."""
     torch: bool = True
     """Whether the torch that Parley's models need is."""
+    plugins: tuple[str, ...] = ()
+    """Folders of the checkout with further projects that are installed in it."""
 
     @property
     def steps(self) -> int:
@@ -68,8 +70,9 @@ FRAMEWORKS = Environment(
     ".venv-frameworks",
     ("frameworks.txt",),
     (),
-    "import agents, livekit.agents, openai, parley_client, pipecat",
+    "import agents, livekit.agents, livekit.plugins.parley, openai, parley_client, pipecat_parley",
     torch=False,
+    plugins=("clients/pipecat-parley", "clients/livekit-plugins-parley"),
 )
 PEERS = Environment(
     ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
@@ -85,7 +88,9 @@ def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     """What an environment is made from: each file's hash changes when it must be made anew."""
     paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt"]
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    named = {path.name: path for path in paths}
+    named |= {folder: root / folder / "pyproject.toml" for folder in environment.plugins}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()}
     return {**found, "uv": UV_VERSION}
 
 
@@ -151,7 +156,9 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
     if environment.project:
         progress.step("installing parley itself (editable)")
         flags = ("--quiet", "--no-deps", "--no-build-isolation")
-        uv.install(*target, *flags, "--editable", str(root))
+        projects = [root, *(root / folder for folder in environment.plugins)]
+        editable = [option for project in projects for option in ("--editable", str(project))]
+        uv.install(*target, *flags, *editable)
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))

@@ -21,7 +21,7 @@ from provision import (  # noqa: E402
     tools,
 )
 from provision.console import Progress, SetupError  # noqa: E402
-from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
+from provision.environments import EXPORT, FRAMEWORKS, SERVE, TALK  # noqa: E402
 from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
 from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
 from provision.system import Library, check_system  # noqa: E402
@@ -328,6 +328,19 @@ def test_what_would_disturb_goes_into_a_folder_of_its_own(checkout, uv):
     assert f"--target {checkout / '.venv-export' / 'apart'} " in apart
     assert "/export.txt" not in apart
     (checkout / "build/requirements/chatterbox.txt").write_text("changed")
+    assert not environments.is_ready(checkout, environment)
+
+
+def test_further_projects_of_the_checkout_are_installed_too(checkout, uv):
+    environment = FRAMEWORKS._replace(check="pass", locks=("serve.txt",), plugins=("clients/one",))
+    project = checkout / "clients" / "one"
+    project.mkdir(parents=True)
+    (project / "pyproject.toml").write_text("[project]")
+    environments.make(checkout, environment, Progress(6))
+    (editable,) = [command for command in uv.last.commands if "--editable" in command]
+    assert editable.endswith(f"--editable {checkout} --editable {project}")
+    assert environments.is_ready(checkout, environment)
+    (project / "pyproject.toml").write_text("changed")
     assert not environments.is_ready(checkout, environment)
 
 

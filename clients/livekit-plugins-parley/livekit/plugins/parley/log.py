@@ -1,0 +1,5 @@
+"""The plugin's log."""
+
+import logging
+
+logger = logging.getLogger("livekit.plugins.parley")

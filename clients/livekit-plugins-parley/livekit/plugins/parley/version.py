@@ -1,0 +1,3 @@
+"""The version of the plugin."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Pipecat services for a Parley server."""
