@@ -27,6 +27,30 @@ MODEL = "voice_agent"
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
+def open_triton_channel(
+    server: str,
+    *,
+    keepalive: Keepalive | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    options: Sequence[tuple[str, Any]] = (),
+) -> grpc.aio.Channel:
+    """A channel to a Triton, for one call or for many; it connects when it is used.
+
+    Args:
+        server: ``host:port`` of Triton's gRPC endpoint.
+        keepalive: Pings on a silent connection.
+        credentials: TLS; None: plain text.
+        options: More arguments of the channel.
+    """
+    arguments: Sequence[tuple[str, Any]] = [
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        *(keepalive or Keepalive()).channel_options(),
+        *options,
+    ]
+    return open_channel(server, credentials, arguments)
+
+
 class TritonTransport:
     """A gRPC channel to one Triton.
 
@@ -35,6 +59,7 @@ class TritonTransport:
         keepalive: Pings on a silent connection.
         credentials: TLS; None: plain text.
         headers: Sent with every stream.
+        channel: Somebody else's channel to the server, which stays open; None: one of its own.
     """
 
     def __init__(
@@ -44,14 +69,11 @@ class TritonTransport:
         keepalive: Keepalive | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         headers: Mapping[str, str] | None = None,
+        channel: grpc.aio.Channel | None = None,
     ) -> None:
         self.server = server
-        options: Sequence[tuple[str, Any]] = [
-            ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-            *(keepalive or Keepalive()).channel_options(),
-        ]
-        self._channel = open_channel(server, credentials, options)
+        self._is_owner = channel is None
+        self._channel = channel or open_triton_channel(server, keepalive=keepalive, credentials=credentials)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._metadata = tuple((key.lower(), value) for key, value in (headers or {}).items())
 
@@ -69,8 +91,9 @@ class TritonTransport:
         return TritonStream(self._stub.ModelStreamInfer(metadata=self._metadata), call_id)
 
     async def close(self) -> None:
-        """Close the channel; streams on it are cancelled."""
-        await self._channel.close()
+        """Close the channel, if it is the transport's own; streams on it are cancelled."""
+        if self._is_owner:
+            await self._channel.close()
 
 
 class TritonStream:

@@ -1,0 +1,60 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from parley_client.transport import Transport
+from parley_gateway.access import Guard, OpenGuard
+from parley_gateway.calls import Calls, triton_transport
+from parley_gateway.doors.registry import DOORS
+from parley_gateway.failures import add_error_handlers
+from parley_gateway.gateway import Gateway
+from parley_gateway.metrics import Metrics
+from parley_gateway.servers import Server, Servers
+from parley_gateway.settings import Settings
+
+
+def create_app(
+    settings: Settings,
+    *,
+    guard: Guard | None = None,
+    servers: Servers | None = None,
+    transport: Callable[[Server], Transport] = triton_transport,
+) -> FastAPI:
+    """One gateway: ``app.state.gateway`` is what its doors share.
+
+    Args:
+        settings: All of them.
+        guard: Who may come in; None: as the settings say.
+        servers: The servers; None: those of the settings.
+        transport: Makes a call's transport to a server.
+    """
+    metrics = Metrics()
+    servers = servers or Servers(settings.servers)
+    gateway = Gateway(
+        settings=settings,
+        servers=servers,
+        calls=Calls(settings.calls, servers, metrics, transport),
+        guard=guard or OpenGuard(),
+        metrics=metrics,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with servers:
+            yield
+            await gateway.calls.aclose()
+
+    app = FastAPI(
+        title="Parley gateway", version=version("parley"), docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    app.state.gateway = gateway
+    add_error_handlers(app, metrics)
+    for routes in DOORS:
+        app.include_router(routes(gateway))
+    return app

@@ -1,0 +1,249 @@
+"""The calls that run in this process: opened on a server, capped, and ended when it shuts down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+
+import msgspec
+
+from parley import protocol
+from parley.errors import (
+    DeadlineExceededError,
+    ModelUnavailableError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley_client.call import Call
+from parley_client.checks import check_start
+from parley_client.errors import ConnectError
+from parley_client.options import Bounds, Deadlines
+from parley_client.transport import Transport
+from parley_client.triton import TritonTransport
+from parley_gateway.access import Principal
+from parley_gateway.errors import NoServerReadyError, TooManyCallsError
+from parley_gateway.kinds import Count, Seconds
+from parley_gateway.metrics import Metrics
+from parley_gateway.servers import Server, Servers
+
+_log = logging.getLogger("parley.gateway")
+# After these the server itself is in question; after others only this call.
+_DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
+_BOUNDS = Bounds()
+
+
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many calls, and how long each of their waits may take."""
+
+    limit: Count = 256
+    """Calls of this process at once; more are answered with 429."""
+    per_key: Count = 256
+    """Calls of one key at once."""
+    retry_after_s: Seconds = 5.0
+    """What a client that is refused is told to wait (seconds)."""
+    open_s: Seconds = 10.0
+    """Opening a call, other servers included (seconds)."""
+    attempt_s: Seconds = 5.0
+    """Opening it on one server (seconds)."""
+    send_s: Seconds = 10.0
+    """Room in the queue of audio for the server (seconds)."""
+    acknowledge_s: Seconds = 15.0
+    """A server that acknowledges nothing for so long is lost (seconds)."""
+    read_s: Seconds = 30.0
+    """A door that reads no events for so long loses the call (seconds)."""
+    close_s: Seconds = 5.0
+    """The server's farewell (seconds)."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """For the client library."""
+        return Deadlines(
+            connect_s=self.attempt_s,
+            send_s=self.send_s,
+            acknowledge_s=self.acknowledge_s,
+            consumer_s=self.read_s,
+            close_s=self.close_s,
+        )
+
+
+def triton_transport(server: Server) -> Transport:
+    """A transport on the server's pooled channel."""
+    return TritonTransport(server.address, channel=server.channel)
+
+
+class Calls:
+    """All calls of the process; each belongs to the ``async with`` of the door that opened it.
+
+    Args:
+        settings: Limits.
+        servers: Where calls are opened.
+        metrics: Counts.
+        transport: Makes a call's transport to a server.
+    """
+
+    def __init__(
+        self,
+        settings: CallSettings,
+        servers: Servers,
+        metrics: Metrics,
+        transport: Callable[[Server], Transport] = triton_transport,
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._metrics = metrics
+        self._transport = transport
+        self._places: dict[object, str] = {}
+        self._open: set[Call] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = False
+        """No new calls are taken."""
+        self.going_away = asyncio.Event()
+        """The grace time is over: calls are ended, and doors say ``going_away``."""
+
+    @property
+    def count(self) -> int:
+        """Calls that are open or being opened."""
+        return len(self._places)
+
+    def check_room(self, principal: Principal) -> None:
+        """Refuse now what :meth:`open` would refuse.
+
+        Raises:
+            ShuttingDownError: the process takes no new calls.
+            TooManyCallsError: there are too many calls already.
+        """
+        settings = self._settings
+        if self.draining:
+            raise ShuttingDownError("this gateway shuts down; connect to another one")
+        if self.count >= settings.limit:
+            raise TooManyCallsError(
+                f"{settings.limit} calls are open, which is all this gateway takes",
+                retry_after_s=settings.retry_after_s,
+            )
+        own = sum(1 for owner in self._places.values() if owner == principal.id)
+        if own >= settings.per_key:
+            raise TooManyCallsError(
+                f"{settings.per_key} calls of this key are open, which is all it may have",
+                retry_after_s=settings.retry_after_s,
+            )
+
+    @asynccontextmanager
+    async def open(self, start: protocol.Start, *, principal: Principal, door: str) -> AsyncIterator[Call]:
+        """Open a call on a server that takes it; leaving hangs up.
+
+        Args:
+            start: How the session is opened.
+            principal: Whose call it is.
+            door: The door's name, for metrics.
+
+        Raises:
+            ShuttingDownError: the process takes no new calls.
+            TooManyCallsError: there are too many calls already.
+            NoServerReadyError: no server is ready.
+            InvalidMessageError: a number of ``start`` is out of its range.
+            ParleyError: what the last server that was tried answered.
+        """
+        self.check_room(principal)
+        check_start(start)
+        place = object()
+        self._places[place] = principal.id
+        self._idle.clear()
+        try:
+            async with AsyncExitStack() as stack:
+                call = await self._connect_in_time(start, stack)
+                self._metrics.opened.labels(door).inc()
+                stack.enter_context(self._metrics.calls.labels(door).track_inprogress())
+                self._open.add(call)
+                try:
+                    yield call
+                finally:
+                    self._open.discard(call)
+                    await self._end(call)
+        finally:
+            del self._places[place]
+            if not self._places:
+                self._idle.set()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new calls, wait for the open ones, then end them.
+
+        Args:
+            grace_s: How long they may go on (seconds).
+        """
+        self.draining = True
+        if await self._empty_within(grace_s):
+            return
+        _log.info("ending %d calls that are still open", len(self._open))
+        self.going_away.set()
+        await asyncio.gather(*(call.hang_up() for call in self._open))
+        # The doors have seen the end of their calls and say goodbye.
+        await self._empty_within(self._settings.close_s)
+
+    async def aclose(self) -> None:
+        """Wait for calls that are being hung up."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self._settings.close_s * 2)
+
+    async def _empty_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _connect_in_time(self, start: protocol.Start, stack: AsyncExitStack) -> Call:
+        try:
+            async with asyncio.timeout(self._settings.open_s):
+                return await self._connect(start, stack)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"no call within {self._settings.open_s:g} s") from error
+
+    async def _connect(self, start: protocol.Start, stack: AsyncExitStack) -> Call:
+        """Try servers, the least busy first, until one takes the call; ``stack`` gets its lease."""
+        tried: list[Server] = []
+        refusal: ParleyError | None = None
+        while refusal is None or len(tried) < self._servers.attempts:
+            try:
+                lease = self._servers.lease(excluding=tried)
+            except NoServerReadyError as error:
+                raise refusal or error from error
+            with ExitStack() as attempt:
+                server = attempt.enter_context(lease).server
+                tried.append(server)
+                try:
+                    call = await self._attempt(server, start)
+                except ParleyError as error:
+                    if not error.retryable:
+                        raise
+                    refusal = error
+                    self._metrics.failovers.inc()
+                    if isinstance(error, _DOUBTFUL):
+                        server.doubt(error)
+                else:
+                    stack.enter_context(attempt.pop_all())
+                    return call
+        raise refusal
+
+    async def _attempt(self, server: Server, start: protocol.Start) -> Call:
+        call_id = str(uuid.uuid4())
+        stream = await self._transport(server).open(call_id, self._settings.attempt_s)
+        call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)
+        try:
+            await call.open()
+        except BaseException:
+            await self._end(call)
+            raise
+        return call
+
+    async def _end(self, call: Call) -> None:
+        """Hang up, to the end even if the door is cancelled meanwhile."""
+        closing = asyncio.get_running_loop().create_task(call.aclose(), name=f"close-{call.id}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)

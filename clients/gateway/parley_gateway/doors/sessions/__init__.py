@@ -1,0 +1,1 @@
+"""Sessions by REST, and their streams by WebSocket."""

@@ -1,0 +1,175 @@
+"""What can go wrong in the gateway, beside the errors of the server and of the client library.
+
+::
+
+    ParleyError (parley.errors)
+    └── GatewayError
+        ├── UnauthorizedError      unauthorized        401
+        ├── ForbiddenError         forbidden           403
+        ├── NotFoundError          not_found           404
+        ├── SessionInUseError      session_in_use      409
+        ├── SessionExpiredError    session_expired     410
+        ├── MessageTooLargeError   message_too_large   413
+        ├── RateLimitedError       rate_limited        429   retryable
+        ├── TooManyCallsError      too_many_calls      429   retryable
+        ├── NoServerReadyError     no_server_ready     503   retryable
+        └── SettingsError          settings
+
+Every other :class:`~parley.errors.ParleyError` has its HTTP status by :func:`status_of`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from parley import errors
+from parley.errors import ParleyError
+from parley_client.errors import CallEndedError, CallLostError, ConnectError, SlowConsumerError
+
+# How long a client should wait before it tries again, where nothing better is known (seconds).
+_RETRY_AFTER_S = 2.0
+
+
+class GatewayError(ParleyError):
+    """Base of the gateway's own errors.
+
+    Args:
+        message: What happened, for the client's developer.
+        retry_after_s: When trying again may help (seconds); None: unknown.
+    """
+
+    code: ClassVar[str] = "gateway_error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnauthorizedError(GatewayError):
+    """No credentials came, or they are not valid (any more)."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class ForbiddenError(GatewayError):
+    """The credentials do not reach this far, or the page's origin is not allowed."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFoundError(GatewayError):
+    """There is no such thing, or it belongs to somebody else."""
+
+    code = "not_found"
+    status = 404
+
+
+class SessionInUseError(GatewayError):
+    """Another connection already carries this session."""
+
+    code = "session_in_use"
+    status = 409
+
+
+class SessionExpiredError(GatewayError):
+    """Nobody connected to the session in time, or it is over."""
+
+    code = "session_expired"
+    status = 410
+
+
+class MessageTooLargeError(GatewayError):
+    """A message, or a body, is larger than the gateway takes."""
+
+    code = "message_too_large"
+    status = 413
+
+
+class RateLimitedError(GatewayError):
+    """Too many requests or messages in too short a time."""
+
+    code = "rate_limited"
+    status = 429
+    retryable = True
+
+
+class TooManyCallsError(GatewayError):
+    """This process, or this key, holds as many calls as it may."""
+
+    code = "too_many_calls"
+    status = 429
+    retryable = True
+
+
+class NoServerReadyError(GatewayError):
+    """None of the Triton servers is ready to take a call."""
+
+    code = "no_server_ready"
+    status = 503
+    retryable = True
+
+
+class SettingsError(GatewayError):
+    """The settings cannot be used; the message says which and why."""
+
+    code = "settings"
+
+
+# The first class that an error belongs to counts.
+_STATUS: tuple[tuple[type[ParleyError], int], ...] = (
+    (errors.SessionNotFoundError, 404),
+    (errors.UnknownToolCallError, 404),
+    (errors.NotPermittedError, 403),
+    (errors.SessionExistsError, 409),
+    (errors.VoiceExistsError, 409),
+    (errors.TooManyVoicesError, 409),
+    (errors.InvalidInputError, 400),
+    (errors.ContextTooLongError, 400),
+    (errors.TooManySessionsError, 429),
+    (errors.ShuttingDownError, 503),
+    (errors.ModelUnavailableError, 503),
+    (errors.OverloadedError, 503),
+    (ConnectError, 503),
+    (errors.DeadlineExceededError, 504),
+    (errors.ToolTimeoutError, 504),
+    (errors.SessionIdleError, 408),
+    (CallEndedError, 410),
+    (SlowConsumerError, 408),
+    (CallLostError, 502),
+    (errors.InferenceError, 502),
+    (errors.VoiceStoreError, 502),
+)
+
+
+def status_of(error: ParleyError) -> int:
+    """The HTTP status that tells of ``error``."""
+    if isinstance(error, GatewayError):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def retry_after_of(error: ParleyError) -> int | None:
+    """Whole seconds for ``Retry-After``; None: the header is not sent."""
+    known = error.retry_after_s if isinstance(error, GatewayError) else None
+    if known is None and error.retryable and status_of(error) in (429, 503):
+        known = _RETRY_AFTER_S
+    return None if known is None else max(1, math.ceil(known))
+
+
+def headers_of(error: ParleyError) -> dict[str, str]:
+    """The headers that belong to the answer."""
+    headers = {}
+    if (wait := retry_after_of(error)) is not None:
+        headers["Retry-After"] = str(wait)
+    if status_of(error) == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def body_of(error: ParleyError) -> dict[str, Any]:
+    """The JSON form of an error in every answer that follows no other protocol's form."""
+    return {"error": {"code": error.code, "message": str(error), "retryable": error.retryable}}

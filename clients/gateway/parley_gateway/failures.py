@@ -1,0 +1,54 @@
+"""Every failure of an HTTP request has the same JSON form."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from parley.errors import InvalidMessageError, ParleyError
+from parley_gateway.errors import body_of, headers_of, status_of
+from parley_gateway.metrics import Metrics
+
+_log = logging.getLogger("parley.gateway")
+
+
+def answer(error: ParleyError) -> JSONResponse:
+    """The answer that tells of ``error``."""
+    return JSONResponse(body_of(error), status_of(error), headers_of(error))
+
+
+def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
+    """Answer what routes raise; routes of doors with a form of their own catch it themselves."""
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ParleyError)
+        metrics.refused.labels(error.code).inc()
+        if status_of(error) >= 500 and not error.retryable:
+            _log.error("a request failed: %s", error.to_log())
+        return answer(error)
+
+    async def refuse_invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        metrics.refused.labels(InvalidMessageError.code).inc()
+        return answer(InvalidMessageError(where))
+
+    async def refuse_http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        body = {"error": {"code": code, "message": str(error.detail), "retryable": False}}
+        return JSONResponse(body, error.status_code, error.headers)
+
+    async def fail(_: Request, error: Exception) -> Response:
+        _log.error("a request failed", exc_info=error)
+        return answer(ParleyError("the gateway failed; its log says why"))
+
+    app.add_exception_handler(ParleyError, refuse)
+    app.add_exception_handler(RequestValidationError, refuse_invalid)
+    app.add_exception_handler(HTTPException, refuse_http)
+    app.add_exception_handler(Exception, fail)

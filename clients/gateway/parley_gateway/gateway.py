@@ -1,0 +1,22 @@
+"""What every door is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley_gateway.access import Guard
+from parley_gateway.calls import Calls
+from parley_gateway.metrics import Metrics
+from parley_gateway.servers import Servers
+from parley_gateway.settings import Settings
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of one gateway process; made once, by :func:`parley_gateway.app.create_app`."""
+
+    settings: Settings
+    servers: Servers
+    calls: Calls
+    guard: Guard
+    metrics: Metrics

@@ -1,0 +1,64 @@
+"""What the gateway counts, in the form of Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+# Seconds; the goal is 3 ms for half of all frames and 10 ms for 99 of 100.
+_ADDED_BUCKETS = (0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self.registry = registry
+        self.calls = Gauge(
+            "parley_gateway_calls", "Calls that are open, by door", ["door"], registry=registry
+        )
+        self.opened = Counter(
+            "parley_gateway_calls_opened", "Calls that were opened, by door", ["door"], registry=registry
+        )
+        self.refused = Counter(
+            "parley_gateway_refusals",
+            "Requests that were refused, by error code",
+            ["code"],
+            registry=registry,
+        )
+        self.lost = Counter(
+            "parley_gateway_calls_lost", "Calls that broke, by error code", ["code"], registry=registry
+        )
+        self.failovers = Counter(
+            "parley_gateway_failovers",
+            "Servers that refused a call before another took it",
+            registry=registry,
+        )
+        self.sent = Counter(
+            "parley_gateway_frames_sent", "WebSocket messages sent, by kind", ["kind"], registry=registry
+        )
+        self.received = Counter(
+            "parley_gateway_frames_received",
+            "WebSocket messages received, by kind",
+            ["kind"],
+            registry=registry,
+        )
+        self.slow_readers = Counter(
+            "parley_gateway_slow_readers", "WebSockets closed because their queue was full", registry=registry
+        )
+        self.added = Histogram(
+            "parley_gateway_added_seconds",
+            "From the queueing of a WebSocket message until it was handed to the network",
+            buckets=_ADDED_BUCKETS,
+            registry=registry,
+        )
+        self.server_ready = Gauge(
+            "parley_gateway_server_ready", "Whether a server is ready", ["server"], registry=registry
+        )
+        self.server_users = Gauge(
+            "parley_gateway_server_users", "Calls and requests on a server", ["server"], registry=registry
+        )
+
+    def render(self) -> bytes:
+        """As text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,216 @@
+"""The Triton servers behind the gateway: one pooled channel each, watched, least calls first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from types import TracebackType
+from typing import Annotated, Self
+
+import grpc.aio
+import msgspec
+from msgspec import Meta
+
+from parley.errors import DeadlineExceededError, ParleyError
+from parley_client.options import Keepalive
+from parley_client.triton import open_triton_channel
+from parley_gateway.errors import NoServerReadyError
+from parley_gateway.health import Probe, check_readiness
+from parley_gateway.kinds import Count, Seconds
+
+_log = logging.getLogger("parley.gateway")
+# gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
+_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000)]
+# A busy server may be late once; twice in a row is not ready.
+_LATE_TWICE = 2
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which Triton servers there are, and how they are watched."""
+
+    addresses: Annotated[tuple[str, ...], Meta(min_length=1)] = ("127.0.0.1:8001",)
+    """gRPC endpoints, `host:port` each."""
+    attempts: Count = 3
+    """Servers that are tried for one call."""
+    check_s: Seconds = 5.0
+    """Time between two health checks of a server that is ready (seconds)."""
+    check_timeout_s: Seconds = 2.0
+    """Limit of one health check (seconds)."""
+    retry_s: Seconds = 0.5
+    """Longest wait before a server that is not ready is checked again; it doubles each time (seconds)."""
+    retry_max_s: Seconds = 10.0
+    """The longest of these waits (seconds)."""
+
+
+class Server:
+    """One Triton.
+
+    Args:
+        address: ``host:port``.
+        channel: To it; the server owns it.
+        settings: How it is watched.
+        probe: Asks whether it is ready.
+    """
+
+    def __init__(
+        self, address: str, channel: grpc.aio.Channel, settings: ServerSettings, probe: Probe
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.users = 0
+        """Leases that are out."""
+        self.is_ready = False
+        self.problem = "not checked yet"
+        """Why it is not ready; empty if it is."""
+        self.checked = asyncio.Event()
+        """It was checked at least once."""
+        self._settings = settings
+        self._probe = probe
+        self._doubted = asyncio.Event()
+
+    def doubt(self, error: ParleyError) -> None:
+        """A call could not reach it: leave it out until a check succeeds."""
+        self._note(str(error) or error.code)
+        self._doubted.set()
+
+    async def watch(self) -> None:
+        """Check it again and again; never returns."""
+        failures = 0
+        while True:
+            try:
+                await self._probe(self.channel, self._settings.check_timeout_s)
+            except ParleyError as error:
+                failures += 1
+                is_late = isinstance(error, DeadlineExceededError)
+                if not (is_late and self.is_ready and failures < _LATE_TWICE):
+                    self._note(str(error) or error.code)
+            else:
+                failures = 0
+                self._note("")
+            self.checked.set()
+            await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
+        settings = self._settings
+        wait_s = settings.check_s
+        if failures:
+            # The exponent is bounded, as the number of failures is not.
+            wait_s = min(settings.retry_max_s, settings.retry_s * 2.0 ** min(failures - 1, 16))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._doubted.wait()
+        if self._doubted.is_set():
+            self._doubted.clear()
+            await asyncio.sleep(settings.retry_s)
+
+    def _note(self, problem: str) -> None:
+        if self.is_ready and problem:
+            _log.warning("server %s is left out: %s", self.address, problem)
+        elif not self.is_ready and not problem:
+            _log.info("server %s is ready", self.address)
+        self.is_ready, self.problem = not problem, problem
+
+
+class Lease:
+    """Counts one user of a server for as long as it is entered."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def __enter__(self) -> Self:
+        self.server.users += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.users -= 1
+
+
+class Servers:
+    """All servers; an ``async with`` opens the channels and watches.
+
+    Args:
+        settings: Which they are.
+        open_channel: Makes the channel to an address.
+        probe: Asks whether a server is ready.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        open_channel: Callable[[str], grpc.aio.Channel] | None = None,
+        probe: Probe = check_readiness,
+    ) -> None:
+        self._settings = settings
+        self._open_channel = open_channel or _open_channel
+        self._probe = probe
+        self._servers: list[Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._turns = itertools.count()
+        self._last_turn: dict[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        """Open the channels and wait until every server has been checked once."""
+        addresses = dict.fromkeys(self._settings.addresses)
+        self._servers = [
+            Server(address, self._open_channel(address), self._settings, self._probe) for address in addresses
+        ]
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(server.watch(), name=f"watch-{server.address}") for server in self._servers
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.check_timeout_s):
+                await asyncio.gather(*(server.checked.wait() for server in self._servers))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(server.channel.close() for server in self._servers))
+
+    @property
+    def all(self) -> tuple[Server, ...]:
+        """Every server, ready or not."""
+        return tuple(self._servers)
+
+    @property
+    def attempts(self) -> int:
+        """How many servers are tried for one call."""
+        return self._settings.attempts
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether at least one server is ready."""
+        return any(server.is_ready for server in self._servers)
+
+    def lease(self, *, excluding: Collection[Server] = ()) -> Lease:
+        """The ready server with the fewest users; of several, the one that was not chosen for longest.
+
+        Args:
+            excluding: Servers that are not to be chosen.
+
+        Raises:
+            NoServerReadyError: none is left.
+        """
+        ready = [server for server in self._servers if server.is_ready and server not in excluding]
+        if not ready:
+            raise NoServerReadyError(
+                "no server is ready" if not excluding else "no other server is ready",
+                retry_after_s=self._settings.retry_s * 2,
+            )
+        server = min(ready, key=lambda one: (one.users, self._last_turn.get(one.address, -1)))
+        self._last_turn[server.address] = next(self._turns)
+        return Lease(server)
+
+
+def _open_channel(address: str) -> grpc.aio.Channel:
+    return open_triton_channel(address, keepalive=Keepalive(), options=_RECONNECT)

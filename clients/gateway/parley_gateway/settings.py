@@ -1,0 +1,102 @@
+"""The gateway's settings: a TOML file, then the environment, then flags; the later ones count.
+
+Each part declares its own struct. A field is ``[part] field`` in the file and
+``PARLEY_GATEWAY_<PART>_<FIELD>`` in the environment, where lists are separated by commas and
+anything deeper is JSON.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from parley_gateway.calls import CallSettings
+from parley_gateway.doors.sessions.settings import SessionSettings
+from parley_gateway.errors import SettingsError
+from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
+from parley_gateway.servers import ServerSettings
+
+PREFIX = "PARLEY_GATEWAY_"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All parts."""
+
+    listen: ListenSettings = ListenSettings()
+    servers: ServerSettings = ServerSettings()
+    calls: CallSettings = CallSettings()
+    limits: LimitSettings = LimitSettings()
+    writer: WriterSettings = WriterSettings()
+    sessions: SessionSettings = SessionSettings()
+
+
+def load_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Settings:
+    """Read and check the settings.
+
+    Args:
+        file: TOML; None: none.
+        environment: Variables, of which those that begin with ``PARLEY_GATEWAY_`` count.
+        flags: Part → field → value; None as a value: not given.
+
+    Raises:
+        SettingsError: a file that cannot be read, an unknown name, or a wrong value.
+    """
+    merged: dict[str, Any] = _read(file) if file is not None else {}
+    for part, field, text in _of_environment(environment or {}):
+        merged.setdefault(part, {})[field] = text
+    for part, values in (flags or {}).items():
+        given = {field: value for field, value in values.items() if value is not None}
+        merged.setdefault(part, {}).update(given)
+    try:
+        return msgspec.convert(merged, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"the settings cannot be used: {error}") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{file}: cannot be read: {error}") from error
+
+
+def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """Part, field and value of each variable."""
+    fields = {
+        f"{PREFIX}{part.name}_{field.name}".upper(): (part.name, field)
+        for part in msgspec.structs.fields(Settings)
+        for field in msgspec.structs.fields(part.type)
+    }
+    found = []
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
+            continue
+        if name not in fields:
+            raise SettingsError(f"{name}: there is no such setting")
+        part, field = fields[name]
+        try:
+            found.append((part, field.name, _value(text, field)))
+        except msgspec.MsgspecError as error:
+            raise SettingsError(f"{name}: {error}") from error
+    return found
+
+
+def _value(text: str, field: msgspec.structs.FieldInfo) -> Any:
+    """A variable's text as the field's type, in the form that a file would have."""
+    kind = field.type
+    if text[:1] in ("[", "{"):
+        return msgspec.json.decode(text)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (list, tuple, frozenset):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return msgspec.to_builtins(msgspec.convert(text, field.type, strict=False))

@@ -1,0 +1,80 @@
+"""What every WebSocket door does the same way: refuse, read, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from starlette.websockets import WebSocket
+
+from parley.errors import ParleyError
+from parley_gateway.access import Meter
+from parley_gateway.closing import FAILED, GOING_AWAY, HANGUP, close_of
+from parley_gateway.failures import answer
+from parley_gateway.gateway import Gateway
+from parley_gateway.writer import SocketWriter
+
+_log = logging.getLogger("parley.gateway")
+
+
+async def refuse(websocket: WebSocket, error: ParleyError, gateway: Gateway) -> None:
+    """Answer a WebSocket's request, before it is accepted, with an HTTP error."""
+    gateway.metrics.refused.labels(error.code).inc()
+    await websocket.send_denial_response(answer(error))
+
+
+async def messages(websocket: WebSocket, meter: Meter, gateway: Gateway) -> AsyncIterator[str | bytes]:
+    """What the client sends, until it has gone.
+
+    Nothing is read ahead: while a message is being dealt with, the client's next one waits in the
+    network, so that it cannot send faster than it is heard.
+
+    Raises:
+        MessageTooLargeError: a message is too large.
+        RateLimitedError: there are too many.
+    """
+    texts, binaries = (gateway.metrics.received.labels(kind) for kind in ("text", "binary"))
+    while (event := await websocket.receive())["type"] == "websocket.receive":
+        text, data = event.get("text"), event.get("bytes")
+        if text is not None:
+            meter.message(len(text.encode()))
+            texts.inc()
+            yield text
+        elif data is not None:
+            meter.message(len(data))
+            binaries.inc()
+            yield data
+
+
+async def run_socket(writer: SocketWriter, gateway: Gateway, *loops: Coroutine[Any, Any, None]) -> None:
+    """Run a door's loops beside its writer until the first of them ends; then end the others and close.
+
+    How it is closed: as the door has said with ``writer.close``; by the error that a loop raised
+    (a door that has a message for errors catches it and sends that first); 1001 if the process
+    shuts down; else 1000.
+    """
+    tasks = [asyncio.ensure_future(loop) for loop in (writer.run(), *loops)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks[1:]:
+            task.cancel()
+        results = await asyncio.gather(*tasks[1:], return_exceptions=True)
+        for error in results:
+            _note(error, writer, gateway)
+        writer.close(*(GOING_AWAY if gateway.calls.going_away.is_set() else HANGUP))
+        await tasks[0]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _note(error: BaseException | None, writer: SocketWriter, gateway: Gateway) -> None:
+    if isinstance(error, ParleyError):
+        gateway.metrics.lost.labels(error.code).inc()
+        writer.close(*close_of(error))
+    elif isinstance(error, Exception):
+        _log.error("a connection failed", exc_info=error)
+        writer.close(*FAILED)
