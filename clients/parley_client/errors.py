@@ -8,6 +8,7 @@
         │   ├── NoServerError
         │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
+        ├── StreamLostError     stream_lost       retryable (as a new stream)
         ├── CallEndedError      call_ended
         ├── SlowConsumerError   slow_consumer
         ├── AudioFileError      audio_file
@@ -55,6 +56,13 @@ class CallLostError(ClientError):
     """
 
     code = "call_lost"
+    retryable = True
+
+
+class StreamLostError(ClientError):
+    """A stream of audio broke: what was heard and not yet written down is lost; ``__cause__`` says why."""
+
+    code = "stream_lost"
     retryable = True
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Generic, TypeVar
 
 from parley_client.errors import SlowConsumerError
 from parley_client.events import CallEvent
 
+EventT = TypeVar("EventT")
 
-class Inbox:
+
+class EventQueue(Generic[EventT]):
     """A bounded queue between the task that receives and the application's one reader.
 
     Args:
@@ -20,7 +23,7 @@ class Inbox:
     def __init__(self, limit: int, timeout_s: float) -> None:
         self._limit = limit
         self._timeout_s = timeout_s
-        self._waiting: deque[CallEvent] = deque()
+        self._waiting: deque[EventT] = deque()
         self._changed = asyncio.Event()
         self._ended = False
         self._discarding = False
@@ -30,7 +33,7 @@ class Inbox:
         """Whether the next ``put`` waits for the reader."""
         return len(self._waiting) >= self._limit and not self._discarding
 
-    async def put(self, event: CallEvent) -> None:
+    async def put(self, event: EventT) -> None:
         """Queue an event; after :meth:`end` or :meth:`discard` it is thrown away.
 
         Raises:
@@ -48,7 +51,7 @@ class Inbox:
             self._waiting.append(event)
             self._changed.set()
 
-    async def get(self) -> CallEvent | None:
+    async def get(self) -> EventT | None:
         """The next event; None after the last. The caller owns the deadline."""
         while not self._waiting and not self._ended:
             self._changed.clear()
@@ -69,3 +72,7 @@ class Inbox:
         self._discarding = True
         self._waiting.clear()
         self._changed.set()
+
+
+class Inbox(EventQueue[CallEvent]):
+    """The events of a call."""

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from parley import grpc_port
 from parley.errors import OverloadedError, ShuttingDownError
 from parley.inference import ModelRequest
-from parley.serving import loopback
 from parley.serving.loopback import LoopbackPort
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
@@ -111,7 +111,7 @@ async def test_a_stream_that_is_left_between_answers_is_read_to_its_end(port, se
 
 
 async def test_a_stream_that_is_left_and_never_answered_is_cancelled(port, server, monkeypatch):
-    monkeypatch.setattr(loopback, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(grpc_port, "_SETTLE_S", 0.0)
     await leave(server, listen(port))
     await within(server.cancelled.wait())
     server.answer.set()

@@ -1,0 +1,91 @@
+"""The language model alone.
+
+::
+
+    async with open_server("127.0.0.1:8001") as server, Generation(server) as chat:
+        async with chat.answer([ChatMessage(role="user", content="Hello!")]) as answer:
+            async for event in answer:
+                if isinstance(event, TextDelta):
+                    print(event.text, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+from uuid import uuid4
+
+from parley.engines.qwen3 import MODEL, Qwen3ChatModel
+from parley.grpc_port import GrpcPort
+from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
+from parley.protocol import Tool
+from parley_client.stages.server import StageServer
+from parley_client.stages.streams import ModelStream, Requests
+
+Answer: TypeAlias = ModelStream[LlmEvent]
+"""``TextDelta`` and ``ToolCalled``, at last ``Completed`` (:mod:`parley.llm.messages`)."""
+
+
+class Generation:
+    """Chat completions; any number may be under way.
+
+    Args:
+        server: where the model is.
+        model: its name.
+        timeout_s: seconds until the first event of an answer, or the next one, is overdue.
+    """
+
+    def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
+        self._port = GrpcPort(lambda: server.channel)
+        self._model = Qwen3ChatModel(self._port, model=model, timeout_s=timeout_s)
+        self._name = model
+        self._requests = Requests()
+
+    def answer(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        sampling: Sampling | None = None,
+        priority: Priority = Priority.ANSWER,
+    ) -> Answer:
+        """The assistant's next message; nothing is sent before it is iterated.
+
+        Its iteration raises ``InvalidMessageError`` where the model does not accept the request,
+        ``ContextTooLongError``, ``OverloadedError``, ``ModelUnavailableError``,
+        ``DeadlineExceededError``, or another ``InferenceError`` where the model failed.
+
+        Args:
+            messages: the conversation so far.
+            tools: that the model may call; whoever asks runs them.
+            sampling: how tokens are drawn; None: greedily, at most 256.
+            priority: who goes first where not all requests fit.
+        """
+        request = GenerateRequest(
+            request_id=uuid4().hex,
+            messages=list(messages),
+            tools=list(tools),
+            sampling=sampling or Sampling(),
+            priority=priority,
+        )
+        return ModelStream(
+            self._model.generate(request),
+            lambda: self._model.abort(request.request_id),
+            self._requests,
+            self._name,
+        )
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        await self._requests.close()
+        await self._port.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop what is under way."""
+        await self.close()

@@ -1,0 +1,342 @@
+"""A recogniser alone: a stream of audio to speech activity and texts.
+
+::
+
+    async with open_server("127.0.0.1:8001") as server, Recognition(server) as stream:
+        stream.send(pcm)      # as it comes, pieces of any length
+        stream.end()          # no more comes
+        async for event in stream:
+            if isinstance(event, TranscriptEvent) and event.is_final:
+                print(event.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeAlias
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import AsrEvent, AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
+from parley.audio.buffer import AudioBuffer
+from parley.engines.parakeet import MODEL, ParakeetRecognizer
+from parley.errors import InvalidAudioError, InvalidInputError, OverloadedError, ParleyError
+from parley.grpc_port import GrpcPort
+from parley.protocol import INPUT_SAMPLE_RATE
+from parley.waiting import within
+from parley_client.errors import CallEndedError, ClientError, StreamLostError
+from parley_client.inbox import EventQueue
+from parley_client.stages.server import StageServer
+
+_PER_S = INPUT_SAMPLE_RATE
+# Voice activity is judged in windows of this many samples: nothing is gained by sending less.
+_WINDOW = 512
+# Half a second in one request: what came meanwhile leaves together, and other streams need not wait long.
+_MAX_PUSH = 16 * _WINDOW
+# A recogniser forgets a stream that it has not heard of for a minute.
+_KEEP_OPEN_S = 20.0
+# A final text may come with a later request than the end of its speech.
+_POLL_S = 0.05
+_ATTEMPTS = 3
+_RETRY_S = 0.05
+
+
+class FinalizedEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="finalized"):
+    """All that was sent before a :meth:`Recognition.finalize` is written down; its texts came before this."""
+
+    at_ms: int
+    """How much had been sent (milliseconds)."""
+
+
+RecognitionEvent: TypeAlias = AsrEvent | FinalizedEvent
+
+
+@dataclass(frozen=True)
+class RecognitionLimits:
+    """How much a stream holds, and how long it waits."""
+
+    audio_s: float = 30.0
+    """Audio that was sent and not heard yet; more is refused."""
+    events: int = 512
+    """Events that were not read yet; then no more audio is heard."""
+    answer_s: float = 5.0
+    """For the model's answer to a piece of audio."""
+    final_s: float = 10.0
+    """For the final text of speech that has ended."""
+    consumer_s: float = 30.0
+    """For the application to read its events."""
+    room_s: float = 30.0
+    """For room in :meth:`Recognition.send_all`."""
+
+
+class Recognition:
+    """One stream of speech; enter it, send audio, and iterate it in one task for its events.
+
+    What is sent while the model is busy goes to it together with its next request. When the stream is
+    left, the model is told so in any case.
+
+    Args:
+        server: where the recogniser is.
+        options: of the stream.
+        model: ``parakeet_tdt`` or ``nemotron_streaming``.
+        limits: of size and time.
+    """
+
+    def __init__(
+        self,
+        server: StageServer,
+        options: AsrOptions | None = None,
+        *,
+        model: str = MODEL,
+        limits: RecognitionLimits | None = None,
+    ) -> None:
+        self._limits = limits or RecognitionLimits()
+        self._options = options or AsrOptions()
+        self._port = GrpcPort(lambda: server.channel)
+        self._model = ParakeetRecognizer(
+            self._port, uuid4().hex, model=model, timeout_s=self._limits.answer_s
+        )
+        self._buffer = AudioBuffer(int(self._limits.audio_s * _PER_S))
+        self._heard = 0  # samples
+        self._marks: deque[int] = deque()  # where utterances are to be ended (samples)
+        self._events: EventQueue[RecognitionEvent] = EventQueue(self._limits.events, self._limits.consumer_s)
+        self._changed = asyncio.Event()  # there is something to do
+        self._room = asyncio.Event()
+        self._owed: set[int] = set()  # utterances that stopped and have no final text
+        self._ended = self._closing = False
+        self._failure: ParleyError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- audio in ---------------------------------------------------------------------------
+
+    @property
+    def waiting_s(self) -> float:
+        """Audio that was sent and not heard yet (seconds)."""
+        return len(self._buffer) / _PER_S
+
+    def send(self, audio: bytes | NDArray[np.int16]) -> None:
+        """Take the next piece; never waits.
+
+        Args:
+            audio: 16 kHz mono, any length: PCM16 little endian, or int16 ``[n]``.
+
+        Raises:
+            InvalidAudioError: an odd number of bytes.
+            OverloadedError: too much waits already; nothing of the piece was taken.
+            CallEndedError: the stream has ended.
+            ParleyError: what it failed with.
+        """
+        self._check_open()
+        samples = _samples(audio)
+        if len(self._buffer) + len(samples) > self._buffer.capacity:
+            raise OverloadedError(f"{self.waiting_s:.1f} s of audio are waiting to be heard already")
+        self._buffer.append(samples, 0.0)
+        self._changed.set()
+
+    async def send_all(self, audio: bytes | NDArray[np.int16]) -> None:
+        """Take a piece, waiting for room; for audio that comes faster than it is spoken.
+
+        Raises:
+            DeadlineExceededError: there was no room in time.
+            ParleyError: as :meth:`send`.
+        """
+        samples = _samples(audio)
+        step = self._buffer.capacity // 2
+        for start in range(0, len(samples), step):
+            piece = samples[start : start + step]
+            await within(self._wait_for_room(len(piece)), self._limits.room_s, "the recogniser")
+            self.send(piece)
+
+    def finalize(self) -> None:
+        """Write down now what was sent so far; :class:`FinalizedEvent` follows. Never waits.
+
+        Raises:
+            CallEndedError: the stream has ended.
+            ParleyError: what it failed with.
+        """
+        self._check_open()
+        if not self._marks or self._marks[-1] != self._buffer.position:
+            self._marks.append(self._buffer.position)
+            self._changed.set()
+
+    def end(self) -> None:
+        """No more audio comes; what was sent is written down, and then the events end."""
+        self._ended = True
+        self._changed.set()
+
+    # --- events out -------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecognitionEvent:
+        """The next event.
+
+        Raises:
+            StreamLostError: the stream broke; a new one may work.
+            ParleyError: the model refused the audio; its answer.
+            SlowConsumerError: events were not read for too long.
+        """
+        event = await self._events.get()
+        if event is not None:
+            return event
+        if self._failure is not None:
+            raise self._failure
+        if self._task is not None:
+            await asyncio.shield(self._task)  # raises what nobody foresaw
+        raise StopAsyncIteration
+
+    # --- the stream's life ------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+            UnsupportedLanguageError: the model does not understand the language.
+            TooManySessionsError: the model holds as many streams as it may.
+            InferenceError: the model failed, is not there, or did not answer in time.
+        """
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(opened))
+        try:
+            await asyncio.shield(opened)
+        except asyncio.CancelledError:
+            self._close_soon()
+            raise
+
+    async def close(self) -> None:
+        """End the stream at once; what was sent and not written down is lost."""
+        self._close_soon()
+        if self._task is not None:
+            await asyncio.shield(asyncio.wait([self._task]))
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the stream at once."""
+        await self.close()
+
+    def _close_soon(self) -> None:
+        self._ended = self._closing = True
+        self._events.discard()
+        self._changed.set()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._ended:
+            raise CallEndedError("the stream of audio has ended")
+
+    async def _wait_for_room(self, length: int) -> None:
+        while len(self._buffer) + length > self._buffer.capacity:
+            self._check_open()
+            self._room.clear()
+            await self._room.wait()
+
+    # --- the task that talks to the model ---------------------------------------------------
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        try:
+            await self._open_model(opened)
+            while not self._closing and await self._step():
+                pass
+        except (InvalidInputError, ClientError) as error:
+            self._failure = error
+        except ParleyError as error:
+            self._failure = _lost(error) if opened.done() else error
+        finally:
+            self._ended = True
+            await self._model.close()
+            await self._port.close()
+            if not opened.done():
+                opened.set_exception(self._failure or CallEndedError("the stream of audio has ended"))
+                opened.exception()  # looked at: perhaps nobody waits for it any more
+            self._events.end()
+            self._room.set()
+
+    async def _open_model(self, opened: asyncio.Future[None]) -> None:
+        await self._model.start(self._options)
+        opened.set_result(None)
+
+    async def _step(self) -> bool:
+        """One request to the model, or a wait for something to do; False: there is nothing left."""
+        mark = self._marks[0] if self._marks else None
+        all_of_it = mark is not None or self._ended
+        limit = _MAX_PUSH if mark is None else min(_MAX_PUSH, mark - self._heard)
+        piece = self._buffer.take(limit, 1 if all_of_it else _WINDOW) if limit else None
+        if piece is not None:
+            self._room.set()
+            self._heard += len(piece.samples)
+            await self._pass_on(await self._push(piece.samples))
+        elif mark is not None:
+            self._marks.popleft()
+            await self._finish_utterance()
+            await self._events.put(FinalizedEvent(at_ms=mark * 1000 // _PER_S))
+        elif self._ended:
+            await self._finish_utterance()
+            return False
+        else:
+            await self._idle()
+        return True
+
+    async def _idle(self) -> None:
+        """Wait for something to do; from time to time the model is to hear of the stream."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(_POLL_S if self._owed else _KEEP_OPEN_S):
+                await self._changed.wait()
+        except TimeoutError:
+            await self._pass_on(await self._push(np.zeros(0, np.int16)))
+
+    async def _push(self, samples: NDArray[np.int16]) -> AsrReply:
+        """Let the model hear a piece; again if nothing was heard because it was busy."""
+        wait = _RETRY_S
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._model.push(samples)
+            except OverloadedError:
+                await asyncio.sleep(wait)
+                wait *= 2
+        return await self._model.push(samples)
+
+    async def _finish_utterance(self) -> None:
+        await self._pass_on(await self._model.flush())
+        await within(self._collect_finals(), self._limits.final_s, "the final text")
+
+    async def _collect_finals(self) -> None:
+        while self._owed and not self._closing:
+            await asyncio.sleep(_POLL_S)
+            await self._pass_on(await self._push(np.zeros(0, np.int16)))
+
+    async def _pass_on(self, reply: AsrReply) -> None:
+        for event in reply.events:
+            if isinstance(event, SpeechStoppedEvent):
+                self._owed.add(event.utterance)
+            elif isinstance(event, TranscriptEvent) and event.is_final:
+                self._owed.discard(event.utterance)
+            await self._events.put(event)
+
+
+def _samples(audio: bytes | NDArray[np.int16]) -> NDArray[np.int16]:
+    if not isinstance(audio, bytes):
+        return audio.copy()  # the caller may use its memory again
+    if len(audio) % 2:
+        raise InvalidAudioError(f"audio of {len(audio)} bytes; samples have two bytes each")
+    return np.frombuffer(audio, "<i2").astype(np.int16, copy=False)
+
+
+def _lost(error: ParleyError) -> StreamLostError:
+    lost = StreamLostError(f"the stream of audio broke: {error} ({error.code})")
+    lost.__cause__ = error
+    return lost
