@@ -1,0 +1,257 @@
+"""Lets connections in: the one place that decides who may do what, and how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from starlette.requests import HTTPConnection
+
+from parley_gateway.access import Scope
+from parley_gateway.errors import ForbiddenError, GatewayError, SettingsError, UnauthorizedError
+from parley_gateway.security import keys, tokens
+from parley_gateway.security.addresses import ClientAddresses, counted_as
+from parley_gateway.security.audit import audit
+from parley_gateway.security.credentials import find_credential
+from parley_gateway.security.jwts import JwtVerifier
+from parley_gateway.security.keys import KeyRing
+from parley_gateway.security.meter import Meter
+from parley_gateway.security.origins import Origins
+from parley_gateway.security.principal import ANONYMOUS, Principal
+from parley_gateway.security.rates import Rates
+from parley_gateway.security.replay import UsedTokens
+from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
+from parley_gateway.security.tokens import Grant, SessionTokens
+from parley_gateway.security.watched import WatchedFile
+
+Signature: TypeAlias = Callable[[], Principal]
+"""A door's own proof: returns who it is, or raises :class:`UnauthorizedError`."""
+
+
+class Guard:
+    """The gateway's security; one per process.
+
+    Args:
+        security: Keys, tokens and origins.
+        jwt: JWTs of another issuer.
+        rates: How often.
+        public_url: Where clients reach the gateway, if a proxy is in front.
+
+    Raises:
+        SettingsError: something cannot be used.
+    """
+
+    def __init__(
+        self,
+        security: SecuritySettings | None = None,
+        jwt: JwtSettings | None = None,
+        rates: RateSettings | None = None,
+        *,
+        public_url: str = "",
+    ) -> None:
+        security, jwt, rates = security or SecuritySettings(), jwt or JwtSettings(), rates or RateSettings()
+        self._security = security
+        self._rate_settings = rates
+        self._keys = (
+            KeyRing(WatchedFile(Path(security.keys_file), keys.read_keys)) if security.keys_file else None
+        )
+        self._jwts = JwtVerifier(jwt) if jwt.issuer else None
+        if self.authenticated and security.insecure_allow_anonymous:
+            raise SettingsError(
+                "security.insecure_allow_anonymous contradicts keys and JWTs: one or the other"
+            )
+        self._tokens = SessionTokens.of(security)
+        self._used = UsedTokens(security.tokens_used)
+        self._rates = Rates(rates)
+        self.addresses = ClientAddresses(security.trusted_proxies)
+        self.origins = Origins(security.origins, security.hosts, public_url, anonymous=not self.authenticated)
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether anybody is asked who they are."""
+        return self._keys is not None or self._jwts is not None
+
+    def reload(self) -> None:
+        """Read keys again now, as on SIGHUP; without it that happens within a second or two of a change."""
+        for source in (self._keys, self._jwts):
+            if source is not None:
+                source.reload()
+
+    # --- letting in -----------------------------------------------------------------------
+
+    async def admit(
+        self,
+        connection: HTTPConnection,
+        scope: Scope,
+        *,
+        session_id: str | None = None,
+        signature: Signature | None = None,
+    ) -> Principal:
+        """Who this is.
+
+        Args:
+            connection: A request, or a WebSocket that is not accepted yet.
+            scope: What they want to do.
+            session_id: The session that they want to use.
+            signature: Proves who it is in the place of keys and tokens.
+
+        Raises:
+            UnauthorizedError: no valid credentials.
+            ForbiddenError: they do not reach this far, or the origin is not allowed.
+            RateLimitedError: too many requests.
+            RatesUnavailableError: nobody can count them.
+        """
+        address = self.addresses.of(connection)
+        about = {
+            "path": connection.url.path,
+            "scope": scope,
+            "session": session_id,
+            "address": address,
+        }
+        try:
+            principal = await self._judge(connection, counted_as(address), scope, session_id, signature)
+        except GatewayError as error:
+            audit("refused", None, **about, code=error.code)
+            raise
+        audit("admitted", principal, **about)
+        return principal
+
+    async def _judge(
+        self,
+        connection: HTTPConnection,
+        address: str,
+        scope: Scope,
+        session_id: str | None,
+        signature: Signature | None,
+    ) -> Principal:
+        is_socket = connection.scope["type"] == "websocket"
+        await self._rates.check("auth_failures", address)
+        await self._rates.hit("ip_requests", address)
+        if is_socket:
+            await self._rates.hit("ip_sessions", address)
+        self.origins.check(connection)
+        try:
+            principal = await self._identify(connection, scope, session_id, signature)
+        except UnauthorizedError:
+            # To bring nothing is no attempt to guess.
+            if signature is not None or connection_brings_something(connection):
+                await self._rates.hit("auth_failures", address)
+            raise
+        await self._rates.hit("key_requests", principal.id, principal.limits.requests)
+        if is_socket:
+            await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
+        return principal
+
+    async def _identify(
+        self,
+        connection: HTTPConnection,
+        scope: Scope,
+        session_id: str | None,
+        signature: Signature | None,
+    ) -> Principal:
+        if signature is not None:
+            principal = signature()
+            _check_reach(principal, scope, session_id)
+            return principal
+        credential = find_credential(connection)
+        if credential is not None and credential.startswith(tokens.PREFIX):
+            return await self._accept_token(credential, scope, session_id)
+        principal = self._accept(credential)
+        _check_reach(principal, scope, session_id)
+        return principal
+
+    def _accept(self, credential: str | None) -> Principal:
+        if not self.authenticated:
+            # Clients that cannot do without a key bring any.
+            return ANONYMOUS
+        if credential is None:
+            raise UnauthorizedError("credentials are needed: Authorization: Bearer <key>")
+        if credential.startswith(keys.PREFIX) and self._keys is not None:
+            return self._keys.verify(credential)
+        if self._jwts is not None and credential.count(".") == 2:
+            return self._jwts.verify(credential)
+        raise UnauthorizedError("the credentials are not valid")
+
+    async def _accept_token(self, credential: str, scope: Scope, session_id: str | None) -> Principal:
+        shown = self._tokens.verify(credential)
+        principal = shown.principal
+        if shown.issued_to == "key" and self._keys is not None:
+            principal = tokens.inherit(shown, self._keys.find(principal.id))
+        elif not (self._jwts if shown.issued_to == "jwt" else not self.authenticated):
+            raise UnauthorizedError("the credentials behind this token are no longer accepted")
+        _check_reach(principal, scope, session_id)
+        if shown.single_use:
+            ttl_s = shown.expires_at - time.time()
+            unused = self._used.use(shown.token_id, shown.expires_at)
+            if not unused or not await self._rates.first(shown.token_id, ttl_s + 1):
+                raise UnauthorizedError("the session token was used before")
+        return principal
+
+    # --- what comes with it -----------------------------------------------------------------
+
+    def meter(self, principal: Principal) -> Meter:
+        """A new count for one WebSocket of theirs."""
+        del principal  # everybody's WebSockets are allowed the same
+        return Meter(self._rate_settings)
+
+    def issue(
+        self,
+        principal: Principal,
+        *,
+        ttl_s: float | None = None,
+        session_id: str | None = None,
+        scopes: Iterable[Scope] = ("agent",),
+        single_use: bool = False,
+    ) -> str:
+        """A short-lived token for browsers; see :meth:`grant`."""
+        grant = self.grant(
+            principal, ttl_s=ttl_s, session_id=session_id, scopes=scopes, single_use=single_use
+        )
+        return grant.token
+
+    def grant(
+        self,
+        principal: Principal,
+        *,
+        ttl_s: float | None = None,
+        session_id: str | None = None,
+        scopes: Iterable[Scope] = ("agent",),
+        single_use: bool = False,
+    ) -> Grant:
+        """A short-lived token for browsers, and what it is good for.
+
+        Args:
+            principal: To whom: somebody who was let in with a key or a JWT.
+            ttl_s: How long it can be used (seconds), within the settings' bounds; None: their default.
+            session_id: The only session that it is good for; None: any of the principal's.
+            scopes: What it is good for: some of the principal's scopes.
+            single_use: It opens one connection and is used up.
+
+        Raises:
+            ForbiddenError: the principal has only a token, or not these scopes or this session.
+        """
+        ttl_s = self._security.token_ttl_s if ttl_s is None else ttl_s
+        grant = self._tokens.issue(
+            principal, ttl_s=ttl_s, scopes=scopes, session_id=session_id, single_use=single_use
+        )
+        audit(
+            "token_issued", principal, session=session_id, expires_at=grant.expires_at, single_use=single_use
+        )
+        return grant
+
+
+def connection_brings_something(connection: HTTPConnection) -> bool:
+    """Whether there are credentials, right or wrong."""
+    try:
+        return find_credential(connection) is not None
+    except UnauthorizedError:
+        return True
+
+
+def _check_reach(principal: Principal, scope: Scope, session_id: str | None) -> None:
+    if scope not in principal.scopes:
+        raise ForbiddenError(f"the credentials lack the scope {scope}")
+    if principal.session_id is not None and session_id is not None and principal.session_id != session_id:
+        raise ForbiddenError("the credentials are for another session")

@@ -1,0 +1,45 @@
+"""Who is connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import msgspec
+
+from parley_gateway.access import Scope
+
+SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+"""All there are."""
+
+
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a key may do instead of what every key may."""
+
+    requests: str | None = None
+    """`600/minute`. None: as every key."""
+    sessions: str | None = None
+    """`60/minute`. None: as every key."""
+
+
+_USUAL = KeyLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Somebody whom the guard has let in."""
+
+    id: str
+    """The key's id, ``jwt:`` and the subject of a JWT, or ``anonymous``; never a secret."""
+    scopes: frozenset[Scope]
+    """What they may do."""
+    session_id: str | None = None
+    """The only session that they may use; None: any of their own."""
+    kind: Literal["anonymous", "key", "jwt", "token", "signature"] = "key"
+    """What they have shown."""
+    limits: KeyLimits = _USUAL
+    """Their own rates."""
+
+
+ANONYMOUS = Principal(id="anonymous", scopes=SCOPES - {"admin"}, kind="anonymous")
+"""Whoever comes where nobody is asked."""

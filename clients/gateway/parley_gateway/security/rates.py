@@ -1,0 +1,179 @@
+"""How often, counted in sliding windows, in this process or in Redis for several."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
+
+import limits
+from limits.aio.storage import MemoryStorage, Storage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from limits.errors import ConfigurationError, StorageError
+from limits.storage import storage_from_string
+
+from parley_gateway.errors import GatewayError, RateLimitedError, SettingsError
+from parley_gateway.security.settings import RateSettings
+
+_LOG = logging.getLogger(__name__)
+_RETRY_STORE_S = 5.0
+_MEMORY = "memory://"
+
+T = TypeVar("T")
+What: TypeAlias = Literal["key_requests", "key_sessions", "ip_requests", "ip_sessions", "auth_failures"]
+
+
+class RatesUnavailableError(GatewayError):
+    """The store of the rates does not answer, and the settings refuse everybody then."""
+
+    code: ClassVar[str] = "rates_unavailable"
+    status = 503
+    retryable = True
+
+
+class Rates:
+    """Counts, and says when it is too much.
+
+    Args:
+        settings: Limits and store.
+        clock: Seconds, for how long a store that failed is left alone.
+
+    Raises:
+        SettingsError: a limit or the store cannot be read.
+    """
+
+    def __init__(self, settings: RateSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._limits = {name: parse_rate(f"rates.{name}", getattr(settings, name)) for name in get_args(What)}
+        self._local_store = MemoryStorage()
+        self._local = SlidingWindowCounterRateLimiter(self._local_store)
+        self._shared_store = _shared_store(settings.store)
+        self._shared = (
+            SlidingWindowCounterRateLimiter(self._shared_store) if self._shared_store is not None else None
+        )
+        self._store_failed_at: float | None = None
+
+    async def hit(self, what: What, who: str, own: str | None = None) -> None:
+        """Count one.
+
+        Args:
+            what: Of which kind.
+            who: Of whom.
+            own: Their own limit instead of everybody's.
+
+        Raises:
+            RateLimitedError: it is one too many; it is not counted.
+            RatesUnavailableError: nobody can count, and the settings refuse everybody then.
+        """
+        for item in self._items(what, own):
+
+            async def take(
+                limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem = item
+            ) -> float | None:
+                return None if await limiter.hit(item, what, who) else await _wait(limiter, item, what, who)
+
+            self._refuse(what, item, await self._ask(take))
+
+    async def check(self, what: What, who: str) -> None:
+        """Whether one more would be too many, without counting it; raises as :meth:`hit`."""
+        for item in self._items(what, None):
+
+            async def test(
+                limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem = item
+            ) -> float | None:
+                return None if await limiter.test(item, what, who) else await _wait(limiter, item, what, who)
+
+            self._refuse(what, item, await self._ask(test))
+
+    async def first(self, name: str, ttl_s: float) -> bool:
+        """Whether nobody who shares the store has asked for this name; True where nothing is shared."""
+        store = self._shared_store
+        if store is None:
+            return True
+
+        async def count(limiter: SlidingWindowCounterRateLimiter) -> float | None:
+            # A storage and its limiter come in pairs; only the shared one is asked about names.
+            if limiter is not self._shared:
+                return None
+            return None if await store.incr(f"parley/first/{name}", max(1, round(ttl_s))) == 1 else 1.0
+
+        return await self._ask(count) is None
+
+    def _items(self, what: What, own: str | None) -> list[limits.RateLimitItem]:
+        return self._limits[what] if own is None else parse_rate(what, own)
+
+    @staticmethod
+    def _refuse(what: What, item: limits.RateLimitItem, wait_s: float | None) -> None:
+        if wait_s is not None:
+            raise RateLimitedError(f"{_WHY[what]}: {item} allowed", retry_after_s=wait_s)
+
+    async def _ask(self, ask: Callable[[SlidingWindowCounterRateLimiter], Awaitable[T | None]]) -> T | None:
+        """Ask the shared store, or what the settings put in its place while it fails."""
+        if self._shared is None:
+            return await ask(self._local)
+        failed_at = self._store_failed_at
+        if failed_at is None or self._clock() - failed_at >= _RETRY_STORE_S:
+            try:
+                async with asyncio.timeout(self._settings.store_timeout_s):
+                    answer = await ask(self._shared)
+            except (StorageError, OSError, TimeoutError) as error:
+                # The address of the store may hold its password.
+                _LOG.warning(
+                    "the store of the rates does not answer (%s); until it does: %s",
+                    type(error.__cause__ or error).__name__,
+                    self._settings.store_failure,
+                )
+                self._store_failed_at = self._clock()
+            else:
+                if failed_at is not None:
+                    _LOG.info("the store of the rates answers again")
+                self._store_failed_at = None
+                return answer
+        if self._settings.store_failure == "refuse":
+            raise RatesUnavailableError("nobody can be let in for now", retry_after_s=_RETRY_STORE_S)
+        return None if self._settings.store_failure == "allow" else await ask(self._local)
+
+
+_WHY: dict[What, str] = {
+    "key_requests": "too many requests with these credentials",
+    "key_sessions": "too many connections with these credentials",
+    "ip_requests": "too many requests from this address",
+    "ip_sessions": "too many connections from this address",
+    "auth_failures": "too many wrong credentials from this address",
+}
+
+
+def parse_rate(name: str, text: str) -> list[limits.RateLimitItem]:
+    """The limits in a text such as ``600/minute``; none if it is empty.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    try:
+        return limits.parse_many(text) if text.strip() else []
+    except ValueError as error:
+        raise SettingsError(f"{name}: {text!r} is not a rate such as 600/minute") from error
+
+
+def _shared_store(address: str) -> Storage | None:
+    if address == _MEMORY:
+        return None
+    if not address.startswith(("redis://", "rediss://")):
+        raise SettingsError("rates.store has to be memory://, redis://… or rediss://…")
+    try:
+        store = storage_from_string(f"async+{address}", wrap_exceptions=True)
+    except (ConfigurationError, ValueError) as error:
+        raise SettingsError(f"rates.store cannot be used ({type(error).__name__})") from error
+    assert isinstance(store, Storage)
+    return store
+
+
+async def _wait(
+    limiter: SlidingWindowCounterRateLimiter, item: limits.RateLimitItem, what: What, who: str
+) -> float:
+    """Seconds until there may be room again."""
+    stats = await limiter.get_window_stats(item, what, who)
+    return max(1.0, stats.reset_time - time.time())

@@ -1,0 +1,170 @@
+"""Session tokens: what a browser gets instead of a key.
+
+A token is ``ek_`` and a JWT that the gateway signs for itself: short-lived, with some of the scopes of
+whoever it was issued to, on request good for one session only, or for one use only. It ends with the key
+behind it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from parley_gateway.access import Scope
+from parley_gateway.errors import ForbiddenError, SettingsError, UnauthorizedError
+from parley_gateway.security.principal import SCOPES, Principal
+from parley_gateway.security.settings import SecuritySettings
+
+PREFIX = "ek_"
+"""Clients of OpenAI's Realtime API look for it before they let a browser use a token."""
+MIN_SECRET_BYTES = 32
+_NAME = "parley-gateway"
+_ALGORITHM = "HS256"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A session token that was just issued."""
+
+    token: str
+    expires_at: int
+    """Seconds since 1970."""
+    scopes: frozenset[Scope]
+    session_id: str | None
+    single_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a valid session token says."""
+
+    principal: Principal
+    """Its id is that of whoever the token was issued to."""
+    issued_to: str
+    """What they had shown: ``key``, ``jwt`` or ``anonymous``."""
+    token_id: str
+    expires_at: int
+    single_use: bool
+
+
+class SessionTokens:
+    """Issues and recognises them.
+
+    Args:
+        secret: Signs them.
+        max_ttl_s: How long one lasts at most (seconds).
+        clock: Seconds since 1970, for what is issued.
+    """
+
+    def __init__(
+        self, secret: bytes, *, max_ttl_s: float = 3_600.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._secret = secret
+        self._max_ttl_s = max_ttl_s
+        self._clock = clock
+
+    @classmethod
+    def of(cls, settings: SecuritySettings) -> SessionTokens:
+        """Those of a gateway with these settings.
+
+        Raises:
+            SettingsError: the secret's file cannot be used.
+        """
+        return cls(_secret(settings.token_secret_file), max_ttl_s=settings.token_max_ttl_s)
+
+    def issue(
+        self,
+        principal: Principal,
+        *,
+        ttl_s: float,
+        scopes: Iterable[Scope],
+        session_id: str | None = None,
+        single_use: bool = False,
+    ) -> Grant:
+        """A token for somebody who was let in.
+
+        Args:
+            principal: To whom.
+            ttl_s: How long it can be used (seconds); cut to what is allowed.
+            scopes: What it is good for.
+            session_id: For this session only; None: for any of the principal's.
+            single_use: It opens one connection and is used up.
+
+        Raises:
+            ForbiddenError: more than the principal has, or the principal has only a session token.
+        """
+        wanted = frozenset(scopes)
+        if principal.kind == "token":
+            raise ForbiddenError("a session token cannot be exchanged for another one")
+        if missing := wanted - principal.scopes:
+            raise ForbiddenError(f"nobody can pass on what they have not got: {', '.join(sorted(missing))}")
+        if principal.session_id not in (None, session_id):
+            raise ForbiddenError("these credentials are for one session only")
+        now = self._clock()
+        expires_at = int(now + min(max(ttl_s, 1.0), self._max_ttl_s))
+        claims: dict[str, Any] = {
+            "iss": _NAME,
+            "aud": _NAME,
+            "sub": principal.id,
+            "kind": principal.kind,
+            "scope": sorted(wanted),
+            "iat": int(now),
+            "exp": expires_at,
+            "jti": secrets.token_urlsafe(16),
+            "once": single_use,
+        }
+        if session_id is not None:
+            claims["sid"] = session_id
+        token = PREFIX + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
+        return Grant(token, expires_at, wanted, session_id, single_use)
+
+    def verify(self, token: str) -> Shown:
+        """What a token says; whether it was used before is not known here.
+
+        Raises:
+            UnauthorizedError: the gateway has not issued it, or it has expired.
+        """
+        try:
+            claims = jwt.decode(
+                token.removeprefix(PREFIX),
+                self._secret,
+                algorithms=[_ALGORITHM],
+                audience=_NAME,
+                issuer=_NAME,
+                options={"require": ["exp", "iss", "aud", "sub", "jti"]},
+            )
+        except jwt.ExpiredSignatureError as error:
+            raise UnauthorizedError("the session token has expired") from error
+        except jwt.PyJWTError as error:
+            raise UnauthorizedError("the session token is not valid") from error
+        # What the gateway has signed itself has the form that it gave it.
+        principal = Principal(
+            id=claims["sub"],
+            scopes=SCOPES & frozenset(claims["scope"]),
+            session_id=claims.get("sid"),
+            kind="token",
+        )
+        return Shown(principal, claims["kind"], claims["jti"], claims["exp"], claims["once"])
+
+
+def inherit(shown: Shown, owner: Principal) -> Principal:
+    """The principal of a token whose owner was looked up: no more scopes than the owner still has."""
+    return replace(shown.principal, scopes=shown.principal.scopes & owner.scopes, limits=owner.limits)
+
+
+def _secret(file: str) -> bytes:
+    if not file:
+        return secrets.token_bytes(MIN_SECRET_BYTES)
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"security.token_secret_file: {error}") from error
+    if len(secret) < MIN_SECRET_BYTES:
+        raise SettingsError(f"{file}: the secret has to have at least {MIN_SECRET_BYTES} bytes")
+    return secret
