@@ -80,7 +80,8 @@ def _ulaw_encoder() -> NDArray[np.uint8]:
     magnitude = np.minimum(np.abs(sample), _ULAW_CLIP) + _ULAW_BIAS
     segment = _segment_of(magnitude, 64)
     code = segment << 4 | magnitude >> segment + 1 & 15
-    return (code ^ np.where(sample < 0, 0x7F, 0xFF)).astype(np.uint8)
+    inverted: NDArray[np.int32] = code ^ np.where(sample < 0, 0x7F, 0xFF)
+    return inverted.astype(np.uint8)
 
 
 def _alaw_encoder() -> NDArray[np.uint8]:
@@ -88,7 +89,8 @@ def _alaw_encoder() -> NDArray[np.uint8]:
     magnitude = np.where(sample < 0, ~sample, sample)
     segment = _segment_of(magnitude, 32)
     code = segment << 4 | magnitude >> np.maximum(segment, 1) & 15
-    return (code ^ np.where(sample < 0, 0x55, 0xD5)).astype(np.uint8)
+    inverted: NDArray[np.int32] = code ^ np.where(sample < 0, 0x55, 0xD5)
+    return inverted.astype(np.uint8)
 
 
 _ULAW_TO_PCM = _ulaw_decoder()
