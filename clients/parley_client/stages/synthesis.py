@@ -30,6 +30,7 @@ from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.voices.messages import ListVoices, VoicesReply
+from parley.waiting import try_within
 from parley_client.stages.script import Script
 from parley_client.stages.server import StageServer
 from parley_client.stages.speech import Speech, SpeechPiece, Track
@@ -38,6 +39,7 @@ from parley_client.voices import MODEL as VOICES_MODEL
 
 _IDLE_S = 60.0
 _BUSY_S = 0.1
+_STOP_S = 5.0
 _SPEAKERS: dict[str, type[EspeakSpeaker | ChatterboxSpeaker]] = {
     "espeak": EspeakSpeaker,
     "chatterbox": ChatterboxSpeaker,
@@ -230,6 +232,8 @@ class _Written:
         self._speaker = speaker
         self._request = msgspec.structs.replace(request, final=False)
         self._script = script
+        self._stopped = False
+        self._failure: ParleyError | None = None  # of the writing
 
     async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
         """What is said."""
@@ -246,13 +250,14 @@ class _Written:
             finally:
                 writing.cancel()
                 await asyncio.wait([writing])
-            if not writing.cancelled():
-                writing.result()
+            if self._failure is not None:
+                raise self._failure
         if rest := track.finish():
             yield rest
 
     async def stop(self) -> None:
         """Stop the model."""
+        self._stopped = True
         await self._speaker.abort(self._request.request_id)
 
     async def _write(self, until: int) -> None:
@@ -266,9 +271,11 @@ class _Written:
                     break
                 until = segment.end
             await self._more(position, len(self._script.text), final=True)
-        except ParleyError:
-            await self._speaker.abort(self._request.request_id)  # or it would wait for more
-            raise
+        except ParleyError as error:
+            if not self._stopped:
+                self._failure = error
+                # Or the model would wait for more.
+                await try_within(self.stop(), _STOP_S, f"stopping {self._request.request_id}")
 
     async def _more(self, start: int, end: int, *, final: bool = False) -> None:
         message = MoreText(

@@ -1,0 +1,109 @@
+"""A server with models that answer as the test says, for clients of single stages."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import msgspec
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.asr.messages import AsrReply, AsrRequest
+from parley_client.stages import open_server
+
+
+def add_text(response, name, value):
+    raw = msgspec.json.encode(value)
+    response.outputs.add(name=name, datatype="BYTES", shape=[1])
+    response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
+
+
+def add_audio(response, samples):
+    response.outputs.add(name="AUDIO", datatype="INT16", shape=[len(samples)])
+    response.raw_output_contents.append(np.asarray(samples, "<i2").tobytes())
+
+
+def text_of(request, name="REQUEST"):
+    index = [tensor.name for tensor in request.inputs].index(name)
+    return request.raw_input_contents[index][4:]
+
+
+def samples_of(request):
+    index = [tensor.name for tensor in request.inputs].index("AUDIO")
+    return np.frombuffer(request.raw_input_contents[index], "<i2")
+
+
+class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """As a recogniser it answers with the events (or the error's text) that ``hear(request)`` returns.
+
+    As any other model, with the outputs by name (or the error's text) that ``answer(message)`` yields.
+    """
+
+    def __init__(self):
+        self.heard = []  # (start, end, samples, flush)
+        self.asked = []  # JSON of every decoupled request
+        self.may_hear = asyncio.Event()
+        self.may_hear.set()
+        self.hearing = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.hear = lambda _: []
+        self.refusal = []  # what the start of a stream is answered with
+        self.answer = None
+
+    async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
+        start = request.parameters["sequence_start"].bool_param
+        end = request.parameters["sequence_end"].bool_param
+        message = msgspec.json.decode(text_of(request), type=AsrRequest)
+        self.heard.append((start, end, samples_of(request), message))
+        self.hearing.set()
+        await self.may_hear.wait()
+        response = service_pb2.ModelInferResponse(model_name=request.model_name)
+        events = []
+        if end:
+            self.ended.set()
+        elif start:
+            events = self.refusal
+        else:
+            events = self.hear(self.heard[-1])
+        if isinstance(events, str):
+            await context.abort(grpc.StatusCode.INTERNAL, events)
+        add_text(response, "REPLY", AsrReply(events=events))
+        return response
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
+        async for request in requests:
+            message = msgspec.json.decode(text_of(request))
+            self.asked.append(message)
+            async for outputs in self.answer(message):
+                response = service_pb2.ModelStreamInferResponse()
+                if isinstance(outputs, str):
+                    response.error_message = outputs
+                else:
+                    response.infer_response.model_name = request.model_name
+                    for name, value in outputs.items():
+                        if name == "AUDIO":
+                            add_audio(response.infer_response, value)
+                        else:
+                            add_text(response.infer_response, name, value)
+                yield response
+
+    def aborted(self):
+        return [message["request_id"] for message in self.asked if message["op"] == "abort"]
+
+
+@asynccontextmanager
+async def serving_models():
+    """A fake, and the connection of a client to it."""
+    fake = FakeModels()
+    server = grpc.aio.server()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+    fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    fake.stop = lambda: server.stop(None)
+    await server.start()
+    try:
+        async with open_server(fake.address) as connection:
+            yield fake, connection
+    finally:
+        await server.stop(None)

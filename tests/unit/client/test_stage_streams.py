@@ -1,0 +1,356 @@
+"""The language model and the synthesizers as stages."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from fake_models import serving_models
+
+from parley.errors import (
+    ContextTooLongError,
+    InferenceError,
+    InvalidInputError,
+    InvalidMessageError,
+    ModelUnavailableError,
+    SessionIdleError,
+)
+from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta
+from parley.protocol import Tool
+from parley.tts.messages import SpeechChunk, WordMark
+from parley_client import CallEndedError
+from parley_client.stages import Generation, SpokenWord, Synthesis
+
+HELLO = [ChatMessage(role="user", content="Hello")]
+DONE = Completed(finish_reason="stop", prompt_tokens=1, completion_tokens=2)
+RATE = 16_000
+
+
+@pytest.fixture
+async def models():
+    async with asyncio.timeout(20), serving_models() as found:
+        yield found
+
+
+class Chat:
+    """Writes "one", "two"... until it is told to stop; ``last`` ends it by itself."""
+
+    def __init__(self, fake, last=None):
+        self.stop = asyncio.Event()
+        self.told = asyncio.Event()
+        self.last = last
+        fake.answer = self.answer
+
+    async def answer(self, message):
+        if message["op"] == "abort":
+            self.stop.set()
+            self.told.set()
+            return
+        yield {"EVENT": TextDelta(text="one")}
+        yield {"EVENT": TextDelta(text="two")}
+        if self.last is None:
+            await self.stop.wait()
+            self.last = Completed(finish_reason="abort")
+        yield self.last if isinstance(self.last, str) else {"EVENT": self.last}
+
+
+async def test_an_answer(models):
+    fake, server = models
+    Chat(fake, DONE)
+    tool = Tool(name="f", description="d", parameters={"type": "object"})
+    async with Generation(server) as chat:
+        answer = chat.answer(HELLO, tools=[tool], sampling=Sampling(temperature=0.5, seed=3))
+        assert [event async for event in answer] == [TextDelta(text="one"), TextDelta(text="two"), DONE]
+    (asked,) = fake.asked
+    assert asked["messages"] == [{"role": "user", "content": "Hello"}]
+    assert (asked["sampling"]["seed"], asked["tools"][0]["name"]) == (3, "f")
+
+
+async def test_an_answer_that_is_left_is_stopped(models):
+    fake, server = models
+    model = Chat(fake)
+    async with Generation(server) as chat:
+        async with chat.answer(HELLO) as answer:
+            assert await anext(answer) == TextDelta(text="one")
+        await model.told.wait()
+    assert fake.aborted() == [fake.asked[0]["request_id"]]
+
+
+async def test_a_reader_that_is_cancelled_stops_the_model(models):
+    fake, server = models
+    model = Chat(fake)
+
+    async def read(answer):
+        return [event async for event in answer]
+
+    async with Generation(server) as chat:
+        answer = chat.answer(HELLO)
+        assert await anext(answer) == TextDelta(text="one")
+        reading = asyncio.create_task(read(answer))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await model.told.wait()
+
+
+async def test_another_task_may_stop_an_answer(models):
+    fake, server = models
+    Chat(fake)
+    async with Generation(server) as chat:
+        answer = chat.answer(HELLO)
+        events = [await anext(answer), await anext(answer)]
+        rest = asyncio.ensure_future(anext(answer))
+        await asyncio.sleep(0)
+        await answer.abort()
+        assert events == [TextDelta(text="one"), TextDelta(text="two")]
+        assert await rest == Completed(finish_reason="abort")
+        with pytest.raises(StopAsyncIteration):
+            await anext(answer)
+
+
+async def test_closing_the_stage_stops_its_answers(models):
+    fake, server = models
+    model = Chat(fake)
+    async with Generation(server) as chat:
+        answer = chat.answer(HELLO)
+        await anext(answer)
+    assert model.told.is_set()
+
+
+async def test_an_answer_that_nobody_reads_is_not_asked_for(models):
+    fake, server = models
+    Chat(fake)
+    async with Generation(server) as chat, chat.answer(HELLO):
+        pass
+    assert fake.asked == []
+
+
+async def test_failures_keep_their_kind(models):
+    fake, server = models
+    async with Generation(server) as chat:
+        Chat(fake, "context_too_long: 9000 tokens")
+        with pytest.raises(ContextTooLongError, match="9000"):
+            _ = [event async for event in chat.answer(HELLO)]
+        Chat(fake, TextDelta(text="three"))
+        with pytest.raises(InferenceError, match="without completing"):
+            _ = [event async for event in chat.answer(HELLO)]
+        await fake.stop()
+        with pytest.raises(ModelUnavailableError):
+            _ = [event async for event in chat.answer(HELLO)]
+
+
+class Voice:
+    """Says every character in two samples, the first of which is its code; words have marks."""
+
+    def __init__(self, fake, rate=RATE):
+        self.rate = rate
+        self.spoken = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.told = asyncio.Event()
+        fake.answer = self.answer
+
+    async def answer(self, message):
+        if message["op"] == "abort":
+            self.told.set()
+            self.hold.set()
+            return
+        text = message["text"]
+        self.spoken.append(text)
+        marks = [
+            WordMark(start_char=at, end_char=at + len(word), at_sample=2 * at)
+            for word in text.split()
+            for at in [text.index(word)]
+        ]
+        audio = np.repeat(np.frombuffer(text.encode("latin-1"), np.uint8), 2).astype(np.int16)
+        half = len(audio) // 2
+        yield {
+            "CHUNK": SpeechChunk(
+                sample_rate=self.rate, offset=0, words=[mark for mark in marks if mark.at_sample < half]
+            ),
+            "AUDIO": audio[:half],
+        }
+        await self.hold.wait()
+        yield {
+            "CHUNK": SpeechChunk(
+                sample_rate=self.rate, offset=half, words=[mark for mark in marks if mark.at_sample >= half]
+            ),
+            "AUDIO": audio[half:],
+        }
+
+
+def heard(pieces):
+    """The text that can be heard, after checking that the pieces describe themselves."""
+    offset = 0
+    for piece in pieces:
+        assert piece.offset == offset
+        offset += len(piece.samples)
+    return "".join(chr(sample) for sample in np.concatenate([piece.samples for piece in pieces])[::2])
+
+
+async def test_a_text_is_spoken_in_segments_as_one_stream(models):
+    fake, server = models
+    voice = Voice(fake)
+    text = "Hello there. How are you, Dr. Who?  Fine!"
+    async with Synthesis(server) as synthesis, synthesis.speak(text, voice="man-2", language="de") as speech:
+        pieces = [piece async for piece in speech]
+    assert voice.spoken == ["Hello there.", "How are you, Dr. Who?", "Fine!"]
+    assert heard(pieces) == "Hello there.How are you, Dr. Who?Fine!"
+    words = [word for piece in pieces for word in piece.words]
+    assert [word.text for word in words] == text.split()
+    assert [text[word.start_char : word.end_char] for word in words] == text.split()
+    audio = np.concatenate([piece.samples for piece in pieces])
+    assert [chr(audio[word.at_sample]) for word in words] == [word[0] for word in text.split()]
+    assert {(asked["voice"], asked["language"]) for asked in fake.asked} == {("man-2", "de")}
+    assert len({asked["request_id"] for asked in fake.asked}) == 3
+
+
+async def test_a_text_is_spoken_while_it_is_being_written(models):
+    fake, server = models
+    Voice(fake)
+    async with Synthesis(server) as synthesis:
+        speech = synthesis.begin()
+        speech.add("Hello there. How")
+        pieces = [await anext(speech), await anext(speech)]
+        assert heard(pieces) == "Hello there."
+        rest = asyncio.ensure_future(anext(speech))
+        await asyncio.sleep(0)
+        speech.add(" are you")
+        assert not rest.done()
+        speech.finish()
+        pieces += [await rest, *[piece async for piece in speech]]
+        assert heard(pieces) == "Hello there.How are you"
+        assert pieces[2].words == (SpokenWord("How", 13, 16, 24), SpokenWord("are", 17, 20, 32))
+        assert speech.text == "Hello there. How are you"
+        with pytest.raises(CallEndedError):
+            speech.add("more")
+
+
+async def test_audio_comes_at_the_rate_that_was_asked_for(models):
+    fake, server = models
+    Voice(fake, rate=8_000)
+    text = "aaaaaaaaaa " * 200
+    async with Synthesis(server) as synthesis:
+        pieces = [piece async for piece in synthesis.speak(text, sample_rate=24_000)]
+    spoken = sum(2 * len(part) for part in (asked["text"] for asked in fake.asked))
+    assert {piece.sample_rate for piece in pieces} == {24_000}
+    assert sum(len(piece.samples) for piece in pieces) == 3 * spoken
+    assert pieces[-1].offset + len(pieces[-1].samples) == 3 * spoken
+
+
+async def test_speech_that_is_left_is_stopped(models):
+    fake, server = models
+    voice = Voice(fake)
+    voice.hold.clear()
+    async with Synthesis(server) as synthesis:
+        async with synthesis.speak("Hello there. How are you?") as speech:
+            await anext(speech)
+        await voice.told.wait()
+    assert voice.spoken == ["Hello there."]
+    assert fake.aborted() == [fake.asked[0]["request_id"]]
+
+
+async def test_another_task_may_stop_speech_that_waits_for_text(models):
+    fake, server = models
+    Voice(fake)
+    async with Synthesis(server) as synthesis:
+        speech = synthesis.begin()
+        waiting = asyncio.ensure_future(anext(speech))
+        await asyncio.sleep(0)
+        await speech.abort()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+    assert fake.asked == []
+
+
+async def test_text_that_does_not_come_ends_the_speech(models):
+    fake, server = models
+    Voice(fake)
+    async with Synthesis(server, idle_s=0.01) as synthesis, synthesis.begin() as speech:
+        speech.add("Hello")
+        with pytest.raises(SessionIdleError):
+            await anext(speech)
+
+
+async def test_too_long_a_text_is_refused(models):
+    _, server = models
+    async with Synthesis(server) as synthesis:
+        with pytest.raises(InvalidMessageError):
+            synthesis.speak("a" * 20_001)
+        assert [piece async for piece in synthesis.speak(" ... ")] == []
+    with pytest.raises(InvalidInputError, match="no synthesizer 'parrot'"):
+        Synthesis(server, model="parrot")
+
+
+async def test_voices_of_espeak_are_known(models):
+    _, server = models
+    async with Synthesis(server) as synthesis:
+        voices = await synthesis.voices()
+    assert voices[0].voice_id == "man-1"
+    assert "en" in voices[0].languages
+
+
+class Writer:
+    """A synthesizer that takes text while it is written: says how many characters each piece had."""
+
+    def __init__(self, fake):
+        self.pieces = asyncio.Queue()
+        self.refusals = ["overloaded: enough"]
+        fake.answer = self.answer
+
+    async def answer(self, message):
+        if message["op"] == "more":
+            if self.refusals:
+                yield self.refusals.pop()
+                return
+            self.pieces.put_nowait(message)
+        elif message["op"] == "abort":
+            self.pieces.put_nowait(None)
+        else:
+            yield {"CHUNK": SpeechChunk(sample_rate=RATE, offset=0), "AUDIO": []}
+            offset = 0
+            while (more := await self.pieces.get()) is not None:
+                mark = WordMark(start_char=more["first"], end_char=more["first"] + 1, at_sample=offset)
+                yield {
+                    "CHUNK": SpeechChunk(sample_rate=RATE, offset=offset, words=[mark]),
+                    "AUDIO": [len(more["text"])],
+                }
+                offset += 1
+                if more["final"]:
+                    return
+
+
+async def test_chatterbox_is_given_text_while_it_is_written(models):
+    fake, server = models
+    Writer(fake)
+    async with Synthesis(server, model="chatterbox") as synthesis:
+        speech = synthesis.begin(voice="anna", seed=1)
+        speech.add("Hello there. How")
+        pieces = [await anext(speech)]
+        speech.add(" are you")
+        speech.finish()
+        pieces += [piece async for piece in speech]
+    assert [piece.samples.tolist() for piece in pieces] == [[12], [12], [0]]
+    assert [word.text for piece in pieces for word in piece.words] == ["H", " ", ""]
+    opened, *more = fake.asked
+    assert (opened["voice"], opened["seed"], opened["final"]) == ("anna", 1, False)
+    texts = [message["text"] for message in more if message["op"] == "more"]
+    assert texts == ["Hello there.", "Hello there.", " How are you", ""]  # the first was refused once
+
+
+async def test_chatterbox_is_stopped(models):
+    fake, server = models
+    Writer(fake)
+    async with Synthesis(server, model="chatterbox") as synthesis, synthesis.begin() as speech:
+        speech.add("Hello there. How")
+        await anext(speech)
+    assert fake.aborted() == [fake.asked[0]["request_id"]]
+
+
+async def test_a_writer_that_fails_does_not_leave_the_model_waiting(models):
+    fake, server = models
+    writer = Writer(fake)
+    writer.refusals = ["invalid_message: no such words"]
+    async with Synthesis(server, model="chatterbox") as synthesis:
+        with pytest.raises(InvalidMessageError, match="no such words"):
+            _ = [piece async for piece in synthesis.speak("Hello there.")]
