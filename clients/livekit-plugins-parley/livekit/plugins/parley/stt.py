@@ -1,0 +1,350 @@
+"""Parley's recognisers for LiveKit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from typing import Never
+
+import grpc
+import numpy as np
+from livekit import rtc
+from livekit.agents import (
+    DEFAULT_API_CONNECT_OPTIONS,
+    NOT_GIVEN,
+    APIConnectOptions,
+    LanguageCode,
+    NotGivenOr,
+    stt,
+    utils,
+)
+from livekit.agents.types import TimedString
+from numpy.typing import NDArray
+
+from parley.asr.messages import (
+    AsrOptions,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscribeRequest,
+    TranscriptEvent,
+)
+from parley.errors import ParleyError
+from parley.protocol import INPUT_SAMPLE_RATE, VadOptions, Word
+from parley_client.stages import Recognition, RecognitionEvent
+from parley_client.stages.lazy import LazyServer
+from parley_client.transcription import Transcriber
+
+from .errors import api_error
+
+# Speech that nobody flushes, because the session has no voice activity detection, ends here.
+_VAD = VadOptions(silence_ms=500)
+_CLIP_S = 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    model: str
+    language: str
+    phrases: tuple[str, ...]
+    phrase_weight: float
+    partial_interval_ms: int
+    vad: VadOptions
+
+
+class STT(stt.STT[Never]):
+    """Speech to text of a recogniser of a Parley server.
+
+    Interim texts come while somebody speaks. A flush, which sessions ask for at the end of speech, brings
+    the final text at once. Whole recordings go to the server's ``parakeet_transcribe``.
+
+    Args:
+        server: ``host:port`` of the gRPC endpoint.
+        credentials: TLS; None: plain text.
+        model: ``parakeet_tdt`` or ``nemotron_streaming``.
+        language: that is spoken.
+        phrases: names and words that are expected; the session's keyterms are added.
+        phrase_weight: how much, 0 to 10.
+        partial_interval_ms: new audio between two interim texts (milliseconds). 0: no interim texts.
+        vad: when the server itself takes sound for speech and silence for its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: str = "127.0.0.1:8001",
+        credentials: grpc.ChannelCredentials | None = None,
+        model: str = "parakeet_tdt",
+        language: str = "en",
+        phrases: Sequence[str] = (),
+        phrase_weight: float = 1.0,
+        partial_interval_ms: int = 240,
+        vad: VadOptions | None = None,
+    ) -> None:
+        super().__init__(
+            capabilities=stt.STTCapabilities(
+                streaming=True,
+                interim_results=partial_interval_ms > 0,
+                aligned_transcript="word",
+                keyterms=True,
+                manual_flush=True,
+            )
+        )
+        self.server = LazyServer(server, credentials=credentials)
+        self._address = server
+        self._credentials = credentials
+        self._options = _Options(
+            model, language, tuple(phrases), phrase_weight, partial_interval_ms, vad or _VAD
+        )
+        self._keyterms: tuple[str, ...] = ()
+        self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
+        self._transcriber: Transcriber | None = None
+
+    @property
+    def model(self) -> str:
+        """Name of the recogniser."""
+        return self._options.model
+
+    @property
+    def provider(self) -> str:
+        """Whose recogniser it is."""
+        return "Parley"
+
+    @property
+    def phrases(self) -> list[str]:
+        """All that are expected."""
+        return list(dict.fromkeys([*self._options.phrases, *self._keyterms]))
+
+    def update_options(
+        self, *, language: NotGivenOr[str] = NOT_GIVEN, phrases: NotGivenOr[Sequence[str]] = NOT_GIVEN
+    ) -> None:
+        """Listen otherwise, from the next pause on."""
+        if utils.is_given(language):
+            self._options = dataclasses.replace(self._options, language=language)
+        if utils.is_given(phrases):
+            self._options = dataclasses.replace(self._options, phrases=tuple(phrases))
+        for stream in self._streams:
+            stream.open_anew()
+
+    def _update_session_keyterms(self, keyterms: list[str]) -> None:
+        if tuple(keyterms) != self._keyterms:
+            self._keyterms = tuple(keyterms)
+            self.update_options()
+
+    def stream(
+        self,
+        *,
+        language: NotGivenOr[str] = NOT_GIVEN,
+        conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS,
+    ) -> SpeechStream:
+        """Listen to a stream of audio."""
+        stream = SpeechStream(self, language or None, conn_options)
+        self._streams.add(stream)
+        return stream
+
+    async def _recognize_impl(
+        self,
+        buffer: utils.AudioBuffer,
+        *,
+        language: NotGivenOr[str] = NOT_GIVEN,
+        conn_options: APIConnectOptions,
+    ) -> stt.SpeechEvent:
+        del conn_options  # how often to try again; a long recording takes its time
+        spoken = language or self._options.language
+        request = TranscribeRequest(
+            language=spoken, phrases=self.phrases, phrase_weight=self._options.phrase_weight
+        )
+        if self._transcriber is None:
+            self._transcriber = Transcriber(self._address, credentials=self._credentials)
+        try:
+            reply = await self._transcriber.transcribe(_samples(buffer), request, timeout_s=_CLIP_S)
+        except ParleyError as error:
+            raise api_error(error) from error
+        heard = speech_data(reply.text, reply.words, reply.confidence, language=spoken)
+        return stt.SpeechEvent(
+            stt.SpeechEventType.FINAL_TRANSCRIPT, request_id=utils.shortuuid(), alternatives=[heard]
+        )
+
+    def options(self, language: str | None) -> tuple[str, AsrOptions]:
+        """The model, and what to ask it for."""
+        chosen = self._options
+        return chosen.model, AsrOptions(
+            vad=chosen.vad,
+            language=language or chosen.language,
+            partial_interval_ms=chosen.partial_interval_ms,
+            phrases=self.phrases,
+            phrase_weight=chosen.phrase_weight,
+        )
+
+    async def aclose(self) -> None:
+        """End all streams and close the connection."""
+        for stream in list(self._streams):
+            await stream.aclose()
+        if self._transcriber is not None:
+            await self._transcriber.close()
+            self._transcriber = None
+        await self.server.close()
+
+
+class SpeechStream(stt.RecognizeStream):
+    """One stream of audio."""
+
+    def __init__(self, owner: STT, language: str | None, conn_options: APIConnectOptions) -> None:
+        super().__init__(stt=owner, conn_options=conn_options, sample_rate=INPUT_SAMPLE_RATE)
+        self._owner = owner
+        self._language = language
+        self._changed = False
+        self._speaking = False
+        self._request_id = ""
+        self._unreported_s = 0.0
+        self._stopped: SpeechStoppedEvent | None = None
+
+    def open_anew(self) -> None:
+        """The options have changed: take them over at the next pause."""
+        self._changed = True
+
+    async def _run(self) -> None:
+        try:
+            while not await self._listen():
+                pass
+        except ParleyError as error:
+            raise api_error(error, request_id=self._request_id) from error
+
+    async def _listen(self) -> bool:
+        """One stream of the server's; True: no more audio comes."""
+        self._changed = False
+        model, options = self._owner.options(self._language)
+        self._request_id = utils.shortuuid()
+        self._speaking = False
+        async with Recognition(await self._owner.server.get(), options, model=model) as stream:
+            hearing = asyncio.create_task(self._hear(stream), name="audio for Parley")
+            try:
+                async for event in stream:
+                    self._tell(event, options.language)
+            finally:
+                await utils.aio.cancel_and_wait(hearing)
+        self._report_usage()
+        return hearing.result()
+
+    async def _hear(self, stream: Recognition) -> bool:
+        """Pass the audio on; True: there is no more, False: the options have changed."""
+        async for item in self._input_ch:
+            if isinstance(item, rtc.AudioFrame):
+                stream.send(bytes(item.data))
+                self._unreported_s += item.duration
+            else:
+                stream.finalize()
+            if self._changed and not self._speaking:
+                stream.end()
+                return False
+        stream.end()
+        return True
+
+    # --- events -----------------------------------------------------------------------------
+
+    def _tell(self, event: RecognitionEvent, language: str) -> None:
+        if isinstance(event, SpeechStartedEvent):
+            self._speaking = True
+            began = self.start_time + event.at_ms / 1000
+            self._emit(stt.SpeechEventType.START_OF_SPEECH, speech_start_time=began)
+        elif isinstance(event, SpeechStoppedEvent):
+            self._speaking = False
+            self._stopped = event
+        elif isinstance(event, TranscriptEvent):
+            self._tell_text(event, language)
+
+    def _tell_text(self, event: TranscriptEvent, language: str) -> None:
+        kind = (
+            stt.SpeechEventType.FINAL_TRANSCRIPT if event.is_final else stt.SpeechEventType.INTERIM_TRANSCRIPT
+        )
+        if event.text:
+            heard = speech_data(
+                event.text,
+                event.words,
+                event.confidence,
+                language=language,
+                offset_s=self.start_time_offset,
+            )
+            self._emit(kind, alternatives=[heard])
+        if event.is_final:
+            self._report_usage()
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        """After the final text, so that a turn that ends here has its words."""
+        if self._stopped is not None:
+            ended = self.start_time + self._stopped.at_ms / 1000
+            self._stopped = None
+            self._emit(stt.SpeechEventType.END_OF_SPEECH, speech_end_time=ended)
+
+    def _report_usage(self) -> None:
+        used, self._unreported_s = self._unreported_s, 0.0
+        if used:
+            usage = stt.RecognitionUsage(audio_duration=used)
+            self._emit(stt.SpeechEventType.RECOGNITION_USAGE, recognition_usage=usage)
+
+    def _emit(
+        self,
+        kind: stt.SpeechEventType,
+        *,
+        alternatives: list[stt.SpeechData] | None = None,
+        recognition_usage: stt.RecognitionUsage | None = None,
+        speech_start_time: float | None = None,
+        speech_end_time: float | None = None,
+    ) -> None:
+        self._event_ch.send_nowait(
+            stt.SpeechEvent(
+                kind,
+                request_id=self._request_id,
+                alternatives=alternatives or [],
+                recognition_usage=recognition_usage,
+                speech_start_time=speech_start_time,
+                speech_end_time=speech_end_time,
+            )
+        )
+
+
+def speech_data(
+    text: str, words: Sequence[Word], confidence: float, *, language: str, offset_s: float = 0.0
+) -> stt.SpeechData:
+    """A text with the times of its words.
+
+    Args:
+        text: what was said.
+        words: of the text; times are milliseconds of the stream or recording.
+        confidence: 0 to 1.
+        language: that was spoken.
+        offset_s: when the stream began, in seconds of the session.
+    """
+    timed = [
+        TimedString(
+            word.text,
+            start_time=word.start_ms / 1000 + offset_s,
+            end_time=word.end_ms / 1000 + offset_s,
+            confidence=word.confidence,
+            start_time_offset=offset_s,
+        )
+        for word in words
+    ]
+    return stt.SpeechData(
+        language=LanguageCode(language),
+        text=text,
+        start_time=words[0].start_ms / 1000 + offset_s if words else 0.0,
+        end_time=words[-1].end_ms / 1000 + offset_s if words else 0.0,
+        confidence=confidence,
+        words=timed or None,
+    )
+
+
+def _samples(buffer: utils.AudioBuffer) -> NDArray[np.int16]:
+    """A recording as i16 ``[n]``, 16 kHz mono."""
+    frame = rtc.combine_audio_frames(buffer)
+    if frame.sample_rate == INPUT_SAMPLE_RATE and frame.num_channels == 1:
+        return np.frombuffer(frame.data, np.int16)
+    mono = np.frombuffer(frame.data, np.int16).reshape(-1, frame.num_channels).mean(axis=1).astype(np.int16)
+    resampler = rtc.AudioResampler(
+        frame.sample_rate, INPUT_SAMPLE_RATE, quality=rtc.AudioResamplerQuality.HIGH
+    )
+    frames = [*resampler.push(bytearray(mono.tobytes())), *resampler.flush()]
+    return np.concatenate([np.frombuffer(part.data, np.int16) for part in frames])
