@@ -36,6 +36,7 @@ class AgentAudio:
 
 CallEvent: TypeAlias = (
     protocol.Connected
+    | protocol.Updated
     | protocol.SpeechStarted
     | protocol.SpeechStopped
     | protocol.Transcript
@@ -49,6 +50,7 @@ CallEvent: TypeAlias = (
     | protocol.Paused
     | protocol.Resumed
     | protocol.Interrupted
+    | protocol.Truncated
     | protocol.ResponseDone
     | protocol.TurnMetrics
     | protocol.ErrorEvent

@@ -115,8 +115,8 @@ class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit_ms: int | None = None
     """Silence after which the turn is over in any case."""
     detection: Literal["auto", "manual"] = "auto"
-    """``manual``: no pause ends the user's turn, and no speech interrupts the agent; the client says when, with
-    :class:`Commit`, as where a key is held while one speaks."""
+    """``manual``: no pause ends the user's turn, and no speech interrupts the agent; the client says when,
+    with :class:`Commit`, as where a key is held while one speaks."""
     answer: bool = True
     """False: a turn of the user goes into the history, and is answered when :class:`Respond` asks for it."""
 
@@ -261,15 +261,15 @@ class Say(_Message, frozen=True, tag="say", kw_only=True):
 class Update(_Message, frozen=True, tag="update", kw_only=True):
     """Changes a session; what is left out stays as it is. Answered by :class:`Updated`, or an error.
 
-    Fields mean what they do in :class:`Start`, and each replaces what was there as a whole. The answer that is
-    under way goes on as it began; a turn of the user that has begun ends as it would have.
+    Fields mean what they do in :class:`Start`, and each replaces what was there as a whole. The answer that
+    is under way goes on as it began; a turn of the user that has begun ends as it would have.
     """
 
-    system_prompt: str | None | msgspec.UnsetType = msgspec.UNSET
+    system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
     tools: list[Tool] | msgspec.UnsetType = msgspec.UNSET
-    voice: str | None | msgspec.UnsetType = msgspec.UNSET
-    exaggeration: float | None | msgspec.UnsetType = msgspec.UNSET
-    guidance_weight: float | None | msgspec.UnsetType = msgspec.UNSET
+    voice: str | msgspec.UnsetType | None = msgspec.UNSET
+    exaggeration: float | msgspec.UnsetType | None = msgspec.UNSET
+    guidance_weight: float | msgspec.UnsetType | None = msgspec.UNSET
     phrases: list[str] | msgspec.UnsetType = msgspec.UNSET
     phrase_weight: float | msgspec.UnsetType = msgspec.UNSET
     output: Literal["audio", "text"] | msgspec.UnsetType = msgspec.UNSET

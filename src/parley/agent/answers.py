@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from parley.agent.prompt import Prompt
+from parley.agent.record import Record
 from parley.agent.speculation import SpeculationBudget
 from parley.agent.thinking import Recital, Thinker
 from parley.agent.tools import ToolDesk
@@ -17,9 +18,9 @@ from parley.agent.turn import Occasion, Stage, Turn
 from parley.agent.turn_end import UserTurn
 from parley.errors import OverloadedError
 from parley.llm.history import History
-from parley.protocol import Interrupted, Paused, Resumed, Say
+from parley.protocol import Interrupted, Paused, Remember, Respond, Resumed, Say, Truncated
 
-InterruptReason: TypeAlias = Literal["words", "speech", "command", "input"]
+InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
 
 _MAX_WAITING = 16
@@ -69,6 +70,7 @@ class Answers:
         history: of the session; nobody else adds to it.
         desk: runs the tools of the turn under way.
         think: makes the thinker that answers a prompt.
+        by_speech: whether speech interrupts; typed text and the client always do.
         handler: is told how it goes.
         counted: takes what became of each answer that was prepared: ``used`` or ``discarded``.
     """
@@ -81,12 +83,15 @@ class Answers:
         *,
         desk: ToolDesk,
         think: Callable[[Prompt], Thinker],
+        by_speech: bool,
         handler: AnswerHandler,
         counted: Callable[[str], None],
     ) -> None:
         self._name = name
         self._stage = stage
+        self._by_speech = by_speech
         self._history = history
+        self._record = Record(history)
         self._desk = desk
         self._think = think
         self._handler = handler
@@ -100,7 +105,7 @@ class Answers:
         self._paused = False
         self._pause_told = False
         self._prepared: _Prepared | None = None
-        self._sayings: deque[Say] = deque()
+        self._next: deque[Say | Respond] = deque()
         self._waiting: UserTurn | None = None
         self._unanswered = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,14 +115,19 @@ class Answers:
         """The client is there: say the greeting first, and then what has come up meanwhile."""
         self._open = True
         if greeting is not None:
-            self._sayings.appendleft(greeting)
-        if self._sayings or self._waiting is not None:
+            self._next.appendleft(greeting)
+        if self._next or self._waiting is not None:
             self._go_on()
 
     @property
     def current(self) -> Turn | None:
         """The turn under way."""
         return self._current
+
+    def change(self, stage: Stage, *, by_speech: bool) -> None:
+        """The next turns are performed elsewhere, with another prompt or other tools."""
+        self._stage, self._by_speech = stage, by_speech
+        self.discard()
 
     # --- what the user has said -----------------------------------------------------------
 
@@ -149,11 +159,11 @@ class Answers:
             if not self._unanswered:
                 self._go_on()
                 return
-        elif not self._open or (current is not None and not current.interruptible):
+        elif not self._open or not self._may_interrupt(current, user):
             self._waiting = user if self._waiting is None else _joined(self._waiting, user)
             return
         elif current is not None:
-            self.interrupt("words")
+            self.interrupt("input" if user.requested else "words")
         if self._waiting is not None:
             user, self._waiting = _joined(self._waiting, user), None
         self._unanswered = False
@@ -171,17 +181,28 @@ class Answers:
             prepared.prompt.settle()
             self._begin(prepared.turn, prepared.task, occasion)
 
-    def say(self, saying: Say) -> None:
-        """Say this, word for word, after what is being said.
+    def say(self, saying: Say | Respond) -> None:
+        """Say this, word for word, or what the language model has to say, after what is being said.
 
         Raises:
             OverloadedError: too much is waiting to be said.
         """
-        if len(self._sayings) >= _MAX_WAITING:
+        if len(self._next) >= _MAX_WAITING:
             raise OverloadedError(f"{_MAX_WAITING} sentences are waiting to be said")
-        self._sayings.append(saying)
+        self._next.append(saying)
         if self._current is None and self._open:
             self._go_on()
+
+    def note(self, note: Remember) -> None:
+        """Remember this after what is being said, and do not answer it.
+
+        Raises:
+            OverloadedError: too much is waiting to be remembered.
+        """
+        self._record.note(note)
+        self.discard()
+        if self._current is None:
+            self._record.write_notes()
 
     # --- what the user does meanwhile -----------------------------------------------------
 
@@ -209,15 +230,18 @@ class Answers:
     def interrupt(self, reason: InterruptReason) -> None:
         """Stop the turn under way, unless it must not be; only what the user has heard of it was said."""
         turn = self._current
-        if turn is None or self._task is None or not turn.interruptible:
+        if turn is None or self._task is None or not (turn.interruptible or reason == "client"):
             return
         self._current, self._paused = None, False
-        self._sayings = deque(saying for saying in self._sayings if not saying.interruptible)
+        self._next = deque(
+            waits for waits in self._next if isinstance(waits, Say) and not waits.interruptible
+        )
         heard = turn.stop()
         self._task.cancel()
         self._desk.drop()
-        self._history.extend(turn.memory(heard))
+        self._record.add(turn, heard)
         self._unanswered = self._history.unanswered
+        self._record.write_notes()
         self._stage.emit(
             Interrupted(
                 turn=turn.number,
@@ -231,6 +255,29 @@ class Answers:
         self._stage.emit(turn.metrics(interrupted=True), None)
         self._handler.interrupted()
 
+    def stop(self, response_id: str | None) -> None:
+        """The client wants no more of this response, or of any, nor of what waits to be said."""
+        current = self._current
+        if response_id is not None and (current is None or current.response_id != response_id):
+            return
+        self._next.clear()
+        if current is not None:
+            self.interrupt("client")
+            self._go_on()
+
+    def truncate(self, response_id: str, played_ms: int) -> None:
+        """The client knows how much of a response was heard.
+
+        Raises:
+            InvalidMessageError: nothing is known of that response any more.
+        """
+        if self._current is not None and self._current.response_id == response_id:
+            self.played(response_id, played_ms)
+            self.stop(response_id)
+        heard = self._record.correct(response_id, played_ms)
+        event = Truncated(response_id=response_id, played_ms=heard.played_ms, spoken_text=heard.text)
+        self._stage.emit(event, None)
+
     def played(self, response_id: str, played_ms: int) -> None:
         """The client has played so much; marks of a response that is over by now are late, not wrong."""
         if self._current is not None and self._current.response_id == response_id:
@@ -239,7 +286,7 @@ class Answers:
     def close(self) -> set[asyncio.Task[None]]:
         """Say nothing more; returns what is still ending."""
         self._open = False
-        self._sayings.clear()
+        self._next.clear()
         self._waiting = None
         self.discard()
         turn, self._current = self._current, None
@@ -294,7 +341,8 @@ class Answers:
         if self._current is turn:
             self.resume("no_words", "")  # it has failed while it was paused
             self._current = None
-            self._history.extend(turn.memory(None if complete else turn.stop()))
+            self._record.add(turn, None if complete else turn.stop())
+            self._record.write_notes()
             self._stage.emit(turn.metrics(interrupted=False), None)
             self._go_on()
 
@@ -302,17 +350,27 @@ class Answers:
         """Say what is to be said next."""
         if not self._open:
             return
-        if self._sayings:
+        if self._next:
             self.discard()
-            saying = self._sayings.popleft()
-            thinker = Recital(saying.text, remember=saying.remember)
-            turn = self._make(thinker, interruptible=saying.interruptible)
+            turn = self._make_next(self._next.popleft())
             self._begin(turn, self._run(turn), Occasion())
         elif self._waiting is not None:
             user, self._waiting = self._waiting, None
             self.answer(user)
         else:
             self._handler.silent()
+
+    def _make_next(self, what: Say | Respond) -> Turn:
+        if isinstance(what, Say):
+            recital = Recital(what.text, remember=what.remember)
+            return self._make(recital, interruptible=what.interruptible)
+        self._unanswered = False
+        self._handler.answering()
+        prompt = Prompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
+        return self._make(self._think(prompt))
+
+    def _may_interrupt(self, current: Turn | None, user: UserTurn) -> bool:
+        return current is None or (current.interruptible and (self._by_speech or user.requested))
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:

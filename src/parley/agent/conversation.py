@@ -26,7 +26,7 @@ from parley.agent.thinking import Answer
 from parley.agent.tools import ToolDesk
 from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
-from parley.agent.validation import check_spoken, primary_language
+from parley.agent.validation import check_prompt, check_remembered, check_spoken, primary_language
 from parley.agent.voice import Speaker
 from parley.asr.written.forms import written_form
 from parley.audio.buffer import AudioPiece
@@ -79,21 +79,23 @@ class Conversation:
         self._config = config
         self._emit = emit
         language = primary_language(start.language)
-        prompt = config.system_prompt if start.system_prompt is None else start.system_prompt
-        # What there is now: the tools of a session do not change, and with them the prompt's beginning.
-        self._tools = [*start.tools, *(engines.server_tools.tools if engines.server_tools else ())]
-        self._history = History(prompt, config.prompt_tokens, self._tools)
-        self._summariser = Summariser(engines.chat, self._history, self._tools, name, config.deadlines)
+        self._language = language
+        self._start = start
+        prompt, tools = self._fixed(start)
+        self._history = History(prompt, config.prompt_tokens, tools)
+        self._summariser = Summariser(engines.chat, self._history, name, config.deadlines)
+        self._warm_ups = 0
         self._desk = ToolDesk(start.tools, emit, config, engines.server_tools)
         self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
         self._greeting = config.greeting if start.greeting is None else start.greeting
         self._answers = Answers(
             name,
-            Stage(engines.synthesizer, _speaker(start, language, engines), config, self._emit_turn),
+            self._stage(start),
             self._history,
             desk=self._desk,
             think=self._think,
+            by_speech=_by_speech(start),
             handler=self,
             counted=engines.speculated,
         )
@@ -108,7 +110,9 @@ class Conversation:
             discard=self._answers.discard,
             commit=self._user_finished,
         )
-        self._interruptions = Interruptions(start.barge_in, language, self._answers, self._turn_end)
+        self._interruptions = Interruptions(
+            start.barge_in, language, self._answers, self._turn_end, enabled=_by_speech(start)
+        )
         self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
         self._silence = SilenceWatch(choose_silence(start.silence, config.silence), self._prompt, hang_up)
         self._written = written_form(language) if config.written_forms else str
@@ -127,8 +131,44 @@ class Conversation:
 
     async def warm_up(self) -> None:
         """Let the language model read what all prompts of this session begin with."""
+        self._warm_ups += 1
+        name = f"{self._name}-{self._warm_ups}"
         messages, limits = self._history.messages(), self._config.deadlines
-        await warm_up(self._engines.chat, self._name, messages, self._tools, limits)
+        await warm_up(self._engines.chat, name, messages, self._history.tools, limits)
+
+    def change(self, start: protocol.Start) -> bool:
+        """Go on as ``start`` says, which is checked; what is under way ends as it began.
+
+        Returns:
+            Whether what all prompts begin with has changed.
+        """
+        before, self._start = self._start, start
+        reread = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
+        if reread:
+            self._history.change(*self._fixed(start))
+            self._desk.change(start.tools)
+        self._sampling = choose_sampling(start.sampling, self._config.sampling)
+        self._answers.change(self._stage(start), by_speech=_by_speech(start))
+        self._turn_end.change(choose_settings(start.turn, self._config.eagerness))
+        self._interruptions.change(start.barge_in, enabled=_by_speech(start))
+        if start.silence != before.silence:
+            self._silence.change(choose_silence(start.silence, self._config.silence))
+        return reread
+
+    def _fixed(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
+        """What all prompts begin with. The tools are those that there are now."""
+        prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
+        own = self._engines.server_tools
+        return prompt, [*start.tools, *(own.tools if own else ())]
+
+    def _stage(self, start: protocol.Start) -> Stage:
+        return Stage(
+            self._engines.synthesizer,
+            _speaker(start, self._language, self._engines),
+            self._config,
+            self._emit_turn,
+            aloud=start.output == "audio",
+        )
 
     def close(self) -> set[asyncio.Task[None]]:
         """Say and decide nothing more; returns what is still ending."""
@@ -141,27 +181,58 @@ class Conversation:
 
     def receive(
         self,
-        message: protocol.ToolResponse | protocol.Playback | protocol.Text | protocol.Dtmf | protocol.Say,
+        message: protocol.ToolResponse
+        | protocol.Playback
+        | protocol.Text
+        | protocol.Dtmf
+        | protocol.Say
+        | protocol.Respond
+        | protocol.Remember
+        | protocol.Interrupt
+        | protocol.Truncate,
     ) -> None:
         """Take a message.
 
         Raises:
             ParleyError: it makes no sense, or not now.
         """
-        if isinstance(message, protocol.ToolResponse):
-            self._desk.resolve(message)
-        elif isinstance(message, protocol.Playback):
-            self._answers.played(message.response_id, message.played_ms)
-        elif isinstance(message, protocol.Text):
-            check_spoken(message.text, "text.text")
-            self._input(message.text.strip())
-        elif isinstance(message, protocol.Dtmf):
-            self._silence.user_active()
-            self._dialpad.press(message.digits)
-            self._settle()
-        else:
-            check_spoken(message.text, "say.text")
-            self._answers.say(message)
+        match message:
+            case protocol.ToolResponse():
+                self._desk.resolve(message)
+            case protocol.Playback():
+                self._answers.played(message.response_id, message.played_ms)
+            case protocol.Text():
+                check_spoken(message.text, "text.text")
+                self._input(message.text.strip())
+            case protocol.Dtmf():
+                self._silence.user_active()
+                self._dialpad.press(message.digits)
+                self._settle()
+            case protocol.Say():
+                check_spoken(message.text, "say.text")
+                self._answers.say(message)
+            case protocol.Respond():
+                check_prompt(message.system_prompt, self._config)
+                self._answers.say(message)
+            case protocol.Remember():
+                check_remembered(message.text, self._config)
+                self._answers.note(message)
+            case protocol.Interrupt():
+                self._answers.stop(message.response_id)
+            case protocol.Truncate():
+                self._answers.truncate(message.response_id, message.played_ms)
+
+    def end_turn(self, _utterance: int) -> None:
+        """The client says that the user's turn is over, after this utterance."""
+        self._interruptions.settle()
+        self._turn_end.end()
+        self._settle()
+
+    def drop_turn(self, utterance: int) -> None:
+        """The client says that what the user has said does not count, up to this utterance."""
+        self._interruptions.drop()
+        self._turn_end.drop(utterance)
+        self._settle()
 
     # --- what the user says ---------------------------------------------------------------
 
@@ -205,11 +276,16 @@ class Conversation:
             self._silence.quiet()
 
     def _prepare(self, text: str) -> None:
-        self._answers.prepare(self._written(text))
+        if self._start.turn.answer:
+            self._answers.prepare(self._written(text))
 
     def _user_finished(self, user: UserTurn) -> None:
-        """It is the agent's turn to answer."""
-        self._answers.answer(dataclasses.replace(user, text=self._written(user.text)))
+        """It is the agent's turn to answer, if the client does not wish to say so itself."""
+        text = self._written(user.text)
+        if self._start.turn.answer:
+            self._answers.answer(dataclasses.replace(user, text=text))
+        elif text:
+            self._answers.note(protocol.Remember(role="user", text=text))
 
     def _input(self, text: str) -> None:
         """The user has typed something."""
@@ -235,7 +311,6 @@ class Conversation:
         return Answer(
             self._engines.chat,
             prompt,
-            tools=self._tools,
             desk=self._desk,
             fillers=self._fillers,
             sampling=self._sampling,
@@ -280,6 +355,11 @@ class Conversation:
         if state != self._state:
             self._state = state
             self._emit(protocol.AgentState(state=state))
+
+
+def _by_speech(start: protocol.Start) -> bool:
+    """Whether the user's speech stops the agent."""
+    return start.barge_in.enabled and start.turn.detection == "auto"
 
 
 def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:

@@ -83,15 +83,22 @@ class Interruptions:
 
     Args:
         options: of the session.
+        enabled: whether speech stops the agent; if not, what would have is only passed on.
         language: primary language of the session.
         answers: the agent's turns.
         turn_end: takes what is the user's turn.
     """
 
     def __init__(
-        self, options: BargeInOptions, language: str, answers: Answers, turn_end: UserTurnHandler
+        self,
+        options: BargeInOptions,
+        language: str,
+        answers: Answers,
+        turn_end: UserTurnHandler,
+        *,
+        enabled: bool = True,
     ) -> None:
-        self._options = options
+        self.change(options, enabled=enabled)
         self._words = overlap_words(language)
         self._answers = answers
         self._turn_end = turn_end
@@ -103,6 +110,11 @@ class Interruptions:
         self._echoes = EchoDetector(INPUT_SAMPLE_RATE)
         self._has_echo = False
         self._spoke_at = -_ECHO_DELAY_S
+
+    def change(self, options: BargeInOptions, *, enabled: bool) -> None:
+        """Judge by other options from the next sound on."""
+        self._options = options
+        self._enabled = enabled
 
     def spoke(self, samples: NDArray[np.int16], sample_rate: int) -> None:
         """The agent's audio, as it is sent."""
@@ -176,6 +188,24 @@ class Interruptions:
         else:
             self._obey(verdict)
 
+    def settle(self) -> None:
+        """The client says that the user's turn is over: what was said is part of it."""
+        candidate = self._forget()
+        if candidate is None:
+            return
+        if candidate.events:
+            self._answers.interrupt("input")
+        else:
+            self._answers.resume("noise", "")
+        for event in candidate.events:
+            self._pass_on(event)
+
+    def drop(self) -> None:
+        """The client says that what was said does not count."""
+        if self._forget() is not None:
+            self._answers.resume("no_words", "")
+            self._turn_end.sound_lost()
+
     def close(self) -> None:
         """Decide nothing more."""
         self._forget()
@@ -198,7 +228,7 @@ class Interruptions:
             self._alarmed, self._false_alarms = turn, 0
         policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=now)
         self._candidate = _Candidate(policy, at_ms)
-        if self._false_alarms < _FALSE_ALARMS:
+        if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._answers.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()
 
@@ -219,7 +249,8 @@ class Interruptions:
     def _obey(self, verdict: Verdict) -> None:
         if isinstance(verdict, Interrupt):
             candidate = self._forget()
-            self._answers.interrupt(verdict.reason)
+            if self._enabled:
+                self._answers.interrupt(verdict.reason)
             for event in candidate.events if candidate else ():
                 self._pass_on(event)
             return

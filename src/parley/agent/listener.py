@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -45,10 +47,25 @@ _REPORT_INTERVAL_S = 1.0
 # A recogniser forgets a stream that it has not heard of for a minute, as while the client is muted.
 _KEEP_OPEN_S = 20.0
 _NOTHING = np.zeros(0, np.int16)
+_MAX_ENDS = 16
 _RETRIES = 3
 _RETRY_S = 0.05
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+
+
+def _ignore(utterance: int) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """Somebody ends the utterance under way, and wants to know when."""
+
+    at: int
+    """Samples that the client had sent then."""
+    before: Callable[[int], None]
+    after: Callable[[int], None]
 
 
 class SpeechHandler(Protocol):
@@ -120,7 +137,9 @@ class Listener:
         self._recognizer: Recognizer | None = None
         self._streams = 0
         self._muted = False
-        self._flush = False
+        self._ends: deque[_End] = deque()
+        self._wanted: AsrOptions | None = None
+        self._sounding = False  # an onset of which nothing has come yet
         self._speaking = False
         self._awaited: set[int] = set()  # utterances that stopped and have no final text
         self._utterance = 0
@@ -158,15 +177,40 @@ class Listener:
             self._handler.failed(AudioDroppedError(f"{length:.0f} ms of audio dropped"))
 
     def mute(self) -> None:
-        """Ignore audio from now on; what was said before is still understood."""
+        """Ignore audio from now on; what was said before is still understood.
+
+        Raises:
+            OverloadedError: as :meth:`finish` does; audio is ignored all the same.
+        """
         if not self._muted:
             self._muted = True
-            self._flush = True
-            self._wake.set()
+            self.finish()
 
     def unmute(self) -> None:
         """Listen again."""
         self._muted = False
+
+    def finish(
+        self, *, before: Callable[[int], None] = _ignore, after: Callable[[int], None] = _ignore
+    ) -> None:
+        """End the utterance under way when all audio so far was heard.
+
+        Args:
+            before: is called then; takes the number of the last utterance.
+            after: is called when that is over; its final text may still come.
+
+        Raises:
+            OverloadedError: the recogniser has not got round to the ones before.
+        """
+        if len(self._ends) >= _MAX_ENDS:
+            raise OverloadedError(f"{_MAX_ENDS} ends of turns are waiting for the recogniser")
+        self._ends.append(_End(self._buffer.position, before, after))
+        self._wake.set()
+
+    def change(self, options: AsrOptions) -> None:
+        """Listen with other options from the next utterance on."""
+        self._wanted = None if options == self._options else options
+        self._wake.set()
 
     async def run(self) -> None:
         """Hear until cancelled.
@@ -179,11 +223,24 @@ class Listener:
                 await self._push(AudioPiece(_NOTHING, self._buffer.position, _now()))
                 continue
             self._wake.clear()
-            while piece := self._buffer.take(_MAX_PUSH, 1 if self._flush else _WINDOW):
+            while piece := self._take():
                 await self._push(piece)
-            if self._flush:
-                self._flush = False
+            if self._ends:
+                end = self._ends.popleft()
+                end.before(self._utterance)
                 await self._finish_utterance()
+                end.after(self._utterance)
+                self._wake.set()  # there may be more behind it
+            if self._wanted is not None and not (self._sounding or self._speaking or self._awaited):
+                wanted, self._wanted = self._wanted, None
+                await self._listen_anew(wanted)
+
+    def _take(self) -> AudioPiece | None:
+        """What the recogniser is to hear next, not beyond an end that somebody waits for."""
+        if not self._ends:
+            return self._buffer.take(_MAX_PUSH, _WINDOW)
+        left = self._ends[0].at - self._buffer.start
+        return self._buffer.take(min(_MAX_PUSH, left)) if left > 0 else None
 
     async def _woken(self) -> bool:
         """Wait until there is something to do; False: the stream must be kept open meanwhile."""
@@ -262,9 +319,28 @@ class Listener:
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
                 self._tell_deaf()
             else:
-                self._timeline.restart()
-                self._utterances_before = self._utterance
+                self._begin_stream()
                 return
+
+    async def _listen_anew(self, options: AsrOptions) -> None:
+        """Go on with a new stream, between two utterances; options that are refused are not kept."""
+        before, self._options = self._options, options
+        await self.close()
+        try:
+            try:
+                await self.open()
+            except InvalidInputError as error:
+                self._handler.failed(error)
+                self._options = before
+                await self.open()
+        except ParleyError as error:
+            await self._reopen(error)
+        else:
+            self._begin_stream()
+
+    def _begin_stream(self) -> None:
+        self._timeline.restart()
+        self._utterances_before = self._utterance
 
     def _tell_deaf(self) -> None:
         if not self._deaf:
@@ -289,6 +365,7 @@ class Listener:
 
     def _pass_on(self, reply: AsrReply) -> None:
         for event in reply.events:
+            self._sounding = isinstance(event, OnsetEvent)
             if isinstance(event, OnsetEvent):
                 self._handler.sound_began(self._client_ms(event.at_ms))
             elif isinstance(event, OnsetLostEvent):

@@ -165,7 +165,11 @@ class Playout:
 
     def heard(self, now: float) -> Heard:
         """What the user has heard."""
-        played = self.played_ms(now)
+        return self.heard_after(self.played_ms(now))
+
+    def heard_after(self, played_ms: float) -> Heard:
+        """What so much of the audio that was sent has said."""
+        played = min(max(played_ms, 0.0), self._sent_ms)
         parts: list[tuple[int, str]] = []
         for segment in self._segments:
             text = segment.heard(played - segment.begin_ms)

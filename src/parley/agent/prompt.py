@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage
+from parley.protocol import Tool
 
 
 class Prompt:
@@ -15,11 +18,23 @@ class Prompt:
     Args:
         history: of the session.
         draft: what the user may have said; None: the history has it.
+        system_prompt: in the place of the session's; None: the session's.
+        use_tools: whether tools may be called.
     """
 
-    def __init__(self, history: History, draft: str | None = None) -> None:
+    def __init__(
+        self,
+        history: History,
+        draft: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        use_tools: bool = True,
+    ) -> None:
         self._history = history
         self._draft = draft
+        self._system_prompt = system_prompt
+        self.tools: Sequence[Tool] = history.tools if use_tools else ()
+        """What may be called; those of the moment when the answer was begun."""
 
     def settle(self) -> None:
         """What the user has said is part of the history now."""
@@ -27,7 +42,9 @@ class Prompt:
 
     def messages(self) -> list[ChatMessage]:
         """For the language model."""
-        return self._history.messages() if self._draft is None else self._history.preview(self._draft)
+        if self._draft is not None:
+            return self._history.preview(self._draft)
+        return self._history.messages(self._system_prompt)
 
     def forget_oldest(self) -> bool:
         """Make it shorter; False: that cannot be done."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.agent.changes import Changes
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.engines import Engines
@@ -32,6 +33,8 @@ _ONSET_THRESHOLD = 0.15
 """For the agent to pause; it heard no onset in noise, clicks, coughs and breaths where 0.5 heard none."""
 _JUDGED_SILENCE_MS = 200
 """An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
+_MANUAL_SILENCE_MS = 800
+"""Nobody waits for the end of an utterance, and the longer it is, the better it is understood."""
 _log = logging.getLogger(__name__)
 
 
@@ -66,8 +69,10 @@ class Session:
         )
         options = _asr_options(start, config)
         self._listener = Listener(engines.recognizer, name, options, self._conversation, config)
+        self._changes = Changes(start, engines, config, apply=self._change, refuse=self.failed)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
+        self._warming: asyncio.Task[None] | None = None
         self._closed = False
         self._last_input = _now()
 
@@ -107,14 +112,28 @@ class Session:
         message = protocol.decode_message(raw)
         if isinstance(message, protocol.Start):
             raise InvalidMessageError("the session has started already")
-        if not isinstance(message, protocol.Control):
-            self._conversation.receive(message)
-        elif message.action == "mute":
-            self._listener.mute()
-        elif message.action == "unmute":
-            self._listener.unmute()
-        else:
-            self.end("hangup")
+        match message:
+            case protocol.Update():
+                self._changes.ask(message)
+            case protocol.Commit():
+                self._listener.finish(after=self._conversation.end_turn)
+            case protocol.Discard():
+                self._listener.finish(before=self._conversation.drop_turn)
+            case protocol.Control(action="mute"):
+                self._listener.mute()
+            case protocol.Control(action="unmute"):
+                self._listener.unmute()
+            case protocol.Control():
+                self.end("hangup")
+            case _:
+                self._conversation.receive(message)
+
+    def _change(self, start: protocol.Start) -> None:
+        reread = self._conversation.change(start)
+        self._listener.change(_asr_options(start, self._config))
+        self._emit(protocol.Updated())
+        if reread:
+            self._warm_up()
 
     # --- life -----------------------------------------------------------------------------
 
@@ -124,8 +143,8 @@ class Session:
         tasks = [
             asyncio.create_task(self._listen(), name=f"{name} listener"),
             asyncio.create_task(self._watch(), name=f"{name} watch"),
-            asyncio.create_task(self._warm_up(), name=f"{name} warm-up"),
         ]
+        self._warm_up()
         reason: Reason = "shutdown"
         try:
             reason = await self._end
@@ -172,14 +191,22 @@ class Session:
             self.end("failed")  # nobody else would ever end it
             self._conversation.broken("watch")
 
-    async def _warm_up(self) -> None:
+    def _warm_up(self) -> None:
+        """Let the language model read the new prompt, and not the one before if it has not yet done so."""
+        if self._warming is not None:
+            self._warming.cancel()
+        self._warming = asyncio.create_task(self._read_prompt(), name=f"{self.session_id} warm-up")
+
+    async def _read_prompt(self) -> None:
         try:
             await self._conversation.warm_up()
         except Exception:  # noqa: BLE001 - logged and told to the client
             self._conversation.broken("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
-        ending = self._conversation.close()
+        ending = {*self._conversation.close(), *self._changes.close()}
+        if self._warming is not None:
+            tasks = [*tasks, self._warming]
         try:
             self._say_goodbye(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
@@ -213,8 +240,11 @@ def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
     if vad.onset_threshold is None:
         vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
     if vad.silence_ms is None:
-        judged = choose_settings(start.turn, config.eagerness) is not None
-        vad = msgspec.structs.replace(vad, silence_ms=_JUDGED_SILENCE_MS if judged else DEFAULT_SILENCE_MS)
+        settings = choose_settings(start.turn, config.eagerness)
+        silence_ms = _JUDGED_SILENCE_MS if settings else DEFAULT_SILENCE_MS
+        if settings and settings.manual:
+            silence_ms = _MANUAL_SILENCE_MS
+        vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
     return AsrOptions(
         vad=vad,
         language=primary_language(start.language),

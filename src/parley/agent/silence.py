@@ -85,6 +85,13 @@ class SilenceWatch:
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    def change(self, settings: SilenceSettings) -> None:
+        """Have other patience from now on."""
+        self._settings = settings
+        if self._since is not None:
+            self._stop()
+            self.quiet()
+
     def user_active(self, *, speaking: bool = False) -> None:
         """The user does something: all begins anew, with the next silence.
 

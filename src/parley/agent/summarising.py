@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import aclosing
 
 from parley.agent.config import Deadlines
@@ -14,7 +13,6 @@ from parley.errors import ParleyError
 from parley.llm.history import History
 from parley.llm.messages import TextDelta
 from parley.llm.summaries import SummaryPlan, summary_request
-from parley.protocol import Tool
 from parley.waiting import within
 
 _log = logging.getLogger(__name__)
@@ -29,18 +27,13 @@ class Summariser:
     Args:
         chat: writes the summaries.
         history: is kept short.
-        tools: of the session: a new summary makes the beginning of all prompts a new one, which the model
-            then reads before it is needed.
         name: of the session, unlike that of any other; ids of requests begin with it.
         limits: deadlines; a summary as a whole has ``limits.summary_s``.
     """
 
-    def __init__(
-        self, chat: ChatModel, history: History, tools: Sequence[Tool], name: str, limits: Deadlines
-    ) -> None:
+    def __init__(self, chat: ChatModel, history: History, name: str, limits: Deadlines) -> None:
         self._chat = chat
         self._history = history
-        self._tools = tools
         self._name = name
         self._limits = limits
         self._count = 0
@@ -71,8 +64,9 @@ class Summariser:
         try:
             text = await within(self._ask(plan, request_id), self._limits.summary_s, "the summary")
             if self._history.apply_summary(plan, text):
-                messages = self._history.messages()
-                await warm_up(self._chat, request_id, messages, self._tools, self._limits)
+                # The beginning of all prompts is a new one, which the model reads before it is needed.
+                messages, tools = self._history.messages(), self._history.tools
+                await warm_up(self._chat, request_id, messages, tools, self._limits)
             else:
                 self._failed = plan
         except ParleyError as error:

@@ -115,8 +115,7 @@ class Answer:
 
     Args:
         chat: the language model.
-        prompt: what it is asked.
-        tools: what it may call.
+        prompt: what it is asked, and what it may call.
         desk: runs its calls, once the user's turn is over for certain.
         fillers: phrases of which one is said when that takes long; empty: none is.
         sampling: how it writes.
@@ -128,7 +127,6 @@ class Answer:
         chat: ChatModel,
         prompt: Prompt,
         *,
-        tools: Sequence[Tool],
         desk: ToolDesk,
         fillers: Sequence[str] = (),
         sampling: Sampling,
@@ -136,7 +134,6 @@ class Answer:
     ) -> None:
         self._chat = chat
         self._prompt = prompt
-        self._tools = tools
         self._desk = desk
         self._fillers = fillers
         self._sampling = sampling
@@ -150,7 +147,7 @@ class Answer:
         filler = self._make_filler(floor)
         for index in range(limit + 1):
             # The last time without tools, so that the turn ends with an answer.
-            answer = await self._ask(index, self._tools if index < limit else (), floor)
+            answer = await self._ask(index, self._prompt.tools if index < limit else (), floor)
             if not answer.calls:
                 break
             await floor.certain.wait()

@@ -63,14 +63,18 @@ class ToolDesk:
     ) -> None:
         self._server_tools = server_tools
         self._on_server = frozenset(tool.name for tool in server_tools.tools) if server_tools else frozenset()
-        own = server_tools.tools if server_tools else ()
-        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*tools, *own)}
+        self.change(tools)
         self._emit = emit
         self._config = config
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._refused_in = 0
         self._closed = False
+
+    def change(self, tools: Sequence[Tool]) -> None:
+        """The client has other tools from now on; calls that run go on."""
+        own = self._server_tools.tools if self._server_tools else ()
+        self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*tools, *own)}
 
     def resolve(self, response: ToolResponse) -> None:
         """Take the client's answer.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.memory import UNREMEMBERED, remember
+from parley.agent.memory import UNREMEMBERED, Round, remember
 from parley.agent.playout import Heard, Playout
 from parley.agent.thinking import Floor, Thinker
 from parley.agent.voice import Speaker, Voice
@@ -38,6 +38,8 @@ class Stage:
     speaker: Speaker
     config: AgentConfig
     emit: Emit
+    aloud: bool = True
+    """False: what is found to say is written, and not spoken."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,19 @@ class Turn:
     def stop(self) -> Heard:
         """Say nothing more; returns what was heard."""
         self._stopped = True
-        return self.playout.heard(_now())
+        return self._heard()
+
+    def _heard(self) -> Heard:
+        if self._stage.aloud:
+            return self.playout.heard(_now())
+        # What is not spoken is read as soon as it is written.
+        texts = enumerate(answer.text.strip() for answer in self.rounds)
+        return Heard(0, tuple((index, text) for index, text in texts if text))
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """What was found to say so far."""
+        return self._thinker.thought.rounds
 
     def remaining_ms(self) -> float | None:
         """Audio that the user has not heard; None: nobody knows yet."""
@@ -167,14 +181,13 @@ class Turn:
     @property
     def asks(self) -> bool:
         """Whether what was found to say so far ends with a question."""
-        rounds = self._thinker.thought.rounds
-        return bool(rounds) and rounds[-1].text.rstrip().endswith("?")
+        return bool(self.rounds) and self.rounds[-1].text.rstrip().endswith("?")
 
     def memory(self, heard: Heard | None = None) -> list[ChatMessage]:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
         if heard is None and self.failed:
-            heard = self.playout.heard(_now())
-        return remember(self._thinker.thought.rounds, heard)
+            heard = self._heard()
+        return remember(self.rounds, heard)
 
     def metrics(self, *, interrupted: bool) -> TurnMetrics:
         """Where the time went."""
@@ -199,7 +212,7 @@ class Turn:
     # --- thinking -------------------------------------------------------------------------
 
     async def _think(self) -> None:
-        floor = Floor(self.number, self._name, self._write, self._voice.say, self._given)
+        floor = Floor(self.number, self._name, self._write, self._say, self._given)
         try:
             await self._thinker.think(floor)
         except ParleyError as error:
@@ -211,10 +224,14 @@ class Turn:
     async def _apologise(self) -> None:
         """Silence would be the worst answer."""
         apology = self._stage.config.apology
-        answered = any(answer.text.strip() for answer in self._thinker.thought.rounds)
+        answered = any(answer.text.strip() for answer in self.rounds)
         if apology and self._given.is_set() and not answered:
             self._write(apology)
-            await self._voice.say(UNREMEMBERED, apology)
+            await self._say(UNREMEMBERED, apology)
+
+    async def _say(self, round_number: int, text: str) -> None:
+        if self._stage.aloud:
+            await self._voice.say(round_number, text)
 
     # --- telling the client ---------------------------------------------------------------
 

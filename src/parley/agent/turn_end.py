@@ -44,6 +44,8 @@ class UserTurn:
     """When its end was detected; None: unknown."""
     decided_at: float | None = None
     """When it was decided that it is over; None: every pause ends a turn."""
+    requested: bool = False
+    """Whether it was the client that ended it."""
 
 
 class TurnEnd:
@@ -77,8 +79,10 @@ class TurnEnd:
         discard: Callable[[], None],
         commit: Callable[[UserTurn], None],
     ) -> None:
-        self._policy = None if settings is None else EndOfTurn(settings, language, scored=scoring is not None)
+        self._settings = settings
+        self._language = language
         self._scoring = scoring
+        self._policy = self._make_policy()
         self._deadline_s = deadline_s
         self._name = name
         self._emit = emit
@@ -89,9 +93,28 @@ class TurnEnd:
         self._onset: int | None = None
         self._heard_at = 0.0
         self._detected_at: float | None = None
+        self._dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def change(self, settings: TurnSettings | None) -> None:
+        """Judge by other settings from the next turn of the user on."""
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self._renew()
+
+    def _make_policy(self) -> EndOfTurn | None:
+        settings = self._settings
+        scored = self._scoring is not None
+        return None if settings is None else EndOfTurn(settings, self._language, scored=scored)
+
+    def _renew(self) -> None:
+        """Between two turns the settings may change."""
+        policy = self._policy
+        if (None if policy is None else policy.settings) != self._settings and not self.pending:
+            self._policy = self._make_policy()
 
     def hear(self, piece: AudioPiece) -> None:
         """Take the audio that the recogniser has heard."""
@@ -107,10 +130,27 @@ class TurnEnd:
         """The words of the turn so far, which is over by other means; none while the user speaks."""
         if self._policy is None or not self._policy.interrupted:
             return ""
+        return self._take(self._policy)
+
+    def end(self) -> None:
+        """The client says that the user's turn is over, and all of its audio was heard."""
+        if self._policy is not None:
+            self._stop()
+            self._obey(self._policy.end(_now()))
+
+    def drop(self, utterance: int) -> None:
+        """Forget the turn so far; the final texts of its utterances, up to this one, may still come."""
+        self._dropped = utterance
+        if self._policy is not None:
+            self._take(self._policy)
+
+    def _take(self, policy: EndOfTurn) -> str:
         self._stop()
         self._discard()
         self._onset = None
-        return self._policy.take()
+        text = policy.take()
+        self._renew()
+        return text
 
     def sound_began(self) -> None:
         """The user may be going on."""
@@ -143,10 +183,12 @@ class TurnEnd:
     def heard(self, event: Transcript) -> None:
         """The final text of an utterance."""
         self._heard_at = _now()
-        if self._policy is None:
+        dropped = event.utterance <= self._dropped
+        if self._policy is not None:
+            text = "" if dropped else event.text
+            self._obey(self._policy.heard(event.utterance, text, self._heard_at))
+        elif not dropped:
             self._finish(event.text.strip(), None)
-        else:
-            self._obey(self._policy.heard(event.utterance, event.text, self._heard_at))
 
     def close(self) -> set[asyncio.Task[None]]:
         """Decide nothing more; returns what is still ending."""
@@ -171,11 +213,13 @@ class TurnEnd:
             elif isinstance(output, Commit):
                 self._stop()
                 self._onset = None
-                self._finish(output.decision.text, _now())
+                requested = output.decision.reason == "requested"
+                self._finish(output.decision.text, _now(), requested=requested)
 
-    def _finish(self, text: str, decided_at: float | None) -> None:
+    def _finish(self, text: str, decided_at: float | None, *, requested: bool = False) -> None:
         detected_at, self._detected_at = self._detected_at, None
-        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at))
+        self._renew()
+        self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, requested))
 
     def _tick(self, until: float) -> None:
         self._timer = None

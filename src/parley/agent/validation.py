@@ -82,12 +82,7 @@ def check_start(
     # The recogniser has limits of its own for phrases: no prompt holds them.
     # Nor does a client answer for the server's own tools, which are bounded where they come from.
     in_prompt = msgspec.structs.replace(start, phrases=[])
-    fixed = estimate_tokens(len(encode(in_prompt)))
-    if fixed > config.prompt_tokens // 2:
-        raise InvalidMessageError(
-            f"the system prompt and the tools take about {fixed} tokens; "
-            f"at most {config.prompt_tokens // 2} leave room for a conversation"
-        )
+    _check_size("the system prompt and the tools take", len(encode(in_prompt)), config)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:
         _check_tool(tool)
@@ -121,6 +116,34 @@ def check_spoken(text: str, name: str) -> None:
         raise InvalidMessageError(f"{name} has no words")
     if len(text) > _MAX_SPOKEN:
         raise InvalidMessageError(f"{name} has {len(text)} characters; at most {_MAX_SPOKEN} are allowed")
+
+
+def check_prompt(system_prompt: str | None, config: AgentConfig) -> None:
+    """Refuse a system prompt that leaves no room for a conversation.
+
+    Raises:
+        InvalidMessageError: it is too long.
+    """
+    _check_size("the system prompt takes", len(system_prompt or ""), config)
+
+
+def check_remembered(text: str, config: AgentConfig) -> None:
+    """Refuse a text that cannot be a message of the history.
+
+    Raises:
+        InvalidMessageError: it is empty or too long.
+    """
+    if not text.strip():
+        raise InvalidMessageError("remember.text is empty")
+    _check_size("remember.text takes", len(text), config)
+
+
+def _check_size(what: str, characters: int, config: AgentConfig) -> None:
+    tokens, limit = estimate_tokens(characters), config.prompt_tokens // 2
+    if tokens > limit:
+        raise InvalidMessageError(
+            f"{what} about {tokens} tokens; at most {limit} leave room for a conversation"
+        )
 
 
 def _check_numbers(start: Start) -> None:

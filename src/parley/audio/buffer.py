@@ -41,6 +41,11 @@ class AudioBuffer:
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def start(self) -> int:
+        """Position of the oldest sample that is kept; without one, of the next."""
+        return self._pieces[0].position if self._pieces else self.position
+
     def append(self, samples: NDArray[np.int16], now: float) -> int:
         """Add a chunk; returns how many samples were dropped to make room for it."""
         if len(samples) == 0:

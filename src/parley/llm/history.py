@@ -50,19 +50,38 @@ class History:
     """
 
     def __init__(self, system_prompt: str, budget: int, tools: Sequence[Tool] = ()) -> None:
-        self._prompt = system_prompt
-        fixed = estimate_tokens(len(msgspec.json.encode(tools))) if tools else 0
-        system = _cost(ChatMessage(role="system", content=system_prompt)) if system_prompt else 0
-        self._budget = budget - fixed - system
+        self._limit = budget
+        self._set_fixed(system_prompt, tools)
         self._messages: list[ChatMessage] = []
         self._cost = 0
         self._gone = 0  # messages that were forgotten or summarised
         self._summary = ""
 
-    def messages(self) -> list[ChatMessage]:
-        """The system prompt, the summary, and what is remembered, oldest first."""
+    def _set_fixed(self, system_prompt: str, tools: Sequence[Tool]) -> None:
+        self._prompt, self._tools = system_prompt, tuple(tools)
+        fixed = estimate_tokens(len(msgspec.json.encode(tools))) if tools else 0
+        system = _cost(ChatMessage(role="system", content=system_prompt)) if system_prompt else 0
+        self._budget = self._limit - fixed - system
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Offered with every request."""
+        return self._tools
+
+    def change(self, system_prompt: str, tools: Sequence[Tool]) -> None:
+        """Go on with another prompt and other tools."""
+        self._set_fixed(system_prompt, tools)
+        self._trim()
+
+    def messages(self, system_prompt: str | None = None) -> list[ChatMessage]:
+        """The system prompt, the summary, and what is remembered, oldest first.
+
+        Args:
+            system_prompt: in the place of the session's; None: the session's.
+        """
+        prompt = self._prompt if system_prompt is None else system_prompt
         # In one message: many chat templates take a system message only as the first.
-        system = "\n\n".join(filter(None, (self._prompt, self._summary)))
+        system = "\n\n".join(filter(None, (prompt, self._summary)))
         return [*([ChatMessage(role="system", content=system)] if system else []), *self._messages]
 
     @property
@@ -76,6 +95,17 @@ class History:
         imagined._messages = list(self._messages)  # noqa: SLF001 - the messages themselves are frozen
         imagined.add_user(text)
         return imagined.messages()
+
+    def replace(self, old: Sequence[ChatMessage], new: Sequence[ChatMessage]) -> bool:
+        """Remember something else in the place of the very messages ``old``; False: they are not there."""
+        for index in range(len(self._messages) - len(old), -1, -1):
+            found = self._messages[index : index + len(old)]
+            if old and all(one is other for one, other in zip(found, old, strict=True)):
+                self._messages[index : index + len(old)] = new
+                self._cost += sum(map(_cost, new)) - sum(map(_cost, old))
+                self._trim()
+                return True
+        return False
 
     def add_user(self, text: str) -> None:
         """What the user said; joined with the message before it if nobody answered that.

@@ -20,6 +20,8 @@ from parley.protocol import TurnDecision, TurnReason
 from parley.turns.cues import Cue, find_cue
 from parley.turns.settings import TurnSettings
 
+MAX_CHARACTERS = 8_000
+"""Of one turn; of a longer one the first words are forgotten."""
 PREPARED_MS = 1_000
 """A pause that has to last longer than this is likely to end by itself: no answer is begun in it."""
 
@@ -125,7 +127,7 @@ class EndOfTurn:
     def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
         self._settings = settings
         self._language = language
-        self._asks = scored
+        self._asks = scored and not settings.manual
         self._speaking = False
         self._utterance = 0
         self._pauses = 0
@@ -143,6 +145,12 @@ class EndOfTurn:
         self._due: float | None = None
         self._sound = False
         self._prepared = False
+        self._ending = False
+
+    @property
+    def settings(self) -> TurnSettings:
+        """How patient it is."""
+        return self._settings
 
     @property
     def pending(self) -> bool:
@@ -197,7 +205,9 @@ class EndOfTurn:
         if text.strip():
             self._words.append(text.strip())
             self._new_words = True
-        return self._judge(at)
+            while sum(map(len, self._words)) > MAX_CHARACTERS and len(self._words) > 1:
+                self._words.pop(0)
+        return self._end(at) if self._ending else self._judge(at)
 
     def scored(self, pause: int, probability: float | None, at: float) -> list[Output]:
         """The model's answer about a pause; None: it has none."""
@@ -213,10 +223,15 @@ class EndOfTurn:
         limit = self._judgement.needed_ms >= self._settings.limit_ms
         return self._commit("silence_limit" if limit else "waited", at)
 
+    def end(self, at: float) -> list[Output]:
+        """The client says that the turn is over: it ends as soon as the texts of its utterances are there."""
+        self._ending, self._due = True, None
+        return self._end(at)
+
     # --- what follows -----------------------------------------------------------------------
 
     def _judge(self, at: float) -> list[Output]:
-        if self._speaking or self._texts_missing or self._pause is None:
+        if self._settings.manual or self._speaking or self._texts_missing or self._pause is None:
             return []
         if not self._words:
             return self._commit("no_words", at)
@@ -238,6 +253,14 @@ class EndOfTurn:
         self._due = due
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
         return [*prepare, Wait(due, self._decide("wait", judgement.reason, at))]
+
+    def _end(self, at: float) -> list[Output]:
+        if self._texts_missing:
+            return []
+        committed = self._commit("requested", at)
+        if self._speaking:  # the user has begun the next turn meanwhile
+            self._begun_at = at
+        return committed
 
     def _prepare(self, text: str) -> list[Output]:
         """Once for each pause."""

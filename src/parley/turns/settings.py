@@ -31,6 +31,8 @@ class TurnSettings:
     """Silence that always ends the turn."""
     longest_ms: int = 60_000
     """A turn that has lasted so long ends with its next pause."""
+    manual: bool = False
+    """No silence ends a turn: only the client does."""
 
 
 PRESETS: Mapping[Eagerness, TurnSettings] = {
@@ -60,14 +62,15 @@ def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | 
         InvalidMessageError: a number is out of its range, or has no meaning.
     """
     numbers = _numbers(options)
+    manual = options.detection == "manual"
     eagerness = options.eagerness or default
     if eagerness == "off":
         if options.eagerness == "off" and numbers:
             raise InvalidMessageError(f"turn.{next(iter(numbers))} means nothing when turn.eagerness is off")
-        if not numbers:
+        if not numbers and not manual:
             return None
         eagerness = "normal"
-    return dataclasses.replace(PRESETS[eagerness], **numbers)
+    return dataclasses.replace(PRESETS[eagerness], **numbers, manual=manual)
 
 
 def _numbers(options: TurnOptions) -> dict[str, Any]:

@@ -100,7 +100,20 @@ class FakeRecognizer:
         self.flushes += 1
         with self._alone():
             await asyncio.sleep(self.rail.push_s)
-        return AsrReply(events=list(self.rail.on_flush), stream_ms=self.samples // 16)
+        events = list(self.rail.on_flush) or self._rest_of_utterance()
+        return AsrReply(events=events, stream_ms=self.samples // 16)
+
+    def _rest_of_utterance(self) -> list[AsrEvent]:
+        """What the script has left of the utterance that has begun, which ends now."""
+        rail, rest = self.rail, []
+        while rail.speaking:
+            event = rail.script.popleft()[1]
+            if isinstance(event, SpeechStoppedEvent):
+                at_ms = self.samples // 16
+                event = SpeechStoppedEvent(utterance=event.utterance, at_ms=at_ms, detected_at_ms=at_ms)
+            rest.append(event)
+            rail.speaking = not (isinstance(event, TranscriptEvent) and event.is_final)
+        return rest
 
     async def close(self) -> None:
         self.closed = True
@@ -119,6 +132,10 @@ class FakeRecognizer:
         script = self.rail.script
         while script and script[0][0] * 16 <= self.samples:
             events.append(script.popleft()[1])
+            if isinstance(events[-1], SpeechStartedEvent):
+                self.rail.speaking = True
+            elif isinstance(events[-1], SpeechStoppedEvent):
+                self.rail.speaking = False
         return AsrReply(events=events, stream_ms=self.samples // 16)
 
 
@@ -128,6 +145,7 @@ class FakeRail:
     def __init__(self) -> None:
         self.script: deque[tuple[int, AsrEvent]] = deque()
         self.on_flush: list[AsrEvent] = []
+        self.speaking = False
         self.start_failures: deque[ParleyError] = deque()
         self.push_failures: deque[ParleyError] = deque()
         self.start_s = 0.005

@@ -20,10 +20,15 @@ from parley.protocol import (
     Audio,
     BargeInOptions,
     Closed,
+    Commit,
     Control,
+    Discard,
     Dtmf,
+    Interrupt,
     Interrupted,
     Playback,
+    Remember,
+    Respond,
     ResponseText,
     Say,
     SilenceOptions,
@@ -32,8 +37,13 @@ from parley.protocol import (
     Tool,
     ToolRequest,
     ToolResponse,
+    Truncate,
+    Truncated,
+    TurnOptions,
+    Update,
 )
 
+NOTE = "The client has written this."
 RUNS = 1_000
 BATCHES = 10
 CHUNK = bytes(100 * 32)
@@ -123,6 +133,38 @@ def act(rng: random.Random, call: FakeCall) -> None:
         call.send(rng.choice((b"{", b'{"type":"nothing"}', b"\x00")))
     elif kind < 0.88:
         call.send(audio=b"\x00" * rng.choice((1, 33_000)))
+    else:
+        steer(rng, call, audio[-1].response_id if audio else "none")
+
+
+def steer(rng: random.Random, call: FakeCall, response_id: str) -> None:
+    """Something by which a client takes matters into its own hands."""
+    call.send(
+        rng.choice(
+            (
+                Commit(),
+                Commit(),
+                Discard(),
+                Interrupt(response_id=rng.choice((None, response_id))),
+                Truncate(response_id=response_id, played_ms=rng.randint(-10, 3_000)),
+                Truncate(response_id=response_id, played_ms=rng.randint(-10, 3_000)),
+                Respond(use_tools=rng.random() < 0.5),
+                Remember(role=rng.choice(("user", "assistant", "system")), text=NOTE),
+                Update(system_prompt="other", tools=rng.choice(([], [Tool(name="get_weather")]))),
+                Update(output=rng.choice(("audio", "text")), phrases=[rng.choice("ab")]),
+                Update(turn=turn_options(rng), barge_in=BargeInOptions(enabled=rng.random() < 0.5)),
+            )
+        )
+    )
+
+
+def turn_options(rng: random.Random) -> TurnOptions:
+    """Who ends a turn of the user, and who asks for an answer."""
+    return TurnOptions(
+        detection="manual" if rng.random() < 0.2 else "auto",
+        answer=rng.random() < 0.8,
+        eagerness=rng.choice((None, "eager", "off")),
+    )
 
 
 async def end(rng: random.Random, call: FakeCall) -> None:
@@ -153,11 +195,15 @@ def check_memory(call: FakeCall, session) -> None:
             for event in call.outlet.of(Audio)
             if event.response_id == cut.response_id and event.offset_ms <= cut.played_ms
         )
+        if not any(request.request_id.startswith(cut.response_id) for request in call.synthesizer.requests):
+            heard = written.get(cut.response_id, "")  # what is only written is read at once
         if call.synthesizer.marks:
             assert "".join(heard.split()).startswith("".join(cut.spoken_text.split()))
         cuts[cut.spoken_text.rstrip(" .,!?;:")] = cut
+    for corrected in call.outlet.of(Truncated):
+        cuts[corrected.spoken_text.rstrip(" .,!?;:")] = corrected
     for message in session._conversation._history.messages():
-        if message.role != "assistant" or not message.content:
+        if message.role != "assistant" or message.content in ("", NOTE):
             continue
         text = " ".join(message.content.split())
         if text.endswith("…"):
@@ -172,11 +218,13 @@ async def run(seed: int) -> None:
     call = prepare(rng)
     start = Start(
         tools=[Tool(name="get_weather"), Tool(name="get_time")],
+        turn=turn_options(rng) if rng.random() < 0.3 else TurnOptions(),
         greeting=rng.choice(("", "", "Hello, this is a greeting.")),
         barge_in=BargeInOptions(
             min_words=rng.choice((0, 1, 1, 2)),
             min_speech_ms=rng.choice((0, 200, 600)),
             pause_playback=rng.random() < 0.8,
+            enabled=rng.random() < 0.9,
         ),
         silence=SilenceOptions(
             prompt_after_ms=rng.choice((0, 1_000)), hang_up_after_ms=rng.choice((0, 0, 4_000))

@@ -55,8 +55,8 @@ class Writer:
 class Conversation:
     def __init__(self):
         self.writer = Writer()
-        self.history = History("be brief", 400)
-        self.summariser = Summariser(self.writer, self.history, TOOLS, "call", LIMITS)
+        self.history = History("be brief", 400, TOOLS)
+        self.summariser = Summariser(self.writer, self.history, "call", LIMITS)
         self.count = 0
 
     def exchange(self):

@@ -35,7 +35,6 @@ class Room:
         thinker = Answer(
             self.chat,
             Prompt(History("", 1_000)),
-            tools=(),
             desk=ToolDesk((), self.sent.append, config),
             sampling=config.sampling,
             config=config,

@@ -159,6 +159,33 @@ async def test_typed_text_keys_and_sentences_are_sent():
     ]
 
 
+async def test_a_session_is_steered_and_changed():
+    agent = FakeAgent()
+    update = protocol.Update(voice=None, turn=protocol.TurnOptions(detection="manual"))
+    async with dial(agent) as call:
+        call.update(update)
+        call.commit()
+        call.discard()
+        call.ask_response(system_prompt="Greet.", use_tools=False)
+        call.remember("system", "It is night.")
+        call.interrupt("r1")
+        call.truncate("r1", 99.6)
+        with pytest.raises(InvalidMessageError, match="exaggeration is 9"):
+            call.update(protocol.Update(exaggeration=9.0))
+        with pytest.raises(InvalidMessageError, match="the text is empty"):
+            call.remember("user", " ")
+        await call.hang_up()
+    assert [protocol.decode_message(frame.message) for frame in agent.streams[0].seen[1:-1]] == [
+        update,
+        protocol.Commit(),
+        protocol.Discard(),
+        protocol.Respond(system_prompt="Greet.", use_tools=False),
+        protocol.Remember(role="system", text="It is night."),
+        protocol.Interrupt(response_id="r1"),
+        protocol.Truncate(response_id="r1", played_ms=100),
+    ]
+
+
 async def test_what_the_protocol_cannot_take_is_refused_before_it_is_sent():
     agent = FakeAgent()
     async with dial(agent) as call:

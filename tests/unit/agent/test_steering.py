@@ -1,0 +1,619 @@
+"""What a client decides itself: when a turn ends, when the agent answers, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from agent_fakes import FakeCall, calls, says
+
+from parley.agent.config import AgentConfig
+from parley.errors import InvalidInputError, UnsupportedVoiceError
+from parley.protocol import (
+    AgentState,
+    Audio,
+    BargeInOptions,
+    Commit,
+    Discard,
+    ErrorEvent,
+    Interrupt,
+    Interrupted,
+    Playback,
+    Remember,
+    Respond,
+    ResponseDone,
+    ResponseText,
+    Say,
+    SilenceOptions,
+    Start,
+    Text,
+    Tool,
+    ToolRequest,
+    ToolResponse,
+    Transcript,
+    Truncate,
+    Truncated,
+    TurnDecision,
+    TurnMetrics,
+    TurnOptions,
+    Update,
+    Updated,
+    VadOptions,
+)
+
+MANUAL = TurnOptions(detection="manual")
+STORY = "Once there was a robot. It lived by the sea. It waved at every boat."
+
+
+def written(call) -> str:
+    return "".join(event.text for event in call.outlet.of(ResponseText))
+
+
+# --- ending a turn by hand ------------------------------------------------------------------
+
+
+async def test_a_turn_ends_when_the_client_says_so():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer"), (3_000, 3_900, "for ten minutes"))
+    await call.start(Start(turn=MANUAL))
+    await call.until(6_000)
+    assert call.outlet.of(TurnDecision) == []
+    assert call.chat.requests == []
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert (decision.decision, decision.reason) == ("commit", "requested")
+    assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
+
+
+async def test_what_is_being_said_belongs_to_the_turn_that_ends():
+    call = FakeCall()
+    call.hears((200, 2_000, "set a timer for ten minutes"))
+    await call.start(Start(turn=MANUAL))
+    await call.until(1_500)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    assert call.at_ms(decision) < 1_700
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
+
+
+@pytest.mark.parametrize("eagerness", ["patient", "off"])
+async def test_the_client_need_not_wait_for_a_pause_to_be_judged(eagerness):
+    call = FakeCall()
+    call.hears((200, 2_000, "set a timer for"))
+    await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
+    await call.until(1_500)
+    call.send(Commit())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "set a timer for")
+    assert len(call.chat.requests) == 1
+
+
+async def test_an_end_of_nothing_is_told_and_not_answered():
+    call = FakeCall()
+    await call.start(Start(turn=MANUAL))
+    await call.until(500)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.end()
+    assert decision.text == ""
+    assert call.chat.requests == []
+
+
+async def test_a_turn_that_is_ended_by_hand_interrupts_the_agent():
+    call = FakeCall()
+    call.hears((1_000, 2_000, "what time is it"))
+    await call.start(Start(turn=MANUAL, greeting=STORY))
+    await call.until(2_900)
+    assert call.outlet.of(Interrupted) == []  # speech alone does not
+    call.send(Commit())
+    cut = await call.wait_for(Interrupted)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert cut.reason == "input"
+    assert call.chat.prompt()[-1] == ("user", "what time is it")
+
+
+@pytest.mark.parametrize("eagerness", ["normal", "off"])
+async def test_what_is_discarded_was_not_said(eagerness):
+    call = FakeCall()
+    call.hears((200, 900, "forget this"), (3_000, 3_900, "what time is it"))
+    await call.start(Start(turn=TurnOptions(eagerness=eagerness)))
+    await call.until(600)
+    call.send(Discard())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert [text for role, text in call.chat.prompt() if role == "user"] == ["what time is it"]
+
+
+async def test_a_text_that_comes_after_the_discarding_does_not_count():
+    call = FakeCall()
+    call.rail.push_s = 0.3
+    call.hears((200, 900, "forget this"), (6_000, 6_900, "what time is it"))
+    await call.start(Start(turn=MANUAL))
+    await call.until(800)
+    call.send(Discard())
+    await call.until(9_000)
+    call.send(Commit())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert [text for role, text in call.chat.prompt() if role == "user"] == ["what time is it"]
+
+
+async def test_a_turn_by_hand_is_bounded():
+    call = FakeCall()
+    call.hears(*((index * 2_000 + 100, index * 2_000 + 900, f"{index} {'x' * 3_000}") for index in range(5)))
+    await call.start(Start(turn=MANUAL))
+    await call.until(12_000)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.end()
+    assert len(decision.text) < 9_000
+    assert decision.text.startswith("3 ")
+
+
+# --- speech that does not interrupt ---------------------------------------------------------
+
+
+async def test_without_barge_in_the_answer_comes_afterwards():
+    call = FakeCall()
+    call.hears((1_000, 2_000, "what time is it"))
+    await call.start(Start(greeting=STORY, barge_in=BargeInOptions(enabled=False)))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.of(Interrupted) == []
+    greeting, answer = call.outlet.of(ResponseDone)
+    assert greeting.audio_ms >= 50 * len(STORY.replace(". ", ".")) - 3
+    assert answer.response_id != greeting.response_id
+    assert call.chat.prompt()[-2:] == [("assistant", STORY), ("user", "what time is it")]
+
+
+# --- answering when asked -------------------------------------------------------------------
+
+
+async def test_a_turn_is_answered_when_the_client_asks_for_it():
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"))
+    await call.start(Start(turn=TurnOptions(eagerness="normal", answer=False)))
+    await call.until(4_000)
+    assert call.chat.requests == []
+    assert call.outlet.of(TurnDecision)[-1].decision == "commit"
+    call.send(Respond())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "what time is it")
+
+
+async def test_the_agent_may_speak_first():
+    call = FakeCall()
+    await call.start(Start(system_prompt="Be kind."))
+    call.send(Respond(system_prompt="Greet the user."))
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt(0) == [("system", "Greet the user.")]
+    assert call.chat.prompt(1) == [("system", "Be kind."), ("assistant", "Okay."), ("user", "hello")]
+
+
+async def test_an_answer_without_tools():
+    call = FakeCall()
+    await call.start(Start(tools=[Tool(name="get_weather")]))
+    call.send(Respond(use_tools=False))
+    await call.wait_for(TurnMetrics)
+    call.send(Respond())
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert [len(request.tools) for request in call.chat.requests] == [0, 1]
+
+
+async def test_what_is_remembered_is_not_answered():
+    call = FakeCall()
+    await call.start(Start(system_prompt=""))
+    call.send(Remember(role="user", text="My name is Anna."))
+    call.send(Remember(role="assistant", text="Hello Anna."))
+    call.send(Remember(role="system", text="Anna is a doctor."))
+    await call.until(1_000)
+    assert call.chat.requests == []
+    call.send(Text(text="who am I"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt() == [
+        ("user", "My name is Anna."),
+        ("assistant", "Hello Anna."),
+        ("system", "Anna is a doctor."),
+        ("user", "who am I"),
+    ]
+
+
+async def test_what_is_remembered_meanwhile_follows_the_answer():
+    call = FakeCall()
+    call.chat.answers.append(calls(("get_weather", {})))
+    await call.start(Start(system_prompt="", tools=[Tool(name="get_weather")]))
+    call.send(Text(text="weather"))
+    request = await call.wait_for(ToolRequest)
+    call.send(Remember(role="user", text="I like rain."))
+    call.send(ToolResponse(call_id=request.call_id, output="rain"))
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="and now"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert [role for role, _ in call.chat.prompt(1)] == ["user", "assistant", "tool"]
+    assert call.chat.prompt(2)[-2:] == [("assistant", "Okay."), ("user", "I like rain. and now")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Remember(role="user", text=" "),
+        Remember(role="user", text="x" * 30_000),
+        Respond(system_prompt="x" * 30_000),
+    ],
+)
+async def test_what_is_no_message_is_refused(message):
+    call = FakeCall()
+    await call.start()
+    call.send(message)
+    await call.end()
+    assert call.outlet.codes == ["invalid_message"]
+
+
+# --- stopping and correcting ----------------------------------------------------------------
+
+
+async def test_the_client_stops_the_agent_and_what_waits():
+    call = FakeCall()
+    await call.start(Start(greeting=STORY))
+    call.send(Say(text="One more thing.", interruptible=False))
+    await call.until(1_500)
+    call.send(Interrupt())
+    cut = await call.wait_for(Interrupted)
+    await call.until(4_000)
+    await call.end()
+    assert cut.reason == "client"
+    assert cut.spoken_text
+    assert STORY.startswith(cut.spoken_text)
+    assert len(call.outlet.of(TurnMetrics)) == 1
+    assert call.outlet.states[-1] == "listening"
+
+
+async def test_what_must_not_be_interrupted_is_stopped_by_the_client():
+    call = FakeCall()
+    await call.start()
+    call.send(Say(text=STORY, interruptible=False))
+    await call.until(1_000)
+    call.send(Interrupt())
+    await call.wait_for(Interrupted)
+    await call.end()
+
+
+async def test_another_response_is_not_stopped():
+    call = FakeCall()
+    await call.start(Start(greeting="Hello there."))
+    await call.wait_for(Audio)
+    call.send(Interrupt(response_id="another"))
+    done = await call.wait_for(TurnMetrics)
+    call.send(Interrupt())  # there is nothing to stop
+    await call.end()
+    assert not done.interrupted
+    assert call.outlet.codes == []
+
+
+async def test_an_answer_that_is_over_is_cut_to_what_was_heard():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    await call.start(Start(system_prompt=""))
+    call.send(Text(text="a story"))
+    done = await call.wait_for(ResponseDone)
+    await call.wait_for(TurnMetrics)
+    call.send(Truncate(response_id=done.response_id, played_ms=900))
+    corrected = await call.wait_for(Truncated)
+    call.send(Text(text="go on"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert corrected.spoken_text == "Once there was a"
+    assert call.chat.prompt() == [
+        ("user", "a story"),
+        ("assistant", "Once there was a…"),
+        ("user", "go on"),
+    ]
+
+
+async def test_an_answer_of_which_nothing_was_heard_is_forgotten():
+    call = FakeCall()
+    await call.start(Start(system_prompt="", greeting="Hello there."))
+    done = await call.wait_for(ResponseDone)
+    await call.wait_for(TurnMetrics)
+    call.send(Truncate(response_id=done.response_id, played_ms=0))
+    await call.wait_for(Truncated)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt() == [("user", "hello")]
+
+
+async def test_an_interrupted_answer_is_corrected_in_both_directions():
+    call = FakeCall()
+    await call.start(Start(system_prompt="", greeting=STORY))
+    await call.until(2_000)
+    call.send(Interrupt())
+    cut = await call.wait_for(Interrupted)
+    for played_ms, heard in ((200, "Once"), (800, "Once there was a")):
+        call.send(Truncate(response_id=cut.response_id, played_ms=played_ms))
+        await asyncio.sleep(0.01)
+        assert call.outlet.of(Truncated)[-1].spoken_text == heard
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt() == [("assistant", "Once there was a…"), ("user", "hello")]
+
+
+async def test_an_answer_that_is_being_said_is_stopped_by_its_correction():
+    call = FakeCall()
+    await call.start(Start(greeting=STORY))
+    audio = await call.wait_for(Audio)
+    await call.until(1_500)
+    call.send(Truncate(response_id=audio.response_id, played_ms=600))
+    cut = await call.wait_for(Interrupted)
+    corrected = await call.wait_for(Truncated)
+    await call.end()
+    assert cut.reason == "client"
+    assert corrected.played_ms == 600
+    assert corrected.spoken_text == "Once there"
+
+
+@pytest.mark.parametrize("played_ms", [-5, 10**9])
+async def test_a_correction_is_within_the_answer(played_ms):
+    call = FakeCall()
+    await call.start(Start(greeting="Hello there."))
+    done = await call.wait_for(ResponseDone)
+    call.send(Truncate(response_id=done.response_id, played_ms=played_ms))
+    corrected = await call.wait_for(Truncated)
+    await call.end()
+    assert 0 <= corrected.played_ms <= done.audio_ms
+
+
+async def test_an_answer_that_nobody_knows_cannot_be_corrected():
+    call = FakeCall()
+    await call.start()
+    call.send(Truncate(response_id="nothing", played_ms=5))
+    await call.end()
+    assert call.outlet.codes == ["invalid_message"]
+
+
+async def test_only_the_last_answers_can_be_corrected():
+    call = FakeCall()
+    await call.start()
+    for _ in range(17):
+        call.send(Say(text="So."))
+        await call.wait_for(TurnMetrics, len(call.outlet.of(TurnMetrics)) + 1)
+    first, second = call.outlet.of(ResponseDone)[:2]
+    call.send(Truncate(response_id=first.response_id, played_ms=0))
+    call.send(Truncate(response_id=second.response_id, played_ms=0))
+    await call.wait_for(Truncated)
+    await call.end()
+    assert call.outlet.codes == ["invalid_message"]
+
+
+# --- changing a session ---------------------------------------------------------------------
+
+
+async def test_a_new_prompt_and_new_tools_count_from_the_next_answer_on():
+    call = FakeCall()
+    await call.start(Start(system_prompt="Be brief.", tools=[Tool(name="get_weather")]))
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    call.send(Update(system_prompt="Be kind.", tools=[Tool(name="get_time")]))
+    await call.wait_for(Updated)
+    call.chat.answers.append(calls(("get_time", {})))
+    call.send(Text(text="what time is it"))
+    request = await call.wait_for(ToolRequest)
+    call.send(ToolResponse(call_id=request.call_id, output="noon"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert request.name == "get_time"
+    assert call.chat.prompt(1)[0] == ("system", "Be kind.")
+    assert [tool.name for tool in call.chat.requests[1].tools] == ["get_time"]
+    assert [warmed.messages[0].content for warmed in call.chat.warmed] == [
+        "Be brief.",
+        "Be kind.",
+    ]
+    assert len({warmed.request_id for warmed in call.chat.warmed}) == 2
+
+
+async def test_what_is_left_out_stays():
+    call = FakeCall()
+    await call.start(Start(system_prompt="Be brief.", voice="high"))
+    call.send(Update(exaggeration=1.0))
+    await call.wait_for(Updated)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    call.send(Update(voice=None))
+    await call.wait_for(Updated, 2)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    first, second = call.synthesizer.requests
+    assert (first.voice, first.exaggeration) == ("high", 1.0)
+    assert (second.voice, second.exaggeration) == (None, 1.0)
+    assert call.chat.prompt()[0] == ("system", "Be brief.")
+    assert len(call.chat.warmed) == 1
+
+
+async def test_an_answer_under_way_goes_on_as_it_began():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    await call.start(Start(voice="low"))
+    call.send(Text(text="a story"))
+    await call.wait_for(Audio)
+    call.send(Update(voice="high"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert {request.voice for request in call.synthesizer.requests} == {"low"}
+
+
+@pytest.mark.parametrize(
+    ("update", "code"),
+    [
+        (Update(voice="nobody"), "unsupported_voice"),
+        (Update(turn=TurnOptions(limit_ms=-1)), "invalid_message"),
+        (Update(vad=VadOptions(threshold=7.0)), "invalid_message"),
+        (Update(tools=[Tool(name="1 2")]), "invalid_message"),
+        (Update(system_prompt="x" * 50_000), "invalid_message"),
+    ],
+)
+async def test_a_change_that_cannot_be_changes_nothing(update, code):
+    call = FakeCall()
+    await call.start(Start(system_prompt="Be brief."))
+    call.send(update)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.codes == [code]
+    assert call.outlet.of(Updated) == []
+    assert call.chat.prompt()[0] == ("system", "Be brief.")
+
+
+async def test_a_voice_that_may_be_gone_is_looked_for_first_and_the_order_is_kept():
+    call = FakeCall()
+    call.synthesizer.voices = None
+    call.synthesizer.stored = {"anna": 0.5, "bert": UnsupportedVoiceError("no bert")}
+    await call.start()
+    call.send(Update(voice="anna"))
+    call.send(Update(system_prompt="Be kind."))
+    call.send(Update(voice="bert"))
+    await call.until(300)
+    assert call.outlet.of(Updated) == []
+    await call.wait_for(ErrorEvent)
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert len(call.outlet.of(Updated)) == 2
+    assert call.outlet.codes == ["unsupported_voice"]
+    assert [request.voice for request in call.synthesizer.requests] == ["anna"]
+    assert call.chat.prompt()[0] == ("system", "Be kind.")
+
+
+async def test_too_many_changes_cannot_wait():
+    call = FakeCall()
+    call.synthesizer.voices = None
+    call.synthesizer.stored = {"anna": 1.0}
+    await call.start()
+    for _ in range(30):
+        call.send(Update(voice="anna"))
+    await call.end()
+    assert set(call.outlet.codes) == {"overloaded"}
+
+
+async def test_other_patience_counts_from_the_next_turn_on():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (4_000, 5_000, "hello again"))
+    await call.start(Start(turn=TurnOptions(eagerness="normal", complete_ms=2_000)))
+    await call.until(1_600)
+    call.send(Update(turn=TurnOptions(eagerness="normal", complete_ms=600)))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    waits = [event.needed_ms for event in call.outlet.of(TurnDecision) if event.decision == "wait"]
+    assert waits == [2_000, 600]
+
+
+async def test_the_recogniser_listens_anew_between_two_utterances():
+    call = FakeCall()
+    call.hears((200, 1_000, "hello"), (5_000, 6_000, "hello again"))
+    await call.start()
+    await call.until(600)
+    call.send(Update(phrases=["Anna"], vad=VadOptions(threshold=0.7)))
+    await call.until(900)
+    assert len(call.rail.streams) == 1
+    await call.wait_for(TurnMetrics, 1)
+    await call.until(4_000)
+    assert len(call.rail.streams) == 2
+    assert call.rail.streams[1].options.phrases == ["Anna"]
+    assert call.rail.streams[1].options.vad.threshold == 0.7
+    await call.end()
+
+
+async def test_phrases_that_the_recogniser_refuses_are_not_kept():
+    call = FakeCall()
+    await call.start()
+    call.rail.start_failures.append(InvalidInputError("too many phrases"))
+    call.send(Update(phrases=["Anna"]))
+    await call.wait_for(ErrorEvent)
+    await call.until(1_000)
+    assert call.rail.streams[-1].options.phrases == []
+    await call.end()
+    assert call.outlet.codes == ["invalid_input"]
+
+
+async def test_patience_with_silence_may_change():
+    call = FakeCall()
+    await call.start()
+    call.send(Update(silence=SilenceOptions(prompt_after_ms=1_000, prompts=["Still there?"])))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert written(call) == "Still there?"
+
+
+# --- text instead of speech -----------------------------------------------------------------
+
+
+async def test_answers_may_be_written_only():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    await call.start(Start(system_prompt="", output="text"))
+    call.send(Text(text="a story"))
+    done = await call.wait_for(ResponseDone)
+    await call.wait_for(TurnMetrics)
+    call.send(Text(text="go on"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert done.audio_ms == 0
+    assert call.synthesizer.requests == []
+    assert call.outlet.of(Audio) == []
+    assert AgentState(state="speaking") not in call.outlet.events
+    assert call.chat.prompt() == [("user", "a story"), ("assistant", STORY), ("user", "go on")]
+
+
+async def test_of_a_written_answer_that_is_stopped_what_was_written_is_remembered():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    call.chat.token_s = 0.1
+    await call.start(Start(system_prompt="", output="text"))
+    call.send(Text(text="a story"))
+    await call.wait_for(ResponseText, 4)
+    call.send(Interrupt())
+    cut = await call.wait_for(Interrupted)
+    call.send(Text(text="go on"))
+    await call.wait_for(TurnMetrics, 2)
+    call.send(Truncate(response_id=cut.response_id, played_ms=0))
+    await call.end()
+    assert cut.spoken_text.strip() == "Once there was a"
+    assert call.chat.prompt()[1] == ("assistant", "Once there was a")
+    assert call.outlet.codes == ["invalid_message"]  # it has no audio
+
+
+async def test_speech_and_writing_may_change_places():
+    call = FakeCall(AgentConfig())
+    await call.start(Start(output="text"))
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics)
+    call.send(Update(output="audio"))
+    call.send(Text(text="hello"))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert len(call.synthesizer.requests) == 1
+
+
+async def test_marks_of_a_stopped_answer_are_late_and_not_wrong():
+    call = FakeCall()
+    await call.start(Start(greeting=STORY))
+    audio = await call.wait_for(Audio)
+    call.send(Interrupt())
+    call.send(Playback(response_id=audio.response_id, played_ms=5))
+    await call.end()
+    assert call.outlet.codes == []
+    assert [event for event in call.outlet.of(Transcript) if event.is_final] == []
