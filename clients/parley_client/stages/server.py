@@ -57,6 +57,9 @@ async def open_server(
         # Recordings and their transcripts are one message each.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
+        # A server that comes back is found soon; gRPC would wait for up to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 250),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
         *(keepalive or Keepalive()).channel_options(),
     ]
     channel = open_channel(address, credentials, options)

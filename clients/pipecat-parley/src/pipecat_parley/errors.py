@@ -15,14 +15,14 @@ from parley.errors import (
     ParleyError,
     SessionError,
 )
-from parley_client.errors import CallLostError, ConnectError, WrongPortError
+from parley_client.errors import ConnectError, StreamLostError, WrongPortError
 
 # The first that fits. Pipecat gives a service no more work after a permanent category, until its settings
 # change; so what is wrong with one text or one conversation only is the application's failure.
 _CATEGORIES: tuple[tuple[type[ParleyError], ErrorCategory], ...] = (
     (WrongPortError, ErrorCategory.INVALID_REQUEST),
     (ConnectError, ErrorCategory.CONNECTIVITY),
-    (CallLostError, ErrorCategory.CONNECTIVITY),
+    (StreamLostError, ErrorCategory.CONNECTIVITY),
     (ModelUnavailableError, ErrorCategory.CONNECTIVITY),
     (DeadlineExceededError, ErrorCategory.CONNECTIVITY),
     (OverloadedError, ErrorCategory.RATE_LIMIT),

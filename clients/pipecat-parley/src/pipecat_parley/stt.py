@@ -67,7 +67,7 @@ class ParleySTTSettings(STTSettings):
     phrases: list[str] | NotGiven = field(default_factory=lambda: NOT_GIVEN)
     phrase_weight: float | NotGiven = field(default_factory=lambda: NOT_GIVEN)
     partial_interval_ms: int | NotGiven = field(default_factory=lambda: NOT_GIVEN)
-    lookahead_ms: int | NotGiven | None = field(default_factory=lambda: NOT_GIVEN)
+    lookahead_ms: Lookahead | NotGiven | None = field(default_factory=lambda: NOT_GIVEN)
 
 
 class ParleySTTService(STTService):
@@ -225,7 +225,7 @@ class ParleySTTService(STTService):
 
     async def _keep_stream(self) -> None:
         """Read the stream's events, and open another when it breaks, until it ends or there is no hope."""
-        failures = 0
+        failures = 0  # in a row
         waits = list(self._backoff.waits(random.Random()))
         try:
             while True:
@@ -233,17 +233,17 @@ class ParleySTTService(STTService):
                 try:
                     await self._read_stream()
                 except ParleyError as error:
-                    stable = time.monotonic() - began > self._backoff.max_s
-                    failures = 0 if stable else failures + 1
+                    lasted = time.monotonic() - began > self._backoff.max_s
+                    failures = 1 if lasted else failures + 1
                     hopeless = not error.retryable or failures > len(waits)
-                    if failures <= 1 or hopeless:
+                    if failures == 1 or hopeless:
                         await self._report(error, hopeless=hopeless)
                     if hopeless:
                         return
                 else:
                     return
                 self._opened.set()
-                await asyncio.sleep(waits[max(0, failures - 1)])
+                await asyncio.sleep(waits[failures - 1])
         finally:
             self._opened.set()
 

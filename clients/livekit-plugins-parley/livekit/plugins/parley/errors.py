@@ -14,7 +14,7 @@ from parley.errors import (
     ParleyError,
     TooManySessionsError,
 )
-from parley_client.errors import CallLostError, ConnectError
+from parley_client.errors import ConnectError, StreamLostError
 
 # Parley speaks gRPC: these are what HTTP would say, which is what LiveKit knows. The first that fits.
 _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
@@ -38,7 +38,7 @@ def api_error(error: ParleyError, *, request_id: str = "", again: bool = True) -
     message = error.to_wire()
     if isinstance(error, DeadlineExceededError):
         return APITimeoutError(message, retryable=retryable)
-    if isinstance(error, (ConnectError, CallLostError, ModelUnavailableError)):
+    if isinstance(error, (ConnectError, StreamLostError, ModelUnavailableError)):
         return APIConnectionError(message, retryable=retryable)
     body = {"code": error.code}
     for kind, status in _STATUS:

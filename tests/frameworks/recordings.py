@@ -1,0 +1,69 @@
+"""What callers say: recordings, as a microphone delivers them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import wave
+from collections import deque
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 16_000
+FRAME_S = 0.02
+_FRAME = int(RATE * FRAME_S) * 2
+
+
+def recording(name):
+    """The bytes of one of the demonstration's clips: mono PCM16, 16 kHz."""
+    with wave.open(str(ROOT / "tests" / "data" / "conversation" / f"{name}.wav")) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (RATE, 1, 2)
+        return file.readframes(file.getnframes())
+
+
+class Microphone:
+    """Silence, and what is put into it, in pieces of 20 ms at the pace of a clock."""
+
+    def __init__(self):
+        self._waiting = deque()
+
+    def say(self, name):
+        """Say a clip after what is being said."""
+        audio = recording(name)
+        for start in range(0, len(audio), _FRAME):
+            self._waiting.append(audio[start : start + _FRAME].ljust(_FRAME, b"\0"))
+
+    async def frames(self):
+        """Pieces without end."""
+        due = time.monotonic()
+        while True:
+            yield self._waiting.popleft() if self._waiting else bytes(_FRAME)
+            due += FRAME_S
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+class Notes:
+    """Remembers what happened, and lets tests wait for it."""
+
+    def __init__(self):
+        self.events = []
+        self._more = asyncio.Event()
+
+    def add(self, event):
+        self.events.append(event)
+        self._more.set()
+
+    async def wait(self, matches, *, since=0, timeout_s=20.0):
+        """The first event from number ``since`` on that matches."""
+        seen = since
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    while seen < len(self.events):
+                        seen += 1
+                        if matches(self.events[seen - 1]):
+                            return self.events[seen - 1]
+                    self._more.clear()
+                    await self._more.wait()
+        except TimeoutError:
+            raise AssertionError(f"it did not happen; what did: {self.events[since:][-40:]}") from None
