@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
+from parley.agent.prepared import Preparation, Prepared
 from parley.agent.prompt import Prompt
 from parley.agent.record import Record
 from parley.agent.speculation import SpeculationBudget
@@ -49,16 +50,6 @@ class AnswerHandler(Protocol):
         ...
 
 
-@dataclass
-class _Prepared:
-    """An answer to what may be the user's turn."""
-
-    text: str
-    turn: Turn
-    prompt: Prompt
-    task: asyncio.Task[None]
-
-
 class Answers:
     """Owns the agent's turns, and writes into the history what was said in them.
 
@@ -95,16 +86,15 @@ class Answers:
         self._desk = desk
         self._think = think
         self._handler = handler
-        self._counted = counted
         config = stage.config
-        self._budget = SpeculationBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
+        budget = SpeculationBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
+        self._preparation = Preparation(budget, counted)
         self._turns = 0
         self._made = 0
         self._current: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._paused = False
         self._pause_told = False
-        self._prepared: _Prepared | None = None
         self._next: deque[Say | Respond] = deque()
         self._waiting: UserTurn | None = None
         self._unanswered = False
@@ -134,20 +124,15 @@ class Answers:
     def prepare(self, text: str) -> None:
         """Begin an answer to what may be all that the user has to say."""
         self.discard()
-        if self._current is not None or not self._open or not text or not self._budget.take(_now()):
+        if self._current is not None or not self._open or not text or not self._preparation.allowed():
             return
         prompt = Prompt(self._history, text)
         turn = self._make(self._think(prompt))
-        self._prepared = _Prepared(text, turn, prompt, self._run(turn))
+        self._preparation.keep(Prepared(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
         """It was not all: throw away the answer that was begun."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None:
-            prepared.turn.stop()
-            prepared.task.cancel()
-            self._budget.wasted(_now())
-            self._counted("discarded")
+        self._preparation.discard()
 
     def answer(self, user: UserTurn) -> None:
         """The user's turn is over. Without words it only counts if nobody has answered the one before."""
@@ -167,11 +152,15 @@ class Answers:
         if self._waiting is not None:
             user, self._waiting = _joined(self._waiting, user), None
         self._unanswered = False
-        prepared = self._take_prepared(user.text)
+        prepared = self._preparation.take(user.text)
         if user.text:
             self._history.add_user(user.text)
         occasion = Occasion(
-            user.heard_at, user.detected_at, user.decided_at, self._budget.turn_over(), prepared is not None
+            user.heard_at,
+            user.detected_at,
+            user.decided_at,
+            self._preparation.turn_over(),
+            prepared is not None,
         )
         self._handler.answering()
         if prepared is None:
@@ -305,16 +294,6 @@ class Answers:
         # A prepared answer may be thrown away, and the one that takes its number is another.
         name = f"{response_id}.{self._made}"
         return Turn(number, response_id, name, self._stage, thinker, interruptible=interruptible)
-
-    def _take_prepared(self, text: str) -> _Prepared | None:
-        """The prepared answer, if it answers this and nothing has gone wrong with it."""
-        prepared = self._prepared
-        if prepared is None or prepared.text != text or prepared.turn.failed or prepared.task.done():
-            self.discard()
-            return None
-        self._prepared = None
-        self._counted("used")
-        return prepared
 
     def _begin(self, turn: Turn, task: asyncio.Task[None], occasion: Occasion) -> None:
         self._turns = turn.number

@@ -52,7 +52,7 @@ class Emit(Protocol):
 class Conversation:
     """Joins the parts that listen, decide and speak.
 
-    It is told what is heard (:class:`parley.agent.listener.SpeechHandler`), what the client sends, and how
+    It is told what is heard (:class:`parley.agent.hearing.SpeechHandler`), what the client sends, and how
     the agent's turns go (:class:`parley.agent.answers.AnswerHandler`).
 
     Args:
@@ -285,7 +285,10 @@ class Conversation:
         if self._start.turn.answer:
             self._answers.answer(dataclasses.replace(user, text=text))
         elif text:
-            self._answers.note(protocol.Remember(role="user", text=text))
+            try:
+                self._answers.note(protocol.Remember(role="user", text=text))
+            except OverloadedError as error:
+                self.failed(error)
 
     def _input(self, text: str) -> None:
         """The user has typed something."""

@@ -7,36 +7,26 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
+from parley.agent.hearing import Hearing, SpeechHandler
 from parley.agent.outage import Outage
-from parley.asr.messages import (
-    AsrFallbackEvent,
-    AsrOptions,
-    AsrReply,
-    OnsetEvent,
-    OnsetLostEvent,
-    SpeechStartedEvent,
-    SpeechStoppedEvent,
-    UtteranceEvent,
-)
+from parley.asr.messages import AsrOptions, AsrReply
 from parley.audio.buffer import AudioBuffer, AudioPiece
 from parley.audio.pcm import samples_to_ms
-from parley.audio.timeline import Timeline
 from parley.engines.base import Recognizer
 from parley.errors import (
-    AsrFallbackError,
     AudioDroppedError,
     InferenceError,
     InvalidInputError,
     OverloadedError,
     ParleyError,
 )
-from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
+from parley.protocol import INPUT_SAMPLE_RATE
 from parley.waiting import try_within, within
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
@@ -68,42 +58,6 @@ class _End:
     after: Callable[[int], None]
 
 
-class SpeechHandler(Protocol):
-    """Whoever wants to know what the user says."""
-
-    def sound_began(self, at_ms: int) -> None:
-        """The user may be beginning to speak; either :meth:`speech_started` or :meth:`sound_lost` follows."""
-        ...
-
-    def sound_lost(self) -> None:
-        """It was too short to be speech."""
-        ...
-
-    def speech_started(self, event: SpeechStarted) -> None:
-        """The user has begun to speak."""
-        ...
-
-    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
-        """The user has finished; ``detected_at``: when the audio that shows it had arrived (seconds)."""
-        ...
-
-    def listened(self, piece: AudioPiece) -> None:
-        """The recogniser has heard this; what it makes of it follows."""
-        ...
-
-    def transcribed(self, event: Transcript) -> None:
-        """A partial or final text; a final text is there for every utterance that stopped."""
-        ...
-
-    def failed(self, error: ParleyError) -> None:
-        """Something went wrong; the listener goes on."""
-        ...
-
-    def deaf(self) -> None:
-        """The recogniser could not be replaced at once: nothing is heard for now."""
-        ...
-
-
 class Listener:
     """Feeds one recogniser from a bounded buffer, one call at a time.
 
@@ -132,18 +86,13 @@ class Listener:
         self._handler = handler
         self._config = config
         self._buffer = AudioBuffer(config.audio_buffer_ms * _PER_MS)
-        self._timeline = Timeline()
+        self._hearing = Hearing(handler)
         self._wake = asyncio.Event()
         self._recognizer: Recognizer | None = None
         self._streams = 0
         self._muted = False
         self._ends: deque[_End] = deque()
         self._wanted: AsrOptions | None = None
-        self._sounding = False  # an onset of which nothing has come yet
-        self._speaking = False
-        self._awaited: set[int] = set()  # utterances that stopped and have no final text
-        self._utterance = 0
-        self._utterances_before = 0
         self._outage = Outage(config.deadlines.asr_outage_s)
         self._failing = False  # since the last piece that was heard
         self._deaf = False
@@ -170,7 +119,7 @@ class Listener:
         else:
             self._dropped += self._buffer.append(samples, now)
             self._wake.set()
-        self._timeline.arrived(self._buffer.position, now)
+        self._hearing.arrived(self._buffer.position, now)
         if self._dropped and now - self._dropped_at >= _REPORT_INTERVAL_S:
             length = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
             self._dropped, self._dropped_at = 0, now
@@ -227,11 +176,11 @@ class Listener:
                 await self._push(piece)
             if self._ends:
                 end = self._ends.popleft()
-                end.before(self._utterance)
+                end.before(self._hearing.utterance)
                 await self._finish_utterance()
-                end.after(self._utterance)
+                end.after(self._hearing.utterance)
                 self._wake.set()  # there may be more behind it
-            if self._wanted is not None and not (self._sounding or self._speaking or self._awaited):
+            if self._wanted is not None and self._hearing.idle:
                 wanted, self._wanted = self._wanted, None
                 await self._listen_anew(wanted)
 
@@ -271,10 +220,10 @@ class Listener:
                 await self._reopen(error)
         self._failing = self._deaf = False
         if len(piece.samples):
-            self._timeline.heard(piece.position, len(piece.samples))
+            self._hearing.heard(piece)
             self._outage.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
             self._handler.listened(piece)
-        self._pass_on(reply)
+        self._hearing.pass_on(reply)
 
     async def _hear(self, piece: AudioPiece) -> AsrReply:
         """Push a piece; again if nothing was heard because the recogniser was busy."""
@@ -289,7 +238,7 @@ class Listener:
 
     async def _finish_utterance(self) -> None:
         try:
-            self._pass_on(await self._within(self._opened().flush()))
+            self._hearing.pass_on(await self._within(self._opened().flush()))
         except ParleyError as error:
             await self._reopen(error)
 
@@ -309,7 +258,7 @@ class Listener:
         self._failing = True
         while True:
             await self.close()
-            self._end_utterance()
+            self._hearing.lose_stream(self._buffer.position)
             await asyncio.sleep(self._outage.wait_s())
             try:
                 await self.open()
@@ -319,7 +268,7 @@ class Listener:
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
                 self._tell_deaf()
             else:
-                self._begin_stream()
+                self._hearing.begin_stream()
                 return
 
     async def _listen_anew(self, options: AsrOptions) -> None:
@@ -336,11 +285,7 @@ class Listener:
         except ParleyError as error:
             await self._reopen(error)
         else:
-            self._begin_stream()
-
-    def _begin_stream(self) -> None:
-        self._timeline.restart()
-        self._utterances_before = self._utterance
+            self._hearing.begin_stream()
 
     def _tell_deaf(self) -> None:
         if not self._deaf:
@@ -349,73 +294,6 @@ class Listener:
 
     async def _within(self, call: Awaitable[T]) -> T:
         return await within(call, self._config.deadlines.asr_s, "the recogniser")
-
-    # --- what it brought --------------------------------------------------------------------
-
-    def _end_utterance(self) -> None:
-        """The utterance under way is lost with its recogniser, and so are texts that it still owed."""
-        if self._speaking:
-            self._speaking = False
-            self._awaited.add(self._utterance)
-            at_ms = self._buffer.position // _PER_MS
-            self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
-        lost, self._awaited = sorted(self._awaited), set()
-        for utterance in lost:
-            self._handler.transcribed(Transcript(utterance=utterance, text="", is_final=True, confidence=0.0))
-
-    def _pass_on(self, reply: AsrReply) -> None:
-        for event in reply.events:
-            self._sounding = isinstance(event, OnsetEvent)
-            if isinstance(event, OnsetEvent):
-                self._handler.sound_began(self._client_ms(event.at_ms))
-            elif isinstance(event, OnsetLostEvent):
-                self._handler.sound_lost()
-            else:
-                number = self._utterances_before + event.utterance
-                # A final text may come when the next utterance has begun.
-                self._utterance = max(self._utterance, number)
-                self._tell(event, number)
-
-    def _tell(self, event: UtteranceEvent, number: int) -> None:
-        if isinstance(event, SpeechStartedEvent):
-            self._speaking = True
-            self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
-        elif isinstance(event, SpeechStoppedEvent):
-            self._speaking = False
-            self._awaited.add(number)
-            stopped = SpeechStopped(
-                at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
-            )
-            arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
-            self._handler.speech_stopped(stopped, _now() if arrived is None else arrived)
-        elif isinstance(event, AsrFallbackEvent):
-            text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
-            self._handler.failed(AsrFallbackError(text))
-        else:
-            if event.is_final:
-                self._awaited.discard(number)
-            words = [
-                Word(
-                    text=word.text,
-                    start_ms=self._client_ms(word.start_ms),
-                    end_ms=self._client_ms(word.end_ms),
-                    confidence=word.confidence,
-                )
-                for word in event.words
-            ]
-            self._handler.transcribed(
-                Transcript(
-                    utterance=number,
-                    text=event.text,
-                    is_final=event.is_final,
-                    confidence=event.confidence,
-                    words=words,
-                    alternatives=event.alternatives,
-                )
-            )
-
-    def _client_ms(self, heard_ms: int) -> int:
-        return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS
 
 
 def _now() -> float:
