@@ -4,7 +4,8 @@
 ``Authorization: Bearer <key>``                         OpenAI and most others
 ``Authorization: Token <key>``                          Deepgram
 ``x-api-key``, ``xi-api-key``, ``api-key``: ``<key>``   Anthropic's, ElevenLabs' and Azure's clients
-``Sec-WebSocket-Protocol: token, <key>``                Deepgram in browsers; also ``bearer, <key>``
+``Sec-WebSocket-Protocol: token, <key>``                Deepgram in browsers
+``… bearer, <key>``, also after another one             Parley's own page
 ``… realtime, openai-insecure-api-key.<key>``           OpenAI Realtime in browsers
 ======================================================  ====================================================
 
@@ -12,6 +13,8 @@ A URL is no such place: it ends up in logs, histories and ``Referer`` headers.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from starlette.requests import HTTPConnection
 
@@ -86,8 +89,7 @@ def _in_headers(connection: HTTPConnection) -> list[str]:
 def _in_subprotocols(connection: HTTPConnection) -> list[str]:
     offered = _offered(connection)
     found = [name.removeprefix(_OPENAI_PREFIX) for name in offered if name.startswith(_OPENAI_PREFIX)]
-    if len(offered) >= 2 and offered[0].lower() in _SCHEMES:
-        found.append(offered[1])
+    found += [after for before, after in pairwise(offered) if before.lower() in _SCHEMES]
     return [credential for credential in found if credential]
 
 

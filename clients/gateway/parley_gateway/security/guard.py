@@ -79,6 +79,10 @@ class Guard:
             if source is not None:
                 source.reload()
 
+    async def aclose(self) -> None:
+        """Close the connections to the store of the rates."""
+        await self._rates.aclose()
+
     # --- letting in -----------------------------------------------------------------------
 
     async def admit(

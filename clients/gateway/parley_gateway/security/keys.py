@@ -64,7 +64,7 @@ def new_key(name: str, scopes: Iterable[Scope], expires: datetime | None = None)
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     fields = [
         f"name = {msgspec.json.encode(name).decode()}",
-        f"scopes = {msgspec.json.encode(sorted(scopes)).decode()}",
+        "scopes = [" + ", ".join(f'"{scope}"' for scope in sorted(scopes)) + "]",
         f'sha256 = "{hash_secret(key_id, secret)}"',
     ]
     if expires is not None:

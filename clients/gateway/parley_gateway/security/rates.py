@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import limits
-from limits.aio.storage import MemoryStorage, Storage
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.storage.redis.coredis import CoredisBridge
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
@@ -102,6 +103,13 @@ class Rates:
 
         return await self._ask(count) is None
 
+    async def aclose(self) -> None:
+        """Close the connections to the store."""
+        if self._shared_store is not None:
+            bridge = self._shared_store.bridge
+            assert isinstance(bridge, CoredisBridge)
+            bridge.storage.connection_pool.disconnect()
+
     def _items(self, what: What, own: str | None) -> list[limits.RateLimitItem]:
         return self._limits[what] if own is None else parse_rate(what, own)
 
@@ -158,7 +166,7 @@ def parse_rate(name: str, text: str) -> list[limits.RateLimitItem]:
         raise SettingsError(f"{name}: {text!r} is not a rate such as 600/minute") from error
 
 
-def _shared_store(address: str) -> Storage | None:
+def _shared_store(address: str) -> RedisStorage | None:
     if address == _MEMORY:
         return None
     if not address.startswith(("redis://", "rediss://")):
@@ -167,7 +175,7 @@ def _shared_store(address: str) -> Storage | None:
         store = storage_from_string(f"async+{address}", wrap_exceptions=True)
     except (ConfigurationError, ValueError) as error:
         raise SettingsError(f"rates.store cannot be used ({type(error).__name__})") from error
-    assert isinstance(store, Storage)
+    assert isinstance(store, RedisStorage)
     return store
 
 

@@ -1,0 +1,53 @@
+"""Whose connection it is, behind proxies too."""
+
+import pytest
+
+from parley_gateway.errors import SettingsError
+from parley_gateway.security.addresses import UNKNOWN, ClientAddresses, counted_as, is_loopback
+
+PROXIES = ("10.0.0.0/8", "2001:db8:ffff::1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "found"),
+    [
+        ("192.0.2.1", "198.51.100.1", "192.0.2.1"),
+        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.1, 10.2.2.2", "198.51.100.1"),
+        ("10.0.0.1", ["203.0.113.9", "198.51.100.1"], "198.51.100.1"),
+        ("2001:db8:ffff::1", "198.51.100.1", "198.51.100.1"),
+        ("::ffff:10.0.0.1", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "rubbish", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.2, 10.0.0.3", "10.0.0.2"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("", "198.51.100.1", UNKNOWN),
+    ],
+)
+def test_only_what_trusted_proxies_say_is_believed(connection, peer, forwarded, found):
+    assert ClientAddresses(PROXIES).of(connection(client=peer, x_forwarded_for=forwarded)) == found
+
+
+def test_without_trusted_proxies_nothing_is_believed(connection):
+    assert ClientAddresses().of(connection(client="10.0.0.1", x_forwarded_for="198.51.100.1")) == "10.0.0.1"
+
+
+def test_an_ipv6_network_counts_as_one():
+    assert counted_as("2001:db8::1") == counted_as("2001:db8::ffff") == "2001:db8::/64"
+    assert counted_as("192.0.2.1") == "192.0.2.1"
+    assert counted_as(UNKNOWN) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("LOCALHOST", True),
+     ("0.0.0.0", False),  # noqa: S104
+     ("::", False), ("", False), ("192.0.2.1", False), ("localhost.example", False)],
+)  # fmt: skip
+def test_what_only_this_machine_reaches(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(SettingsError, match="trusted_proxies"):
+        ClientAddresses(["proxy.example"])

@@ -1,0 +1,157 @@
+"""How often, counted here or in Redis."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+
+import pytest
+from fake_redis import FakeRedis, RealRedis
+
+from parley_gateway.errors import RateLimitedError, SettingsError
+from parley_gateway.security.rates import Rates, RatesUnavailableError
+from parley_gateway.security.settings import RateSettings
+
+
+async def hits(rates, who="a", limit=10):
+    """How many times somebody is let through."""
+    for count in range(limit):
+        try:
+            await rates.hit("key_requests", who)
+        except RateLimitedError:
+            return count
+    return limit
+
+
+@pytest.fixture(params=["fake", "real"])
+async def redis(request):
+    program = shutil.which("redis-server")
+    if request.param == "fake":
+        server = FakeRedis()
+    elif program is None:
+        pytest.skip("this machine has no redis-server")
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            server = RealRedis(program, free.getsockname()[1])
+    async with server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def shared(redis, **settings):
+    rates = Rates(RateSettings(store=redis.url, key_requests="3/minute", **settings), clock=redis)
+    try:
+        yield rates
+    finally:
+        await rates.aclose()
+
+
+async def test_one_too_many_is_refused_and_time_helps(clock):
+    rates = Rates(RateSettings(key_requests="3/minute"))
+    assert await hits(rates) == 3
+    assert await hits(rates, "b") == 3
+    clock.advance(121)
+    assert await hits(rates) == 3
+
+
+async def test_the_wait_that_is_told_is_enough_for_one_more(clock):
+    rates = Rates(RateSettings(key_requests="1/minute"))
+    await rates.hit("key_requests", "a")
+    for _ in range(20):
+        try:
+            await rates.hit("key_requests", "a")
+            break
+        except RateLimitedError as error:
+            clock.advance(error.retry_after_s)
+    else:
+        pytest.fail("nobody is ever let in again")
+
+
+async def test_several_rates_hold_at_once(clock):
+    rates = Rates(RateSettings(key_requests="2/second;3/minute"))
+    assert await hits(rates) == 2
+    clock.advance(2.5)
+    assert await hits(rates) == 1
+
+
+async def test_no_rate_is_no_limit():
+    assert await hits(Rates(RateSettings(key_requests=""))) == 10
+
+
+async def test_checking_does_not_count():
+    rates = Rates(RateSettings(auth_failures="1/minute"))
+    for _ in range(3):
+        await rates.check("auth_failures", "a")
+    await rates.hit("auth_failures", "a")
+    with pytest.raises(RateLimitedError):
+        await rates.check("auth_failures", "a")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"key_requests": "many"},
+        {"store": "memcached://somewhere"},
+        {"store": "redis://:s3cret@host:port/x"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_at_the_start(settings):
+    with pytest.raises(SettingsError) as caught:
+        Rates(RateSettings(**settings))
+    assert "s3cret" not in str(caught.value)
+
+
+# --- Redis ------------------------------------------------------------------------------------
+
+
+async def test_processes_count_together(redis):
+    async with shared(redis) as one, shared(redis) as other:
+        assert await hits(one) == 3
+        assert await hits(other) == 0
+
+
+async def test_a_single_use_token_is_used_once_by_all(redis):
+    async with shared(redis) as one, shared(redis) as other:
+        assert await one.first("token-1", 60)
+        assert not await other.first("token-1", 60)
+        assert await other.first("token-2", 60)
+
+
+@pytest.mark.parametrize(("policy", "count"), [("memory", 3), ("allow", 10)])
+async def test_without_redis_the_settings_say_what_happens(redis, caplog, policy, count):
+    async with shared(redis, store_failure=policy) as rates:
+        await redis.stop()
+        with caplog.at_level(logging.WARNING):
+            assert await hits(rates) == count
+        # Once, and not once a request.
+        assert caplog.text.count("does not answer") == 1
+
+
+async def test_without_redis_nobody_may_be_let_in(redis):
+    async with shared(redis, store_failure="refuse") as rates:
+        await redis.stop()
+        with pytest.raises(RatesUnavailableError) as caught:
+            await rates.hit("key_requests", "a")
+        assert caught.value.status == 503
+
+
+async def test_redis_is_used_again_when_it_answers_again(redis, caplog):
+    async with shared(redis) as rates:
+        await redis.stop()
+        assert await hits(rates) == 3
+        await redis.start()
+        assert await hits(rates) == 0  # it is left alone for a while
+        redis.now += 5
+        with caplog.at_level(logging.INFO):
+            assert await hits(rates) == 3
+        assert "answers again" in caplog.text
+
+
+async def test_redis_that_does_not_answer_in_time_counts_as_gone(redis):
+    if not isinstance(redis, FakeRedis):
+        pytest.skip("a real one answers")
+    async with shared(redis, store_timeout_s=0.05) as rates:
+        redis.silent = True
+        assert await asyncio.wait_for(hits(rates), 5) == 3

@@ -1,0 +1,25 @@
+"""Which single-use tokens were used."""
+
+import pytest
+
+from parley_gateway.errors import RateLimitedError
+from parley_gateway.security.replay import UsedTokens
+
+
+def test_a_token_is_used_once(clock):
+    used = UsedTokens(10, clock)
+    assert used.use("a", int(clock.now) + 60)
+    assert not used.use("a", int(clock.now) + 60)
+    assert used.use("b", int(clock.now) + 60)
+
+
+def test_what_is_remembered_is_bounded_and_nothing_is_forgotten_early(clock):
+    used = UsedTokens(2, clock)
+    used.use("long", int(clock.now) + 600)
+    used.use("short", int(clock.now) + 60)
+    with pytest.raises(RateLimitedError) as caught:
+        used.use("third", int(clock.now) + 60)
+    assert caught.value.retry_after_s == pytest.approx(60, abs=1)
+    clock.advance(61)
+    assert used.use("third", int(clock.now) + 60)
+    assert not used.use("long", int(clock.now) + 600)
