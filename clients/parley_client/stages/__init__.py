@@ -1,4 +1,4 @@
-"""Clients of the single stages: a recogniser, a language model, a synthesizer.
+"""Clients of the single stages: recognisers, a language model, a synthesizer.
 
 They talk gRPC to Triton, share one connection, and know nothing of conversations::
 
@@ -6,9 +6,9 @@ They talk gRPC to Triton, share one connection, and know nothing of conversation
         async with Recognition(server) as stream: ...
         async with Generation(server) as chat: ...
         async with Synthesis(server) as voice: ...
+        async with Transcription(server) as recordings: ...
 
-Anything with a ``channel`` (``grpc.aio``) may stand for ``server``. Whole recordings:
-:class:`parley_client.transcription.Transcriber`.
+Anything with a ``channel`` (``grpc.aio``) may stand for ``server``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from parley_client.stages.recognition import (
     RecognitionEvent,
     RecognitionLimits,
 )
+from parley_client.stages.recordings import Transcription
 from parley_client.stages.server import Server, StageServer, open_server
 from parley_client.stages.speech import Speech, SpeechPiece, SpokenWord
 from parley_client.stages.synthesis import Synthesis, VoiceInfo
@@ -37,6 +38,7 @@ __all__ = [
     "SpokenWord",
     "StageServer",
     "Synthesis",
+    "Transcription",
     "VoiceInfo",
     "open_server",
 ]

@@ -1,0 +1,33 @@
+"""Recognition, language model and speech alone, in the form of OpenAI's REST interface."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from parley_gateway.doors.openai.catalogue import CatalogueRoutes
+from parley_gateway.doors.openai.chat import ChatRoute
+from parley_gateway.doors.openai.chat_request import ChatRequest
+from parley_gateway.doors.openai.errors import OpenAIRoute
+from parley_gateway.doors.openai.speech import SpeechRequest, SpeechRoute
+from parley_gateway.doors.openai.transcriptions import TranscriptionRoute
+from parley_gateway.gateway import Gateway
+from parley_gateway.schemas import body
+from parley_gateway.stages import StageDesk
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
+    desk = StageDesk(gateway)
+    router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+    catalogue = CatalogueRoutes(gateway, desk)
+    router.post("/audio/transcriptions", response_model=None)(TranscriptionRoute(gateway, desk).create)
+    router.post("/audio/speech", response_model=None, openapi_extra=body(SpeechRequest))(
+        SpeechRoute(gateway, desk).create
+    )
+    router.post("/chat/completions", response_model=None, openapi_extra=body(ChatRequest))(
+        ChatRoute(gateway, desk).create
+    )
+    router.get("/audio/voices", response_model=None)(catalogue.voices)
+    router.get("/models", response_model=None)(catalogue.models)
+    router.get("/models/{model_id}", response_model=None)(catalogue.model)
+    return router

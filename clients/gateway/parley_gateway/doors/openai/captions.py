@@ -1,0 +1,94 @@
+"""Transcripts cut into segments, and as subtitles."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parley.protocol import Word
+
+_PAUSE_MS = 600
+_LONGEST_MS = 15_000
+_SENTENCE_ENDS = (".", "!", "?", "…")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Words that belong together."""
+
+    words: Sequence[Word]
+
+    @property
+    def text(self) -> str:
+        """As it was said."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def start_s(self) -> float:
+        """Of the first word (seconds)."""
+        return self.words[0].start_ms / 1000
+
+    @property
+    def end_s(self) -> float:
+        """Of the last word (seconds)."""
+        return self.words[-1].end_ms / 1000
+
+
+def segments_of(words: Sequence[Word]) -> list[Segment]:
+    """Cut at pauses, at the ends of sentences, and before a segment becomes too long."""
+    found: list[list[Word]] = []
+    for word in words:
+        if not found or _ends(found[-1], word):
+            found.append([])
+        found[-1].append(word)
+    return [Segment(part) for part in found]
+
+
+def _ends(part: Sequence[Word], following: Word) -> bool:
+    last = part[-1]
+    return (
+        following.start_ms - last.end_ms >= _PAUSE_MS
+        or last.text.endswith(_SENTENCE_ENDS)
+        or following.end_ms - part[0].start_ms > _LONGEST_MS
+    )
+
+
+def verbose_segment(number: int, segment: Segment) -> dict[str, Any]:
+    """A segment in the form of ``verbose_json``; what Parley's models do not know is 0 or empty."""
+    text = segment.text
+    raw = text.encode()
+    likely = sum(math.log(max(word.confidence, 1e-6)) for word in segment.words) / len(segment.words)
+    return {
+        "id": number,
+        "seek": 0,
+        "start": segment.start_s,
+        "end": segment.end_s,
+        "text": text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": likely,
+        "compression_ratio": len(raw) / len(zlib.compress(raw)),
+        "no_speech_prob": 0.0,
+    }
+
+
+def to_srt(segments: Sequence[Segment]) -> str:
+    """SubRip."""
+    return "\n".join(
+        f"{number}\n{_clock(one.start_s, ',')} --> {_clock(one.end_s, ',')}\n{one.text}\n"
+        for number, one in enumerate(segments, 1)
+    )
+
+
+def to_vtt(segments: Sequence[Segment]) -> str:
+    """WebVTT."""
+    cues = (f"{_clock(one.start_s, '.')} --> {_clock(one.end_s, '.')}\n{one.text}\n" for one in segments)
+    return "\n".join(["WEBVTT\n", *cues])
+
+
+def _clock(seconds: float, point: str) -> str:
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{thousandths:03}"

@@ -1,0 +1,82 @@
+"""``GET /v1/models`` and ``/v1/audio/voices``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley_client.channel import error_of
+from parley_client.stages import Synthesis
+from parley_gateway.doors.openai.names import MODELS, no_model
+from parley_gateway.gateway import Gateway
+from parley_gateway.stages import StageDesk
+from parley_gateway.streaming import while_connected
+
+_TIMEOUT_S = 5.0
+
+
+class CatalogueRoutes:
+    """Tells what there is."""
+
+    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings.stages
+        self._desk = desk
+
+    async def models(self, request: Request) -> Response:
+        """The models that can be named in requests."""
+        await self._gateway.guard.admit(request, "chat")
+        ready = await while_connected(request, self._ready())
+        return JSONResponse({"object": "list", "data": [_model(name) for name in ready]})
+
+    async def model(self, request: Request, model_id: str) -> Response:
+        """One of them."""
+        await self._gateway.guard.admit(request, "chat")
+        ready = await while_connected(request, self._ready())
+        if model_id not in ready:
+            raise no_model(model_id, ready)
+        return JSONResponse(_model(model_id))
+
+    async def voices(self, request: Request) -> Response:
+        """The voices that can be named in requests for speech."""
+        await self._gateway.guard.admit(request, "speak")
+        return JSONResponse({"object": "list", "data": await while_connected(request, self._voices())})
+
+    async def _ready(self) -> list[str]:
+        with self._desk.lease() as server:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+
+            async def is_ready(name: str) -> bool:
+                try:
+                    reply = await stub.ModelReady(
+                        service_pb2.ModelReadyRequest(name=name), timeout=_TIMEOUT_S
+                    )
+                except grpc.aio.AioRpcError as error:
+                    raise error_of(error) from error
+                return bool(reply.ready)
+
+            ready = await asyncio.gather(*map(is_ready, MODELS))
+        return [name for name, there in zip(MODELS, ready, strict=True) if there]
+
+    async def _voices(self) -> list[dict[str, Any]]:
+        with self._desk.lease() as server:
+            async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
+                return [
+                    {
+                        "id": voice.voice_id,
+                        "object": "audio.voice",
+                        "name": voice.name,
+                        "created_at": 0,
+                        "languages": list(voice.languages),
+                    }
+                    for voice in await synthesis.voices()
+                ]
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "parley"}

@@ -1,0 +1,123 @@
+"""``POST /v1/audio/transcriptions``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
+from parley.errors import InvalidAudioError
+from parley_client.stages import Recognition, Transcription
+from parley_gateway.audio.recordings import read_recording
+from parley_gateway.doors.openai import events
+from parley_gateway.doors.openai.captions import segments_of, to_srt, to_vtt, verbose_segment
+from parley_gateway.doors.openai.errors import RefusedRequestError
+from parley_gateway.doors.openai.names import RECOGNIZERS, choose_model
+from parley_gateway.doors.openai.transcription_request import TranscriptionFields, read_request, texts
+from parley_gateway.gateway import Gateway
+from parley_gateway.stages import StageDesk
+from parley_gateway.streaming import stream, while_connected
+
+_DEFAULT = "parakeet_transcribe"
+
+
+class TranscriptionRoute:
+    """Writes recordings down."""
+
+    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings.stages
+        self._desk = desk
+
+    async def create(self, request: Request) -> Response:
+        """Write a recording down, at once or as it is recognised."""
+        await self._gateway.guard.admit(request, "transcribe")
+        wanted = await read_request(request, self._gateway.settings.limits.upload_bytes)
+        fields = wanted.fields
+        model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
+        audio = await while_connected(request, self._decode(wanted.data))
+        if fields.stream:
+            return await stream(
+                request,
+                events.with_failures(self._stream(audio, fields, model)),
+                media_type=events.MEDIA_TYPE,
+                stall_s=self._settings.stall_s,
+            )
+        reply = await while_connected(request, self._transcribe(audio, fields))
+        return _answer(reply, fields)
+
+    async def _decode(self, data: bytes) -> NDArray[np.int16]:
+        try:
+            return await asyncio.to_thread(read_recording, data, self._settings.recording_s)
+        except InvalidAudioError as error:
+            raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
+
+    async def _transcribe(self, audio: NDArray[np.int16], fields: TranscriptionFields) -> TranscribeReply:
+        request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
+        with self._desk.lease() as server:
+            async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
+                return await recordings.transcribe(audio, request)
+
+    async def _stream(
+        self, audio: NDArray[np.int16], fields: TranscriptionFields, model: str
+    ) -> AsyncGenerator[bytes, None]:
+        """A stream of speech that is heard as fast as it goes: its final texts, one after the other."""
+        options = AsrOptions(
+            language=_language(fields), phrases=texts(fields.keywords), partial_interval_ms=0, words=False
+        )
+        if model == _DEFAULT:
+            model = self._settings.recognizer
+        said: list[str] = []
+        with self._desk.lease() as server:
+            async with Recognition(server, options, model=model) as recognition:
+                sending = asyncio.ensure_future(_send(recognition, audio))
+                try:
+                    async for heard in recognition:
+                        if isinstance(heard, TranscriptEvent) and heard.is_final and heard.text:
+                            delta = f" {heard.text}" if said else heard.text
+                            said.append(delta)
+                            yield events.event({"type": "transcript.text.delta", "delta": delta})
+                    await sending
+                finally:
+                    sending.cancel()
+                    await asyncio.wait([sending])
+        yield events.event({"type": "transcript.text.done", "text": "".join(said)})
+
+
+async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
+    await recognition.send_all(audio)
+    recognition.end()
+
+
+def _language(fields: TranscriptionFields) -> str:
+    return fields.language or next(iter(fields.languages), "en")
+
+
+def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
+    match fields.response_format:
+        case "text":
+            return PlainTextResponse(reply.text + "\n")
+        case "srt":
+            return PlainTextResponse(to_srt(segments_of(reply.words)), media_type="application/x-subrip")
+        case "vtt":
+            return PlainTextResponse(to_vtt(segments_of(reply.words)), media_type="text/vtt")
+    seconds = reply.duration_ms / 1000
+    body: dict[str, Any] = {"text": reply.text, "usage": {"type": "duration", "seconds": seconds}}
+    if fields.response_format == "verbose_json":
+        body |= {"task": "transcribe", "language": _language(fields), "duration": seconds}
+        granularities = fields.timestamp_granularities or ["segment"]
+        if "word" in granularities:
+            body["words"] = [
+                {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+                for word in reply.words
+            ]
+        if "segment" in granularities:
+            found = segments_of(reply.words)
+            body["segments"] = [verbose_segment(number, one) for number, one in enumerate(found)]
+    return JSONResponse(body)

@@ -1,0 +1,51 @@
+"""Single stages behind a door: how many requests at once, and on which server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from parley.errors import ShuttingDownError
+from parley_gateway.errors import TooManyCallsError
+from parley_gateway.gateway import Gateway
+from parley_gateway.servers import Server
+
+
+class StageDesk:
+    """Lets so many requests of one door in, each to the server with the fewest users.
+
+    Args:
+        gateway: of the process.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._running = 0
+
+    @property
+    def running(self) -> int:
+        """Requests under way."""
+        return self._running
+
+    @contextmanager
+    def lease(self) -> Iterator[Server]:
+        """A server for one request.
+
+        Raises:
+            ShuttingDownError: the gateway takes nothing new.
+            TooManyCallsError: enough is under way already.
+            NoServerReadyError: there is no server.
+        """
+        settings = self._gateway.settings.stages
+        if self._gateway.calls.draining:
+            raise ShuttingDownError("this gateway shuts down; connect to another one")
+        if self._running >= settings.requests:
+            raise TooManyCallsError(
+                f"{self._running} requests are under way already", retry_after_s=settings.retry_after_s
+            )
+        with self._gateway.servers.lease() as lease:
+            self._running += 1
+            try:
+                yield lease.server
+            finally:
+                self._running -= 1

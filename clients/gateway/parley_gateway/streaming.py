@@ -1,0 +1,133 @@
+"""HTTP answers that take a while: the work for a client that has gone ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from parley.errors import ParleyError
+
+ResultT = TypeVar("ResultT")
+_log = logging.getLogger("parley.gateway")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of ``work``, which is cancelled if the client leaves first.
+
+    Args:
+        request: whose body was read.
+        work: what the client waits for.
+
+    Raises:
+        ClientDisconnect: the client has left.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        await _end(task, gone)
+
+
+class StreamedAnswer(Response):
+    """A body that is sent while it is being made; it is closed when the client leaves.
+
+    Args:
+        first: the body's beginning.
+        rest: what follows.
+        media_type: of the body.
+        stall_s: a client that does not read for so long is gone (seconds).
+        headers: more of them.
+    """
+
+    def __init__(
+        self,
+        first: bytes,
+        rest: AsyncGenerator[bytes, None],
+        *,
+        media_type: str,
+        stall_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
+        del self.headers["content-length"]
+        self._first = first
+        self._rest = rest
+        self._stall_s = stall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Send it, unless the client leaves."""
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        except ParleyError as error:
+            # The status is sent: that the body is not complete is all that can still be told.
+            _log.warning("an answer broke off: %s", error.to_log())
+        finally:
+            await _end(sending, gone)
+            await self._rest.aclose()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send_part(send, self._first, more=True)
+        async for part in self._rest:
+            await self._send_part(send, part, more=True)
+        await self._send_part(send, b"", more=False)
+
+    async def _send_part(self, send: Send, part: bytes, *, more: bool) -> None:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+        except TimeoutError as error:
+            raise ClientDisconnect from error
+
+
+async def stream(
+    request: Request,
+    body: AsyncGenerator[bytes, None],
+    *,
+    media_type: str,
+    stall_s: float,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An answer whose failure is still an HTTP status until its first part is there.
+
+    Raises:
+        ClientDisconnect: the client has left.
+        ParleyError: what making the first part failed with.
+    """
+    try:
+        first = await while_connected(request, _first(body))
+    except BaseException:
+        await body.aclose()
+        raise
+    return StreamedAnswer(first, body, media_type=media_type, stall_s=stall_s, headers=headers)
+
+
+async def _first(body: AsyncGenerator[bytes, None]) -> bytes:
+    async for part in body:
+        return part
+    return b""
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,73 @@
+"""Whole recordings to text, over a connection that other stages use too.
+
+:class:`parley_client.transcription.Transcriber` does the same over a connection of its own.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.grpc_port import GrpcPort
+from parley.inference import ModelRequest, struct_tensor, tensor_struct
+from parley_client.stages.server import StageServer
+from parley_client.transcription import MODEL
+
+
+class Transcription:
+    """The model for recordings; any number may be under way.
+
+    Args:
+        server: where the model is.
+        model: its name.
+        timeout_s: seconds to wait for a whole transcript.
+    """
+
+    def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 300.0) -> None:
+        self._port = GrpcPort(lambda: server.channel)
+        self._model = model
+        self._timeout_s = timeout_s
+
+    async def transcribe(
+        self, audio: NDArray[np.int16], request: TranscribeRequest | None = None
+    ) -> TranscribeReply:
+        """What is said in a recording.
+
+        Args:
+            audio: i16 ``[n]``, 16 kHz mono, at most :data:`parley_client.transcription.MAX_SECONDS`.
+            request: what is wanted; None: the defaults.
+
+        Raises:
+            InvalidInputError: the recording is empty or too long, or a wish cannot be fulfilled.
+            OverloadedError: too much audio waits at the server already.
+            InferenceError: the model failed, is not there, or did not answer in time.
+        """
+        response = await self._port.infer(
+            ModelRequest(
+                self._model,
+                {
+                    "AUDIO": audio.reshape(1, -1),
+                    "REQUEST": struct_tensor(request or TranscribeRequest(), batched=True),
+                },
+                ("REPLY",),
+                timeout_s=self._timeout_s,
+            )
+        )
+        return tensor_struct(response["REPLY"], TranscribeReply)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await self._port.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancel what is under way."""
+        await self.close()
