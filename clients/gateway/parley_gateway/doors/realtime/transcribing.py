@@ -1,0 +1,124 @@
+"""A transcription session: the translator between a client's events and a recogniser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.websockets import WebSocket
+
+from parley.errors import SessionIdleError
+from parley_client.stages.recognition import Recognition
+from parley_gateway.security.principal import Principal
+from parley_gateway.doors.realtime.events import server_event
+from parley_gateway.doors.realtime.transcriber import Transcriber
+from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
+from parley_gateway.errors import SessionExpiredError
+from parley_gateway.gateway import Gateway
+from parley_gateway.sockets import messages, run_socket
+from parley_gateway.writer import SocketWriter
+
+_MAX_WAITING = 256
+_Wish = NDArray[np.int16] | None
+"""Audio, or to write down what was sent."""
+
+
+class TranscribingSession:
+    """Runs a :class:`Transcriber` over one WebSocket.
+
+    Args:
+        gateway: The parts of the process.
+        writer: Sends to the client.
+        given: Settings that the client's secret brings.
+    """
+
+    def __init__(self, gateway: Gateway, writer: SocketWriter, given: dict[str, Any]) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings.realtime
+        self._writer = writer
+        self._config = TranscriptionConfig(given)
+        self._transcriber = Transcriber(self._config, self, self._emit)
+        self._wishes: deque[_Wish] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def serve(self, websocket: WebSocket, principal: Principal) -> None:
+        """Until one side ends it."""
+        self._transcriber.begin()
+        meter = self._gateway.guard.meter(principal)
+
+        async def hear() -> None:
+            async for message in messages(websocket, meter, self._gateway):
+                self._transcriber.receive(message)
+                await self._room.wait()
+
+        await run_socket(
+            self._writer, self._gateway, hear(), self._speak(), on_error=self._transcriber.refuse
+        )
+
+    # --- the way to the recogniser ----------------------------------------------------------
+
+    def hear(self, samples: NDArray[np.int16]) -> None:
+        """Audio: mono, 16 kHz, int16 [n]."""
+        if len(samples):
+            self._wish(samples)
+
+    def finalize(self) -> None:
+        """Write down what was sent."""
+        self._wish(None)
+
+    def _wish(self, wish: _Wish) -> None:
+        self._wishes.append(wish)
+        if len(self._wishes) >= _MAX_WAITING:
+            self._room.clear()
+        self._changed.set()
+
+    # --- the session ------------------------------------------------------------------------
+
+    async def _speak(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.session_s):
+                await self._transcribe()
+        except TimeoutError as error:
+            limit_s = self._settings.session_s
+            raise SessionExpiredError(f"a session lasts {limit_s:g} s at most; connect again") from error
+
+    async def _transcribe(self) -> None:
+        limit_s = self._settings.first_event_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()
+        except TimeoutError as error:
+            raise SessionIdleError(f"no audio came within {limit_s:g} s") from error
+        with self._gateway.servers.lease() as lease:
+            async with Recognition(
+                lease.server, self._config.options(), model=self._gateway.settings.stages.recognizer
+            ) as stream:
+                uplink = asyncio.create_task(self._run(stream), name="transcription uplink")
+                try:
+                    async for event in stream:
+                        self._transcriber.hear(event)
+                finally:
+                    uplink.cancel()
+                    await asyncio.gather(uplink, return_exceptions=True)
+        if uplink.done() and not uplink.cancelled() and (failure := uplink.exception()) is not None:
+            raise failure
+
+    async def _run(self, stream: Recognition) -> None:
+        while True:
+            while self._wishes:
+                wish = self._wishes.popleft()
+                self._room.set()
+                if wish is None:
+                    stream.finalize()
+                else:
+                    await stream.send_all(wish)
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _emit(self, kind: str, /, **fields: Any) -> None:
+        self._writer.send_json(server_event(kind, fields))
