@@ -11,7 +11,6 @@ from typing import Any
 from parley import protocol
 from parley.errors import ParleyError, SessionIdleError
 from parley_client.errors import CallEndedError
-from parley_gateway.security.principal import Principal
 from parley_gateway.doors.realtime.conversation import Conversation
 from parley_gateway.doors.realtime.events import Emit, server_event
 from parley_gateway.doors.realtime.session_config import SessionConfig
@@ -19,6 +18,7 @@ from parley_gateway.doors.realtime.speaker import Speaker
 from parley_gateway.doors.realtime.uplink import Uplink
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 
 DOOR = "realtime"
 

@@ -12,12 +12,12 @@ from starlette.websockets import WebSocket
 
 from parley.errors import SessionIdleError
 from parley_client.stages.recognition import Recognition
-from parley_gateway.security.principal import Principal
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import messages, run_socket
 from parley_gateway.writer import SocketWriter
 
