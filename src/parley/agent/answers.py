@@ -227,7 +227,7 @@ class Answers:
         )
         heard = turn.stop()
         self._task.cancel()
-        self._desk.drop()
+        self._desk.drop(turn.number)
         self._record.add(turn, heard)
         self._unanswered = self._history.unanswered
         self._record.write_notes()

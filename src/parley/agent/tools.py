@@ -69,6 +69,7 @@ class ToolDesk:
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._refused_in = 0
+        self._over = 0
         self._closed = False
 
     def change(self, tools: Sequence[Tool]) -> None:
@@ -90,18 +91,21 @@ class ToolDesk:
         running.work.set_result(ToolOutcome(response.output, response.is_error))
         self._forget(running, "has been answered")
 
-    def drop(self, reason: DropReason = "interrupted") -> None:
-        """Stop waiting and stop what runs: the turn that asked is over."""
+    def drop(self, turn: int, reason: DropReason = "interrupted") -> None:
+        """Stop waiting and stop what runs: this turn is over, and what it still asks for is not run."""
+        self._over = turn
         for running in tuple(self._running.values()):
             self._cancel(running, reason)
 
     def close(self) -> None:
         """Drop everything, and have nothing run any more: the session is over."""
         self._closed = True
-        self.drop("closed")
+        self.drop(self._over, "closed")
 
     async def call(self, turn: int, call: ToolCall) -> str:
         """Run one call; returns what the language model is told, as JSON."""
+        if turn <= self._over:  # interrupted a moment before its calls began
+            return self._write(ToolOutcome.failed("cancelled"))
         refusal = "the session is over" if self._closed else self._refuse(turn, call)
         if refusal is not None:
             return self._write(ToolOutcome.failed(refusal))

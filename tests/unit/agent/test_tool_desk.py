@@ -149,7 +149,7 @@ async def test_responses_that_nobody_waits_for_are_refused_with_a_reason():
             desk.desk.resolve(ToolResponse(call_id="call-9-9"))
         dropped = desk.begin("open_door", call_id="call-1-3")
         await desk.asked(3)
-        desk.desk.drop()
+        desk.desk.drop(1)
         await dropped
         with pytest.raises(UnknownToolCallError, match="was cancelled"):
             desk.desk.resolve(ToolResponse(call_id="call-1-3"))
@@ -172,19 +172,29 @@ async def test_the_client_is_told_when_a_call_times_out():
         assert desk.codes == ["tool_timeout"]
 
 
-@pytest.mark.parametrize(("end", "reason"), [("drop", "interrupted"), ("close", "closed")])
+@pytest.mark.parametrize(
+    ("end", "reason"), [(lambda desk: desk.drop(1), "interrupted"), (ToolDesk.close, "closed")]
+)
 async def test_the_client_is_told_of_every_call_that_is_dropped(end, reason):
     async with rig() as desk:
         tasks = [desk.begin("open_door", call_id=f"call-1-{n}") for n in (1, 2, 3)]
         await desk.asked(3)
         desk.desk.resolve(ToolResponse(call_id="call-1-2", output="done"))
-        getattr(desk.desk, end)()
-        getattr(desk.desk, end)()
+        end(desk.desk)
+        end(desk.desk)
         assert [event.call_id for event in desk.of(ToolCancelled)] == ["call-1-1", "call-1-3"]
         assert {event.reason for event in desk.of(ToolCancelled)} == {reason}
         # Nobody cancelled the tasks that wait: they get an answer.
         told = [json.loads(text) for text in await asyncio.gather(*tasks)]
         assert told == [{"error": "cancelled"}, "done", {"error": "cancelled"}]
+
+
+async def test_a_call_that_begins_a_moment_too_late_is_not_made():
+    async with rig() as desk:
+        task = desk.begin("open_door")
+        desk.desk.drop(1)
+        assert json.loads(await task) == {"error": "cancelled"}
+        assert desk.events == []
 
 
 async def test_after_the_end_nothing_is_asked_for():
@@ -205,7 +215,7 @@ async def test_a_turn_that_is_cancelled_takes_its_calls_with_it():
         assert server.cancelled()
         assert [event.reason for event in desk.of(ToolCancelled)] == ["interrupted"]
         assert [event.call_id for event in desk.of(ToolRun)] == ["call-1-2"]
-        desk.desk.drop()
+        desk.desk.drop(1)
         assert len(desk.events) == 3
 
 
@@ -237,7 +247,7 @@ async def test_a_dropped_tool_of_the_servers_is_stopped_and_cleans_up_undisturbe
     async with rig() as desk:
         task = desk.begin("stubborn")
         await asyncio.sleep(0.1)
-        desk.desk.drop()
+        desk.desk.drop(1)
         task.cancel()  # as a turn does that is interrupted
         await asyncio.sleep(0.4)
         assert desk.server.running == 1, "it still cleans up"

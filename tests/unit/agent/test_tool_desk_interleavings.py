@@ -39,8 +39,10 @@ async def play(steps):
                 tasks[value].cancel()
         elif kind == "pass":
             await asyncio.sleep(value)
+        elif kind == "drop":
+            rig.desk.drop(1 + (len(tasks) - 1) // 3)
         else:
-            getattr(rig.desk, kind)()
+            rig.desk.close()
     rig.desk.close()
     at_close = len(rig.events)
     if tasks:
