@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 
 from parley_client.transport import Transport
-from parley_gateway.access import Guard, OpenGuard
+from parley_gateway.asyncapi import asyncapi
 from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.doors.registry import DOORS
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics
+from parley_gateway.openapi import complete_openapi
+from parley_gateway.security.guard import Guard
 from parley_gateway.servers import Server, Servers
 from parley_gateway.settings import Settings
 
@@ -40,7 +43,8 @@ def create_app(
         settings=settings,
         servers=servers,
         calls=Calls(settings.calls, servers, metrics, transport),
-        guard=guard or OpenGuard(),
+        guard=guard
+        or Guard(settings.security, settings.jwt, settings.rates, public_url=settings.listen.public_url),
         metrics=metrics,
     )
 
@@ -57,4 +61,10 @@ def create_app(
     add_error_handlers(app, metrics)
     for routes in DOORS:
         app.include_router(routes(gateway))
+    complete_openapi(app)
+
+    @app.get("/asyncapi.json", include_in_schema=False)
+    async def asyncapi_document() -> dict[str, Any]:
+        return asyncapi(app.version)
+
     return app

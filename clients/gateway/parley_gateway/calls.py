@@ -23,10 +23,11 @@ from parley_client.errors import ConnectError
 from parley_client.options import Bounds, Deadlines
 from parley_client.transport import Transport
 from parley_client.triton import TritonTransport
-from parley_gateway.access import Principal
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
 from parley_gateway.kinds import Count, Seconds
 from parley_gateway.metrics import Metrics
+from parley_gateway.security.audit import audit
+from parley_gateway.security.principal import Principal
 from parley_gateway.servers import Server, Servers
 
 _log = logging.getLogger("parley.gateway")
@@ -159,11 +160,14 @@ class Calls:
                 self._metrics.opened.labels(door).inc()
                 stack.enter_context(self._metrics.calls.labels(door).track_inprogress())
                 self._open.add(call)
+                audit("call_opened", principal, call=call.id, door=door)
                 try:
                     yield call
                 finally:
                     self._open.discard(call)
                     await self._end(call)
+                    reason = call.closed.reason if call.closed else "lost"
+                    audit("call_closed", principal, call=call.id, door=door, reason=reason)
         finally:
             del self._places[place]
             if not self._places:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from parley.errors import ParleyError, ShuttingDownError
 from parley_gateway.errors import RateLimitedError, status_of
 
+_WISHED = ("ended", "hangup", "idle", "silence")
 _BY_STATUS = {413: 1009, 429: 1013, 503: 1013, 504: 1013}
 
 
@@ -30,7 +31,13 @@ class Close(NamedTuple):
 HANGUP = Close(1000, "hangup")
 GOING_AWAY = Close(1001, "going_away")
 SLOW_READER = Close(1013, "slow_reader")
-FAILED = Close(1011, "internal_error")
+
+
+def close_of_call(reason: str) -> Close:
+    """How a WebSocket is closed after the agent has said ``closed`` with this reason."""
+    if reason == "shutdown":
+        return GOING_AWAY
+    return Close(1000 if reason in _WISHED else 1011, reason)
 
 
 def close_of(error: ParleyError) -> Close:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from parley_gateway.access import Guard
 from parley_gateway.calls import Calls
 from parley_gateway.metrics import Metrics
+from parley_gateway.security.guard import Guard
 from parley_gateway.servers import Servers
-from parley_gateway.settings import Settings
+
+if TYPE_CHECKING:
+    # The settings consist of those of the doors, which need this module.
+    from parley_gateway.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class WriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     messages: Count = 1_024
     """Waiting messages."""
-    bytes: Size = 2_097_152
-    """Waiting bytes; 2 MiB are 47 s of 22.05 kHz audio."""
+    bytes: Size = 1_048_576
+    """Waiting bytes; 1 MiB is 24 s of 22.05 kHz audio."""
     stall_s: Seconds = 15.0
     """How long one message may take to leave (seconds)."""

@@ -15,10 +15,13 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from parley_gateway.calls import CallSettings
+from parley_gateway.doors.realtime.settings import RealtimeSettings
 from parley_gateway.doors.sessions.settings import SessionSettings
 from parley_gateway.errors import SettingsError
 from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
+from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.servers import ServerSettings
+from parley_gateway.stage_settings import StageSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -32,7 +35,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     calls: CallSettings = CallSettings()
     limits: LimitSettings = LimitSettings()
     writer: WriterSettings = WriterSettings()
+    security: SecuritySettings = SecuritySettings()
+    jwt: JwtSettings = JwtSettings()
+    rates: RateSettings = RateSettings()
     sessions: SessionSettings = SessionSettings()
+    realtime: RealtimeSettings = RealtimeSettings()
+    stages: StageSettings = StageSettings()
 
 
 def load_settings(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from starlette.websockets import WebSocket
 
 from parley.errors import ParleyError
-from parley_gateway.access import Meter
-from parley_gateway.closing import FAILED, GOING_AWAY, HANGUP, close_of
+from parley_gateway.closing import GOING_AWAY, HANGUP, Close, close_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.credentials import accepted_subprotocol
+from parley_gateway.security.meter import Meter
 from parley_gateway.writer import SocketWriter
 
 _log = logging.getLogger("parley.gateway")
@@ -23,6 +24,12 @@ async def refuse(websocket: WebSocket, error: ParleyError, gateway: Gateway) -> 
     """Answer a WebSocket's request, before it is accepted, with an HTTP error."""
     gateway.metrics.refused.labels(error.code).inc()
     await websocket.send_denial_response(answer(error))
+
+
+async def accept(websocket: WebSocket, subprotocol: str) -> None:
+    """Accept a WebSocket with ``subprotocol`` if the client offers it, else with one of the gateway's own."""
+    offered = websocket.scope.get("subprotocols", [])
+    await websocket.accept(subprotocol if subprotocol in offered else accepted_subprotocol(websocket))
 
 
 async def messages(websocket: WebSocket, meter: Meter, gateway: Gateway) -> AsyncIterator[str | bytes]:
@@ -48,12 +55,23 @@ async def messages(websocket: WebSocket, meter: Meter, gateway: Gateway) -> Asyn
             yield data
 
 
-async def run_socket(writer: SocketWriter, gateway: Gateway, *loops: Coroutine[Any, Any, None]) -> None:
+async def run_socket(
+    writer: SocketWriter,
+    gateway: Gateway,
+    *loops: Coroutine[Any, Any, None],
+    on_error: Callable[[ParleyError], None] | None = None,
+) -> Close:
     """Run a door's loops beside its writer until the first of them ends; then end the others and close.
 
-    How it is closed: as the door has said with ``writer.close``; by the error that a loop raised
-    (a door that has a message for errors catches it and sends that first); 1001 if the process
-    shuts down; else 1000.
+    Args:
+        writer: The door's; it runs here.
+        gateway: Knows whether the process shuts down.
+        *loops: From the client, and to it.
+        on_error: Tells the client of the failure that ended a loop, in the door's own words.
+
+    Returns:
+        How the WebSocket was closed: as the door has said with ``writer.close``, by the failure that
+        ended a loop, with 1001 if the process shuts down, else with 1000.
     """
     tasks = [asyncio.ensure_future(loop) for loop in (writer.run(), *loops)]
     try:
@@ -61,20 +79,25 @@ async def run_socket(writer: SocketWriter, gateway: Gateway, *loops: Coroutine[A
         for task in tasks[1:]:
             task.cancel()
         results = await asyncio.gather(*tasks[1:], return_exceptions=True)
-        for error in results:
-            _note(error, writer, gateway)
+        failure = next((result for result in results if isinstance(result, Exception)), None)
+        if failure is not None:
+            error = _known(failure)
+            gateway.metrics.lost.labels(error.code).inc()
+            if on_error is not None:
+                on_error(error)
+            writer.close(*close_of(error))
         writer.close(*(GOING_AWAY if gateway.calls.going_away.is_set() else HANGUP))
         await tasks[0]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    assert writer.closing is not None
+    return writer.closing
 
 
-def _note(error: BaseException | None, writer: SocketWriter, gateway: Gateway) -> None:
-    if isinstance(error, ParleyError):
-        gateway.metrics.lost.labels(error.code).inc()
-        writer.close(*close_of(error))
-    elif isinstance(error, Exception):
-        _log.error("a connection failed", exc_info=error)
-        writer.close(*FAILED)
+def _known(failure: Exception) -> ParleyError:
+    if isinstance(failure, ParleyError):
+        return failure
+    _log.error("a connection failed", exc_info=failure)
+    return ParleyError("the gateway failed; its log says why")

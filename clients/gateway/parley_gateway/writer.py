@@ -48,6 +48,7 @@ class SocketWriter:
         self._bytes = 0
         self._changed = asyncio.Event()
         self._closing: Close | None = None
+        self._stall: asyncio.Timeout | None = None
         self.is_gone = False
         """The client is not there any more."""
 
@@ -80,7 +81,7 @@ class SocketWriter:
         try:
             while await self._next():
                 waiting = self._waiting[0]
-                async with asyncio.timeout(self._settings.stall_s):
+                async with asyncio.timeout(self._settings.stall_s) as self._stall:
                     await self._send(waiting.message)
                 self._added.observe(time.perf_counter() - waiting.since_s)
                 if self._waiting:  # else it was emptied meanwhile
@@ -124,6 +125,8 @@ class SocketWriter:
         if self._closing is None:
             self._slow_readers.inc()
         self.close(*SLOW_READER)
+        if self._stall is not None and not self._stall.expired():
+            self._stall.reschedule(0)  # nobody waits for the message that does not leave
 
     def _lose(self) -> None:
         self.is_gone = True

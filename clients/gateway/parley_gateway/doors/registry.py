@@ -7,9 +7,16 @@ from typing import TypeAlias
 
 from fastapi import APIRouter
 
-from parley_gateway.doors import operations
+from parley_gateway.doors import openai, operations, page, sessions
+from parley_gateway.doors.realtime import door as realtime
 from parley_gateway.gateway import Gateway
 
 Door: TypeAlias = Callable[[Gateway], APIRouter]
 
-DOORS: tuple[Door, ...] = (operations.routes,)
+DOORS: tuple[Door, ...] = (
+    operations.routes,
+    sessions.routes,
+    realtime.routes,
+    openai.routes,
+    page.routes,
+)

@@ -1,0 +1,192 @@
+"""The sessions of this process: from their creation until they are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import Literal
+
+from parley import protocol
+from parley.errors import ParleyError, SessionNotFoundError, UnknownToolCallError
+from parley_client.call import Call
+from parley_gateway.doors.sessions.messages import PendingTool, SessionStatus
+from parley_gateway.doors.sessions.settings import SessionSettings
+from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
+from parley_gateway.security.principal import Principal
+
+
+class Session:
+    """One session. The book changes its state; its stream notes what happens in it.
+
+    Args:
+        start: How the agent is told to hold it.
+        owner: Id of the principal that created it.
+        connect_s: How long it waits for its stream (seconds).
+    """
+
+    def __init__(self, start: protocol.Start, owner: str, connect_s: float) -> None:
+        self.id = str(uuid.uuid4())
+        self.start = start
+        self.owner = owner
+        self.created = datetime.now(UTC)
+        self.expires_s = time.monotonic() + connect_s
+        self.state: Literal["waiting", "connecting", "open", "over"] = "waiting"
+        self.reason = ""
+        self.call: Call | None = None
+        self._agent_state: Literal["listening", "processing", "speaking"] = "listening"
+        self._turns = 0
+        self._pending: dict[str, PendingTool] = {}
+
+    def note(self, event: object) -> None:
+        """Remember what the status tells."""
+        match event:
+            case protocol.AgentState(state=state):
+                self._agent_state = state
+            case protocol.ResponseDone():
+                self._turns += 1
+            case protocol.ToolRequest(call_id=call_id, name=name, arguments=arguments):
+                self._pending[call_id] = PendingTool(call_id=call_id, name=name, arguments=arguments)
+            case protocol.ToolCancelled(call_id=call_id):
+                self._pending.pop(call_id, None)
+
+    def take_tool_call(self, call_id: str) -> None:
+        """Note that a tool request is answered.
+
+        Raises:
+            UnknownToolCallError: it does not wait for an answer.
+        """
+        if self._pending.pop(call_id, None) is None:
+            raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
+
+    @property
+    def status(self) -> SessionStatus:
+        """What clients are told."""
+        is_open = self.state == "open"
+        wait_s = max(0.0, self.expires_s - time.monotonic()) if self.state == "waiting" else None
+        return SessionStatus(
+            session_id=self.id,
+            state=self.state,
+            created_at=self.created.isoformat(timespec="milliseconds"),
+            expires_in_s=None if wait_s is None else round(wait_s, 3),
+            agent_state=self._agent_state if is_open else None,
+            turns=self._turns,
+            pending_tools=list(self._pending.values()) if is_open else [],
+            reason=self.reason,
+        )
+
+
+class SessionBook:
+    """Owns all sessions.
+
+    Args:
+        settings: How many, and for how long.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+        self._alive: dict[str, Session] = {}
+        self._over: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+
+    def create(self, start: protocol.Start, principal: Principal) -> Session:
+        """A new session that waits for its stream.
+
+        Raises:
+            TooManyCallsError: too many are waiting already.
+        """
+        settings = self._settings
+        if len(self._expiries) >= settings.waiting:
+            raise TooManyCallsError(
+                f"{settings.waiting} sessions wait for their streams, which is all this gateway holds",
+                retry_after_s=settings.connect_s,
+            )
+        session = Session(start, principal.id, settings.connect_s)
+        self._alive[session.id] = session
+        self._wait(session)
+        return session
+
+    def find(self, session_id: str, principal: Principal) -> Session:
+        """A session of this principal, also one that is over but not forgotten.
+
+        Raises:
+            SessionNotFoundError: there is none of this id, or it is somebody else's.
+        """
+        session = self._alive.get(session_id)
+        if session is None and session_id in self._over:
+            session = self._over[session_id][0]
+        # Another's session is not even admitted to exist.
+        if session is None or (principal.id != session.owner and principal.session_id != session_id):
+            raise SessionNotFoundError(f"there is no session {session_id!r}")
+        return session
+
+    def claim(self, session_id: str, principal: Principal) -> Session:
+        """The session, for its only stream.
+
+        Raises:
+            SessionNotFoundError: as :meth:`find`.
+            SessionExpiredError: it is over.
+            SessionInUseError: it has a stream.
+        """
+        session = self.find(session_id, principal)
+        if session.state == "over":
+            raise SessionExpiredError(f"the session is over: {session.reason}")
+        if session.state != "waiting":
+            raise SessionInUseError("another connection carries this session")
+        self._stop_waiting(session)
+        session.state = "connecting"
+        return session
+
+    def give_back(self, session: Session, error: ParleyError) -> None:
+        """The stream could not be opened: wait for another one, where that may help."""
+        if session.state != "connecting":
+            return
+        session.reason = error.code
+        if error.retryable:
+            session.state = "waiting"
+            self._wait(session)
+        else:
+            self.end(session, error.code)
+
+    def open(self, session: Session, call: Call) -> None:
+        """The session has its call.
+
+        Raises:
+            SessionExpiredError: it was ended meanwhile.
+        """
+        if session.state == "over":
+            raise SessionExpiredError(f"the session is over: {session.reason}")
+        session.state, session.call, session.reason = "open", call, ""
+
+    def end(self, session: Session, reason: str) -> None:
+        """The session is over; the first reason counts."""
+        if session.state == "over":
+            return
+        self._stop_waiting(session)
+        session.state, session.call, session.reason = "over", None, reason
+        self._alive.pop(session.id, None)
+        while len(self._over) >= self._settings.remembered:
+            self._over.popitem(last=False)[1][1].cancel()
+        loop = asyncio.get_running_loop()
+        forget = loop.call_later(self._settings.remembered_s, self._over.pop, session.id, None)
+        self._over[session.id] = session, forget
+
+    def close(self) -> None:
+        """Forget everything."""
+        for session in list(self._alive.values()):
+            self.end(session, "shutdown")
+        for _, forget in self._over.values():
+            forget.cancel()
+        self._over.clear()
+
+    def _wait(self, session: Session) -> None:
+        left_s = max(0.0, session.expires_s - time.monotonic())
+        loop = asyncio.get_running_loop()
+        self._expiries[session.id] = loop.call_later(left_s, self.end, session, SessionExpiredError.code)
+
+    def _stop_waiting(self, session: Session) -> None:
+        expiry = self._expiries.pop(session.id, None)
+        if expiry is not None:
+            expiry.cancel()

@@ -1,0 +1,106 @@
+"""A session's stream: audio and messages both ways, over one WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.websockets import WebSocket
+
+from parley import protocol
+from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley_client.call import Call
+from parley_client.errors import CallEndedError, CallLostError
+from parley_gateway.closing import close_of_call
+from parley_gateway.doors.sessions.book import Session, SessionBook
+from parley_gateway.doors.sessions.forwarding import forward, tell
+from parley_gateway.doors.sessions.messages import SUBPROTOCOL, read_message
+from parley_gateway.gateway import Gateway
+from parley_gateway.security.meter import Meter
+from parley_gateway.sockets import accept, messages, refuse, run_socket
+from parley_gateway.writer import SocketWriter
+
+# After these the session goes on: the client is told, and may do better.
+_FORGIVEN = (InvalidInputError, OverloadedError)
+
+
+async def serve_stream(websocket: WebSocket, session_id: str, gateway: Gateway, book: SessionBook) -> None:
+    """Carry one session over one WebSocket, from the request to the goodbye."""
+    try:
+        principal = await gateway.guard.admit(websocket, "agent", session_id=session_id)
+        session = book.claim(session_id, principal)
+    except ParleyError as error:
+        await refuse(websocket, error, gateway)
+        return
+    stream = None
+    try:
+        async with gateway.calls.open(session.start, principal=principal, door="sessions") as call:
+            book.open(session, call)
+            await accept(websocket, SUBPROTOCOL)
+            stream = _Stream(websocket, session, call, gateway, gateway.guard.meter(principal))
+            book.end(session, await stream.run())
+    except ParleyError as error:
+        if stream is not None:
+            raise
+        book.give_back(session, error)
+        await refuse(websocket, error, gateway)
+    finally:
+        if session.state != "waiting":
+            book.end(session, ParleyError.code)
+
+
+class _Stream:
+    """The two directions of one open session."""
+
+    def __init__(
+        self, websocket: WebSocket, session: Session, call: Call, gateway: Gateway, meter: Meter
+    ) -> None:
+        self._websocket = websocket
+        self._session = session
+        self._call = call
+        self._gateway = gateway
+        self._meter = meter
+        self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
+
+    async def run(self) -> str:
+        """Until one side ends it; returns why."""
+        close = await run_socket(
+            self._writer, self._gateway, self._hear(), self._speak(), on_error=self._tell_error
+        )
+        return "disconnected" if self._writer.is_gone else close.reason
+
+    def _tell_error(self, error: ParleyError) -> None:
+        self._writer.send_json(protocol.ErrorEvent.of(error))
+
+    async def _hear(self) -> None:
+        """From the client to the agent, until the client has gone."""
+        try:
+            async for message in messages(self._websocket, self._meter, self._gateway):
+                await self._take(message)
+        except (CallEndedError, CallLostError):
+            # The other direction tells how the call ended, and is waited for.
+            await asyncio.get_running_loop().create_future()
+
+    async def _take(self, message: str | bytes) -> None:
+        try:
+            if isinstance(message, bytes):
+                await self._call.send_audio(message)
+                return
+            content = read_message(message)
+            if isinstance(content, protocol.Control) and content.action == "hangup":
+                await self._call.hang_up()
+                return
+            if isinstance(content, protocol.ToolResponse):
+                self._session.take_tool_call(content.call_id)
+            forward(self._call, content)
+        except _FORGIVEN as error:
+            self._tell_error(error)
+
+    async def _speak(self) -> None:
+        """From the agent to the client, until the call is over."""
+        limit = self._gateway.settings.limits.frame_bytes
+        async for event in self._call:
+            self._session.note(event)
+            tell(self._writer, event, self._session.id, limit)
+        closed = self._call.closed
+        if closed is not None and not self._gateway.calls.going_away.is_set():
+            self._writer.close(*close_of_call(closed.reason))

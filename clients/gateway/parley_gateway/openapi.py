@@ -1,0 +1,40 @@
+"""The OpenAPI document: what FastAPI knows, and the structs that it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from parley_gateway.doors.openai.chat_request import ChatRequest
+from parley_gateway.doors.openai.speech import SpeechRequest
+from parley_gateway.doors.sessions.messages import (
+    SessionCreated,
+    SessionOptions,
+    SessionStatus,
+    ToolsAccepted,
+    ToolsRequest,
+)
+from parley_gateway.schemas import add_components
+
+_KINDS = (
+    SessionOptions,
+    SessionCreated,
+    SessionStatus,
+    ToolsRequest,
+    ToolsAccepted,
+    ChatRequest,
+    SpeechRequest,
+)
+
+
+def complete_openapi(app: FastAPI) -> None:
+    """Let ``/openapi.json`` describe the structs too."""
+    of_fastapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = add_components(of_fastapi(), _KINDS)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
