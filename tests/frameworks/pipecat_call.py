@@ -1,4 +1,4 @@
-"""A Pipecat pipeline with a recorded caller instead of a microphone and a listener instead of a loudspeaker."""
+"""Pipecat pipelines with a recorded caller for a microphone and a listener for a loudspeaker."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from contextlib import asynccontextmanager
 
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams
-from pipecat.frames.frames import (
-    CancelFrame,
-    EndFrame,
-    InputAudioRawFrame,
-    InterimTranscriptionFrame,
-    InterruptionFrame,
-    LLMFullResponseEndFrame,
-    LLMTextFrame,
-    MetricsFrame,
-    TranscriptionFrame,
-    TTSTextFrame,
-)
+from pipecat.frames.frames import EndFrame, InputAudioRawFrame, OutputAudioRawFrame, TranscriptionFrame
 from pipecat.observers.base_observer import BaseObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
@@ -36,15 +25,7 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
 from recordings import RATE, Microphone, Notes
 
-_NOTED = (
-    InterimTranscriptionFrame,
-    InterruptionFrame,
-    LLMFullResponseEndFrame,
-    LLMTextFrame,
-    MetricsFrame,
-    TranscriptionFrame,
-    TTSTextFrame,
-)
+OUT_RATE = 24_000
 
 
 class Caller(BaseInputTransport):
@@ -81,9 +62,11 @@ class Caller(BaseInputTransport):
 class Listener(BaseOutputTransport):
     """Hears audio as fast as it is played."""
 
-    def __init__(self, rate):
+    def __init__(self):
         super().__init__(
-            TransportParams(audio_out_enabled=True, audio_out_sample_rate=rate, audio_out_auto_silence=False)
+            TransportParams(
+                audio_out_enabled=True, audio_out_sample_rate=OUT_RATE, audio_out_auto_silence=False
+            )
         )
         self.heard = bytearray()
         self._until = 0.0
@@ -101,7 +84,7 @@ class Listener(BaseOutputTransport):
 
 
 class _Watcher(BaseObserver):
-    """Notes frames where they are first pushed."""
+    """Notes every frame but the stream of audio, where it is first pushed."""
 
     def __init__(self, notes):
         super().__init__()
@@ -109,36 +92,110 @@ class _Watcher(BaseObserver):
         self._seen = set()
 
     async def on_push_frame(self, data):
-        if isinstance(data.frame, _NOTED) and data.frame.id not in self._seen:
-            self._seen.add(data.frame.id)
-            self._notes.add(data.frame)
+        frame = data.frame
+        if isinstance(frame, (InputAudioRawFrame, OutputAudioRawFrame)) or frame.id in self._seen:
+            return
+        self._seen.add(frame.id)
+        self._notes.add(frame)
+
+
+class Running:
+    """A pipeline at work."""
+
+    def __init__(self, worker, notes):
+        self.worker = worker
+        self.notes = notes
+
+    def of(self, kind, since=0):
+        """The frames of a kind, in the order in which they were first pushed."""
+        return [frame for frame in self.notes.events[since:] if isinstance(frame, kind)]
+
+    async def wait_for(self, kind, *, since=0, timeout_s=20.0, **fields):
+        """The first frame of a kind that has these fields."""
+        return await self.notes.wait(
+            lambda frame: (
+                isinstance(frame, kind)
+                and all(getattr(frame, name) == value for name, value in fields.items())
+            ),
+            since=since,
+            timeout_s=timeout_s,
+        )
+
+    def metrics(self, kind, service):
+        """What a service has measured."""
+        from pipecat.frames.frames import MetricsFrame
+
+        return [
+            data.value
+            for frame in self.of(MetricsFrame)
+            for data in frame.data
+            if isinstance(data, kind) and data.processor == service.name and data.value
+        ]
+
+
+@asynccontextmanager
+async def running(*processors):
+    """A pipeline of these processors."""
+    notes = Notes()
+    worker = PipelineWorker(
+        Pipeline(list(processors)),
+        params=PipelineParams(
+            audio_in_sample_rate=RATE,
+            audio_out_sample_rate=OUT_RATE,
+            enable_metrics=True,
+            enable_usage_metrics=True,
+        ),
+        observers=[_Watcher(notes)],
+        enable_rtvi=False,
+        cancel_on_idle_timeout=False,
+    )
+    started = asyncio.Event()
+
+    @worker.event_handler("on_pipeline_started")
+    async def _(*_):
+        started.set()
+
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    work = asyncio.create_task(runner.run())
+    try:
+        async with asyncio.timeout(20):
+            await started.wait()
+        yield Running(worker, notes)
+        await worker.queue_frame(EndFrame())
+        async with asyncio.timeout(20):
+            await asyncio.shield(work)
+    finally:
+        if not work.done():
+            await worker.cancel()
+            await asyncio.wait([work], timeout=10)
 
 
 class Call:
-    """A running pipeline."""
+    """An agent's pipeline, and who calls it."""
 
-    def __init__(self, worker, microphone, listener, context, notes):
-        self.worker = worker
+    def __init__(self, pipeline, microphone, listener, context):
+        self.pipeline = pipeline
         self.microphone = microphone
         self.listener = listener
         self.context = context
-        self.notes = notes
-        self.errors = []
 
     async def ask(self, name):
-        """Say a clip and hear the answer out; returns what the agent said."""
-        since = len(self.notes.events)
+        """Say a clip and hear the answer out; what was understood, and what the agent said."""
+        since = len(self.pipeline.notes.events)
         before = len(self.context.messages)
         self.microphone.say(name)
-        await self.notes.wait(lambda event: isinstance(event, TranscriptionFrame), since=since)
-        return await self.answer(before)
+        understood = await self.pipeline.wait_for(TranscriptionFrame, since=since)
+        return understood.text, await self.answer(before)
 
     async def answer(self, before):
-        """What the agent says, when all of it was heard."""
-        async with asyncio.timeout(30):
-            while not self.said(before):
-                await asyncio.sleep(0.05)
-        return self.said(before)[-1]
+        """What the agent says after message number ``before``, when all of it was heard."""
+        seen = len(self.pipeline.notes.events)
+        while not (said := self.said(before)):
+            # What was said is remembered shortly before or after the frame that tells of it.
+            await self.pipeline.notes.next(seen)
+            seen = len(self.pipeline.notes.events)
+        return said[-1]
 
     def said(self, since=0):
         """The agent's texts among the messages from number ``since`` on."""
@@ -150,57 +207,15 @@ class Call:
 
 
 @asynccontextmanager
-async def calling(stt, llm, tts, *, tools=None, rate=24_000):
+async def calling(stt, llm, tts, tools=None):
     """A call to an agent of these services."""
-    notes = Notes()
     microphone = Microphone()
-    listener = Listener(rate)
+    listener = Listener()
     context = LLMContext(tools=tools) if tools else LLMContext()
-    aggregators = LLMContextAggregatorPair(
-        context,
-        user_params=LLMUserAggregatorParams(
-            vad_analyzer=SileroVADAnalyzer(params=VADParams(stop_secs=0.2)),
-            user_turn_strategies=UserTurnStrategies(
-                stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.3)]
-            ),
-        ),
+    turns = UserTurnStrategies(stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.3)])
+    vad = SileroVADAnalyzer(params=VADParams(stop_secs=0.2))
+    user, assistant = LLMContextAggregatorPair(
+        context, user_params=LLMUserAggregatorParams(vad_analyzer=vad, user_turn_strategies=turns)
     )
-    pipeline = Pipeline(
-        [Caller(microphone), stt, aggregators.user(), llm, tts, listener, aggregators.assistant()]
-    )
-    worker = PipelineWorker(
-        pipeline,
-        params=PipelineParams(
-            audio_in_sample_rate=RATE,
-            audio_out_sample_rate=rate,
-            enable_metrics=True,
-            enable_usage_metrics=True,
-        ),
-        observers=[_Watcher(notes)],
-        enable_rtvi=False,
-        cancel_on_idle_timeout=False,
-    )
-    call = Call(worker, microphone, listener, context, notes)
-    started = asyncio.Event()
-    worker.event_handler("on_pipeline_started")(_setter(started))
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    running = asyncio.create_task(runner.run())
-    try:
-        async with asyncio.timeout(20):
-            await started.wait()
-        yield call
-        await worker.queue_frame(EndFrame())
-        async with asyncio.timeout(20):
-            await asyncio.shield(running)
-    finally:
-        if not running.done():
-            await worker.queue_frame(CancelFrame())
-            await asyncio.wait([running], timeout=10)
-
-
-def _setter(event):
-    async def handler(*_):
-        event.set()
-
-    return handler
+    async with running(Caller(microphone), stt, user, llm, tts, listener, assistant) as pipeline:
+        yield Call(pipeline, microphone, listener, context)

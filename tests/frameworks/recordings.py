@@ -53,17 +53,23 @@ class Notes:
         self.events.append(event)
         self._more.set()
 
-    async def wait(self, matches, *, since=0, timeout_s=20.0):
-        """The first event from number ``since`` on that matches."""
-        seen = since
+    async def next(self, seen, *, timeout_s=20.0):
+        """Return when there are more than ``seen`` events."""
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    while seen < len(self.events):
-                        seen += 1
-                        if matches(self.events[seen - 1]):
-                            return self.events[seen - 1]
+                while len(self.events) <= seen:
                     self._more.clear()
                     await self._more.wait()
         except TimeoutError:
-            raise AssertionError(f"it did not happen; what did: {self.events[since:][-40:]}") from None
+            raise AssertionError(f"nothing more happened after {self.events[-40:]}") from None
+
+    async def wait(self, matches, *, since=0, timeout_s=20.0):
+        """The first event from number ``since`` on that matches."""
+        seen = since
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for event in self.events[seen:]:
+                if matches(event):
+                    return event
+            seen = len(self.events)
+            await self.next(seen, timeout_s=deadline - time.monotonic())

@@ -47,6 +47,7 @@ _VAD = VadOptions(silence_ms=600)
 # Audio that came while there was no stream is heard once there is one, as far as it reaches back (bytes).
 _MISSED = 5 * INPUT_SAMPLE_RATE * 2
 _LAST_TEXTS_S = 2.0
+_STABLE_S = 5.0
 Lookahead: TypeAlias = Literal[80, 160, 560, 1120]
 """Milliseconds."""
 
@@ -122,6 +123,7 @@ class ParleySTTService(STTService):
         self._resampler = create_stream_resampler()
         self._stream: Recognition | None = None
         self._opened = asyncio.Event()  # or given up
+        self._open_since: float | None = None
         self._reading: asyncio.Task[None] | None = None
         self._missed: deque[bytes] = deque()
         self._finalizing = False
@@ -229,12 +231,11 @@ class ParleySTTService(STTService):
         waits = list(self._backoff.waits(random.Random()))
         try:
             while True:
-                began = time.monotonic()
+                self._open_since = None
                 try:
                     await self._read_stream()
                 except ParleyError as error:
-                    lasted = time.monotonic() - began > self._backoff.max_s
-                    failures = 1 if lasted else failures + 1
+                    failures = 1 if self._lasted() else failures + 1
                     hopeless = not error.retryable or failures > len(waits)
                     if failures == 1 or hopeless:
                         await self._report(error, hopeless=hopeless)
@@ -246,6 +247,10 @@ class ParleySTTService(STTService):
                 await asyncio.sleep(waits[failures - 1])
         finally:
             self._opened.set()
+
+    def _lasted(self) -> bool:
+        """Whether the stream was open for some time, so that its end is not one of a series of failures."""
+        return self._open_since is not None and time.monotonic() - self._open_since > _STABLE_S
 
     async def _report(self, error: ParleyError, *, hopeless: bool) -> None:
         await self._call_event_handler("on_connection_error", error.to_log())
@@ -270,6 +275,7 @@ class ParleySTTService(STTService):
             server, options, model=require_given(settings.model, "the recogniser")
         ) as stream:
             self._stream = stream
+            self._open_since = time.monotonic()
             self._finalizing = False
             self._opened.set()
             await self._call_event_handler("on_connected")
