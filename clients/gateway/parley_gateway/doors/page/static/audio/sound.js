@@ -1,0 +1,157 @@
+// @ts-check
+/** Microphone and loudspeaker: the audio context, its two worklets, and what has really been heard. */
+import { HeardTracker } from './heard.js';
+
+const MICROPHONE = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
+/** Frames over which the clock of the microphone is compared with the page's. */
+const COMPARED = 200;
+
+/** @typedef {'insecure' | 'refused' | 'none' | 'taken'} Trouble what is wrong with the microphone */
+/** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame end: milliseconds, performance.now() */
+/** @typedef {{id: string | null, playing: boolean, playedMs: number, peak: number}} Heard */
+
+export class Sound {
+  /**
+   * @param {{onFrame: (frame: MicrophoneFrame) => void, onHeard: (heard: Heard) => void,
+   *   onTrouble: (trouble: Trouble | null) => void}} handlers
+   */
+  constructor({ onFrame, onHeard, onTrouble }) {
+    this._onFrame = onFrame;
+    this._onHeard = onHeard;
+    this._onTrouble = onTrouble;
+    this._heard = new HeardTracker();
+    /** @type {AudioContext | null} */
+    this._context = null;
+    /** @type {AudioWorkletNode | null} */
+    this._capture = null;
+    /** @type {AudioWorkletNode | null} */
+    this._playback = null;
+    /** @type {MediaStream | null} */
+    this._stream = null;
+    /** @type {number[]} */
+    this._offsets = [];
+  }
+
+  /** Make ready to play. Call it while a click is being handled: browsers want that. */
+  async open() {
+    if (this._context) return;
+    const context = new AudioContext({ latencyHint: 'interactive' });
+    this._context = context;
+    const module = (/** @type {string} */ name) => new URL(name, import.meta.url);
+    await Promise.all([
+      context.resume(),
+      context.audioWorklet.addModule(module('capture.worklet.js')),
+      context.audioWorklet.addModule(module('playback.worklet.js')),
+    ]);
+    if (this._context !== context) return; // closed meanwhile
+    this._capture = new AudioWorkletNode(context, 'parley-capture');
+    this._capture.port.onmessage = ({ data }) => this._takeFrame(data);
+    // Its output is silence, but what leads nowhere is not run.
+    this._capture.connect(context.destination);
+    this._playback = new AudioWorkletNode(context, 'parley-playback', { numberOfInputs: 0 });
+    this._playback.port.onmessage = ({ data }) => this._takeReport(data);
+    this._playback.connect(context.destination);
+  }
+
+  /** Ask for the microphone. Without one, silence is sent, and the user may type. */
+  async listen() {
+    this._stop();
+    try {
+      if (!navigator.mediaDevices) throw new DOMException('not a secure context', 'SecurityError');
+      const stream = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
+      if (!this._context || !this._capture) {
+        stop(stream);
+        return;
+      }
+      this._stream = stream;
+      this._context.createMediaStreamSource(stream).connect(this._capture);
+      const [track] = stream.getAudioTracks();
+      track.onended = () => this._onTrouble('none');
+      this._onTrouble(null);
+    } catch (error) {
+      this._onTrouble(troubleOf(/** @type {DOMException} */ (error)));
+    }
+  }
+
+  /** @param {boolean} muted */
+  mute(muted) {
+    this._capture?.port.postMessage({ muted });
+    for (const track of this._stream?.getAudioTracks() ?? []) track.enabled = !muted;
+  }
+
+  /** @param {string} id @param {Int16Array} samples @param {number} rate hertz */
+  push(id, samples, rate) {
+    this._playback?.port.postMessage({ what: 'push', id, samples, rate }, [samples.buffer]);
+  }
+
+  /** @param {'finish' | 'pause' | 'resume' | 'interrupt'} what @param {string} id of a response */
+  order(what, id) {
+    this._playback?.port.postMessage({ what, id });
+  }
+
+  /** Drop what is still to be played: another call begins. */
+  clear() {
+    this._playback?.port.postMessage({ what: 'clear' });
+    this._heard.clear();
+  }
+
+  /** Go on after the system has stopped the sound, as on a phone during a call. */
+  wake() {
+    if (this._context && this._context.state !== 'running') void this._context.resume();
+  }
+
+  /** Let go of the microphone and the loudspeaker. */
+  async close() {
+    const context = this._context;
+    this._stop();
+    this._context = this._capture = this._playback = null;
+    this._offsets = [];
+    this._heard.clear();
+    await context?.close();
+  }
+
+  _stop() {
+    if (this._stream) stop(this._stream);
+    this._stream = null;
+  }
+
+  /** @param {{samples: Int16Array, peak: number, end: number}} data */
+  _takeFrame({ samples, peak, end }) {
+    // Messages arrive a little late, some more than others: the earliest is the truth.
+    this._offsets.push(performance.now() - 1000 * end);
+    if (this._offsets.length > COMPARED) this._offsets.shift();
+    this._onFrame({ samples, peak, end: 1000 * end + Math.min(...this._offsets) });
+  }
+
+  /** @param {any} report */
+  _takeReport({ peak, ...report }) {
+    this._heard.note(report);
+    this._onHeard({ ...this._heard.at(this._heardTime()), peak });
+  }
+
+  /** @returns {number} the context time that leaves the loudspeaker now, seconds */
+  _heardTime() {
+    const context = this._context;
+    if (!context) return 0;
+    const { contextTime, performanceTime } = context.getOutputTimestamp?.() ?? {};
+    if (!contextTime || !performanceTime) {
+      return context.currentTime - (context.outputLatency || context.baseLatency || 0);
+    }
+    return Math.min(context.currentTime, contextTime + (performance.now() - performanceTime) / 1000);
+  }
+}
+
+/** @param {MediaStream} stream */
+function stop(stream) {
+  for (const track of stream.getTracks()) {
+    track.onended = null;
+    track.stop();
+  }
+}
+
+/** @param {DOMException} error @returns {Trouble} */
+function troubleOf({ name }) {
+  if (name === 'SecurityError' || !globalThis.isSecureContext) return 'insecure';
+  if (name === 'NotAllowedError') return 'refused';
+  return name === 'NotReadableError' || name === 'AbortError' ? 'taken' : 'none';
+}

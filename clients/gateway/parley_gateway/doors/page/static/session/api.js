@@ -1,0 +1,83 @@
+// @ts-check
+/** The gateway's REST side. */
+
+const DEADLINE_MS = 15000;
+
+/** Why the gateway, or the way to it, has said no. */
+export class Refusal extends Error {
+  /**
+   * @param {string} message
+   * @param {{status?: number, code?: string, retryable?: boolean, retryAfterMs?: number}} facts
+   */
+  constructor(message, { status = 0, code = 'unreachable', retryable = false, retryAfterMs = 0 }) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.retryable = retryable;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/** @param {string} path @returns {URL} below the page's own address */
+export function address(path) {
+  return new URL(path, document.baseURI);
+}
+
+/**
+ * @param {string} path
+ * @param {{method?: string, body?: unknown, key?: string | null, signal?: AbortSignal}} options
+ * @returns {Promise<any>} the answer's JSON
+ */
+async function ask(path, { method = 'GET', body, key, signal }) {
+  const limit = AbortSignal.timeout(DEADLINE_MS);
+  /** @type {Record<string, string>} */
+  const headers = body === undefined ? {} : { 'Content-Type': 'application/json' };
+  if (key) headers.Authorization = `Bearer ${key}`;
+  let response;
+  try {
+    response = await fetch(address(path), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      cache: 'no-store',
+      credentials: 'omit',
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refusal('The gateway cannot be reached.', { retryable: true });
+  }
+  const content = await response.json().catch(() => null);
+  if (response.ok) return content;
+  const told = content?.error ?? {};
+  const retryAfterMs = 1000 * (Number(response.headers.get('Retry-After')) || 0);
+  throw new Refusal(told.message ?? `The gateway answered with status ${response.status}.`, {
+    status: response.status,
+    code: told.code ?? 'unknown',
+    retryable: told.retryable ?? response.status >= 500,
+    retryAfterMs,
+  });
+}
+
+/** @typedef {{session_id: string, token: string | null}} Session */
+
+/**
+ * Create a session. The key leaves the page only here; the stream gets the short-lived token of the answer.
+ * @param {object} options how the session is held
+ * @param {string | null} key
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Session>}
+ */
+export function createSession(options, key, signal) {
+  return ask('v1/sessions', { method: 'POST', body: options, key, signal });
+}
+
+/** @param {Session} session @returns {Promise<{state: string, reason: string}>} */
+export function sessionStatus({ session_id: id, token }) {
+  return ask(`v1/sessions/${encodeURIComponent(id)}/status`, { key: token });
+}
+
+/** @param {string | null} key @returns {Promise<any>} the voices, in the gateway's form */
+export function listVoices(key) {
+  return ask('v1/audio/voices', { key });
+}

@@ -1,0 +1,25 @@
+// @ts-check
+/** How long to wait before trying again: longer each time, and never in step with other pages. */
+
+const FIRST_MS = 500;
+const LONGEST_MS = 15000;
+
+export class Backoff {
+  /** @param {() => number} [random] 0-1 */
+  constructor(random = Math.random) {
+    this._random = random;
+    this._tries = 0;
+  }
+
+  /** @param {number} [atLeastMs] what the server asked for @returns {number} milliseconds */
+  next(atLeastMs = 0) {
+    const full = Math.min(LONGEST_MS, FIRST_MS * 2 ** this._tries);
+    this._tries += 1;
+    return Math.max(full * (0.5 + this._random() / 2), atLeastMs * (1 + this._random() / 4));
+  }
+
+  /** It worked: begin with the shortest wait again. */
+  reset() {
+    this._tries = 0;
+  }
+}

@@ -1,0 +1,167 @@
+// @ts-check
+/**
+ * Keeps a call up: connects, connects again when the connection is lost, and stops when somebody says so.
+ *
+ * States: `idle`, `connecting`, `live`, `busy` (429: tries again), `away` (the gateway shuts down or is not
+ * ready: tries again), `lost` (tries again), `locked` (a key is needed), `failed`, `ended`.
+ */
+import { Refusal, createSession } from './api.js';
+import { Backoff } from './backoff.js';
+import { Stream } from './stream.js';
+
+/** A call that lasted this long was a good one. */
+const GOOD_MS = 5000;
+
+/** @typedef {'idle' | 'connecting' | 'live' | 'busy' | 'away' | 'lost' | 'locked' | 'failed' | 'ended'} Phase */
+/** @typedef {{phase: Phase, detail: string, retryAt: number, again: boolean}} LineState
+ *  `retryAt`: on the clock of performance.now(), 0: not at all. `again`: there was a connection before. */
+
+export class Line {
+  /**
+   * @param {{
+   *   onState: (state: LineState) => void,
+   *   onMessage: (message: import('./stream.js').Message, samples: Int16Array | null) => void,
+   * }} handlers
+   */
+  constructor({ onState, onMessage }) {
+    this._onState = onState;
+    this._onMessage = onMessage;
+    /** @type {string | null} in memory only */
+    this.key = null;
+    /** @type {Stream | null} */
+    this._stream = null;
+    /** @type {AbortController | null} of the call as a whole */
+    this._call = null;
+    /** @type {(() => void) | null} */
+    this._wake = null;
+    this._closedReason = '';
+    globalThis.addEventListener?.('online', () => this.retryNow());
+  }
+
+  /** @returns {boolean} whether a call is wanted */
+  get isWanted() {
+    return this._call !== null;
+  }
+
+  /**
+   * Hold a call until it is over.
+   * @param {() => object} options of each session, as they are when it begins
+   */
+  async hold(options) {
+    if (this._call) return;
+    const call = new AbortController();
+    this._call = call;
+    const backoff = new Backoff();
+    let again = false;
+    try {
+      for (;;) {
+        this._tell('connecting', '', 0, again);
+        const outcome = await this._once(options(), call.signal, backoff, () => {
+          this._tell('live', '', 0, again);
+          again = true;
+        });
+        if (!outcome.retry) {
+          this._tell(outcome.phase, outcome.detail, 0, again);
+          return;
+        }
+        const waitMs = backoff.next(outcome.retryAfterMs);
+        this._tell(outcome.phase, outcome.detail, performance.now() + waitMs, again);
+        await this._wait(waitMs, call.signal);
+      }
+    } catch (error) {
+      if (!call.signal.aborted) throw error;
+      this._tell('ended', 'hangup', 0, again);
+    } finally {
+      this._call = null;
+    }
+  }
+
+  hangUp() {
+    this._stream?.send({ type: 'control', action: 'hangup' });
+    this._stream?.close();
+    this._call?.abort();
+    this._wake?.();
+  }
+
+  /** Do not wait any longer. */
+  retryNow() {
+    this._wake?.();
+  }
+
+  /** @param {Int16Array} samples @returns {boolean} whether they were sent */
+  sendAudio(samples) {
+    return this._stream?.sendAudio(samples) ?? false;
+  }
+
+  /** @param {import('./stream.js').Message} message */
+  send(message) {
+    this._stream?.send(message);
+  }
+
+  /**
+   * One session, from its creation to its end.
+   * @param {object} options @param {AbortSignal} signal @param {Backoff} backoff @param {() => void} onLive
+   * @returns {Promise<{phase: Phase, detail: string, retry: boolean, retryAfterMs: number}>}
+   */
+  async _once(options, signal, backoff, onLive) {
+    this._closedReason = '';
+    try {
+      const session = await createSession(options, this.key, signal);
+      this._stream = await Stream.open(session, (message, samples) => this._take(message, samples), signal);
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      return outcomeOf(error);
+    }
+    const began = performance.now();
+    onLive();
+    const closure = await this._stream.closed;
+    this._stream = null;
+    signal.throwIfAborted();
+    if (performance.now() - began > GOOD_MS) backoff.reset();
+    return outcomeOfClosure(closure, this._closedReason);
+  }
+
+  /** @param {import('./stream.js').Message} message @param {Int16Array | null} samples */
+  _take(message, samples) {
+    if (message.type === 'closed') this._closedReason = message.reason;
+    this._onMessage(message, samples);
+  }
+
+  /** @param {number} ms @param {AbortSignal} signal */
+  async _wait(ms, signal) {
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this._wake = () => {
+        clearTimeout(timer);
+        resolve(undefined);
+      };
+    });
+    this._wake = null;
+    signal.throwIfAborted();
+  }
+
+  /** @param {Phase} phase @param {string} detail @param {number} retryAt @param {boolean} again */
+  _tell(phase, detail, retryAt, again) {
+    this._onState({ phase, detail, retryAt, again });
+  }
+}
+
+/** @param {Refusal} refusal */
+function outcomeOf(refusal) {
+  const { status, code, retryAfterMs, message } = refusal;
+  if (status === 401 || (status === 403 && code === 'forbidden')) {
+    return { phase: /** @type {Phase} */ ('locked'), detail: message, retry: false, retryAfterMs };
+  }
+  /** @type {Phase} */
+  const phase = status === 429 ? 'busy' : refusal.retryable ? 'away' : 'failed';
+  return { phase, detail: message, retry: refusal.retryable, retryAfterMs };
+}
+
+/** @param {import('./stream.js').Closure} closure @param {string} told by the agent's last message */
+function outcomeOfClosure({ code, reason }, told) {
+  const detail = told || reason;
+  if (code === 1001 || reason === 'going_away') return { phase: /** @type {Phase} */ ('away'), detail, retry: true, retryAfterMs: 0 };
+  if (code === 1000) return { phase: /** @type {Phase} */ ('ended'), detail, retry: false, retryAfterMs: 0 };
+  if (code === 1008 || code === 1009) return { phase: /** @type {Phase} */ ('failed'), detail, retry: false, retryAfterMs: 0 };
+  return { phase: /** @type {Phase} */ ('lost'), detail, retry: true, retryAfterMs: 0 };
+}

@@ -1,0 +1,104 @@
+// @ts-check
+/** The WebSocket of one session: messages and audio, both ways. */
+import { Refusal, address, sessionStatus } from './api.js';
+
+const SUBPROTOCOL = 'parley.v1';
+const OPEN_MS = 20000;
+/** Four seconds of audio that do not leave: nobody is there any more. */
+const STALLED_BYTES = 128 * 1024;
+const STALLED = 4000;
+
+/** @typedef {{code: number, reason: string}} Closure */
+/** @typedef {{type: string, [field: string]: any}} Message */
+
+export class Stream {
+  /**
+   * @param {WebSocket} socket open
+   * @param {(message: Message, samples: Int16Array | null) => void} onMessage samples: of an `audio` message
+   */
+  constructor(socket, onMessage) {
+    this._socket = socket;
+    /** @type {Message | null} an `audio` message whose samples come next */
+    this._announced = null;
+    /** @type {Promise<Closure>} */
+    this.closed = new Promise((resolve) => {
+      socket.onclose = ({ code, reason }) => resolve({ code, reason });
+    });
+    socket.onmessage = ({ data }) => this._take(data, onMessage);
+  }
+
+  /**
+   * Connect to a session.
+   * @param {import('./api.js').Session} session
+   * @param {(message: Message, samples: Int16Array | null) => void} onMessage
+   * @param {AbortSignal} signal gives up
+   * @returns {Promise<Stream>}
+   */
+  static async open(session, onMessage, signal) {
+    const url = address(`v1/sessions/${encodeURIComponent(session.session_id)}/stream`);
+    url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+    const protocols = session.token ? ['bearer', session.token, SUBPROTOCOL] : [SUBPROTOCOL];
+    const socket = new WebSocket(url, protocols);
+    socket.binaryType = 'arraybuffer';
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(OPEN_MS)]);
+    const isOpen = await new Promise((resolve) => {
+      socket.onopen = () => resolve(true);
+      socket.onclose = () => resolve(false);
+      limit.addEventListener('abort', () => resolve(false), { once: true });
+    });
+    if (isOpen) return new Stream(socket, onMessage);
+    socket.close();
+    signal.throwIfAborted();
+    throw await refusalOf(session);
+  }
+
+  /** @param {Int16Array} samples 16 kHz, mono @returns {boolean} false: the connection has stalled */
+  sendAudio(samples) {
+    if (this._socket.readyState !== WebSocket.OPEN) return false;
+    if (this._socket.bufferedAmount > STALLED_BYTES) {
+      this._socket.close(STALLED, 'stalled');
+      return false;
+    }
+    this._socket.send(samples);
+    return true;
+  }
+
+  /** @param {Message} message */
+  send(message) {
+    if (this._socket.readyState === WebSocket.OPEN) this._socket.send(JSON.stringify(message));
+  }
+
+  close() {
+    this._socket.close(1000, 'hangup');
+  }
+
+  /** @param {string | ArrayBuffer} data @param {(message: Message, samples: Int16Array | null) => void} give */
+  _take(data, give) {
+    if (typeof data !== 'string') {
+      if (this._announced) give(this._announced, new Int16Array(data));
+      this._announced = null;
+      return;
+    }
+    /** @type {Message} */
+    const message = JSON.parse(data);
+    if (message.type === 'audio' && message.samples > 0) this._announced = message;
+    else give(message, null);
+  }
+}
+
+/**
+ * Browsers do not say why a WebSocket was refused; the session does.
+ * @param {import('./api.js').Session} session @returns {Promise<Refusal>}
+ */
+async function refusalOf(session) {
+  try {
+    const { reason } = await sessionStatus(session);
+    if (reason === 'too_many_sessions' || reason === 'too_many_calls') {
+      return new Refusal('The server is busy.', { status: 429, code: reason, retryable: true });
+    }
+    if (reason) return new Refusal(`The call could not begin: ${reason}.`, { code: reason, retryable: true });
+  } catch (error) {
+    if (error instanceof Refusal && error.status !== 404) return error;
+  }
+  return new Refusal('The connection could not be made.', { retryable: true });
+}

@@ -1,0 +1,254 @@
+// @ts-check
+/** What has been said, as a list of entries that the transcript shows; made of the stream's messages. */
+import { SpokenWords } from './words.js';
+
+const LONGEST = 400;
+
+/**
+ * @typedef {{kind: 'user', id: string, parts: Map<number, string>, text: string, partial: boolean,
+ *   open: boolean, aside: boolean, typed: boolean}} UserEntry
+ * @typedef {{kind: 'agent', id: string, words: SpokenWords, heardMs: number, audioMs: number | null,
+ *   held: boolean, done: boolean, cut: number | null, reason: string}} AgentEntry
+ * @typedef {{kind: 'tool', id: string, name: string, given: object, output: unknown,
+ *   state: 'running' | 'done' | 'failed' | 'cancelled', byServer: boolean}} ToolEntry
+ * @typedef {{kind: 'note', id: string, text: string, tone: 'plain' | 'warning'}} NoteEntry
+ * @typedef {UserEntry | AgentEntry | ToolEntry | NoteEntry} Entry
+ */
+
+export class Conversation {
+  /**
+   * @param {(entry: Entry) => void} onChange an entry is new or has changed
+   * @param {(entry: Entry) => void} onRemove
+   */
+  constructor(onChange, onRemove) {
+    this._onChange = onChange;
+    this._onRemove = onRemove;
+    /** @type {Map<string, Entry>} in their order */
+    this._entries = new Map();
+    /** @type {UserEntry | null} what the user is saying */
+    this._open = null;
+    this._call = 0;
+    this._count = 0;
+  }
+
+  /** @returns {Entry[]} */
+  get entries() {
+    return [...this._entries.values()];
+  }
+
+  /** Another call begins: its names are its own. */
+  begin() {
+    this._close();
+    for (const entry of this._entries.values()) {
+      if (entry.kind === 'agent' && !entry.done) this._finish(entry, entry.audioMs ?? 0);
+    }
+    this._call += 1;
+  }
+
+  /** @param {import('../session/stream.js').Message} message */
+  apply(message) {
+    const handler = HANDLERS[message.type];
+    if (handler) handler.call(this, message);
+  }
+
+  /** @param {string} text that the user has typed */
+  typed(text) {
+    this._close();
+    this._put({ ...this._newUser(), text, open: false, partial: false, typed: true });
+  }
+
+  /** @param {string} text @param {'plain' | 'warning'} [tone] */
+  note(text, tone = 'plain') {
+    this._put({ kind: 'note', id: this._name('note'), text, tone });
+  }
+
+  /** @param {string} responseId @param {number} ms of its audio that were heard */
+  heard(responseId, ms) {
+    const entry = this._entries.get(this._id(responseId));
+    if (entry?.kind !== 'agent' || ms <= entry.heardMs || entry.cut !== null) return;
+    entry.heardMs = ms;
+    this._onChange(entry);
+  }
+
+  /** @param {string} callId @param {unknown} output @param {boolean} isError */
+  toolAnswered(callId, output, isError) {
+    const entry = this._entries.get(this._id(callId));
+    if (entry?.kind !== 'tool' || entry.state !== 'running') return;
+    entry.output = output;
+    entry.state = isError ? 'failed' : 'done';
+    this._onChange(entry);
+  }
+
+  // --- the user ---------------------------------------------------------------------------
+
+  /** @param {any} message */
+  _transcript({ utterance, text, is_final: isFinal }) {
+    const entry = this._entryOf(utterance) ?? (this._open ??= text ? this._newUser() : null);
+    if (!entry) return;
+    entry.parts.set(utterance, text);
+    entry.text = [...entry.parts.values()].filter(Boolean).join(' ');
+    entry.partial = !isFinal;
+    if (entry.text || !isFinal) this._put(entry);
+    else this._remove(entry);
+  }
+
+  /** @param {number} utterance @returns {UserEntry | null} */
+  _entryOf(utterance) {
+    const users = this.entries.filter((entry) => entry.kind === 'user' && entry.id.startsWith(`${this._call}/`));
+    const found = users.findLast((entry) => /** @type {UserEntry} */ (entry).parts.has(utterance));
+    return /** @type {UserEntry | undefined} */ (found) ?? null;
+  }
+
+  /** @param {any} message */
+  _decision({ decision }) {
+    if (decision === 'commit') this._close();
+  }
+
+  /** The user's turn is over. @param {boolean} [aside] it was no turn, but an "mhm" or the like */
+  _close(aside = false) {
+    const entry = this._open;
+    this._open = null;
+    if (!entry || !this._entries.has(entry.id)) return;
+    entry.open = false;
+    entry.partial = false;
+    entry.aside = aside;
+    if (entry.text) this._onChange(entry);
+    else this._remove(entry);
+  }
+
+  /** @returns {UserEntry} */
+  _newUser() {
+    const id = this._name('user');
+    const parts = new Map();
+    return { kind: 'user', id, parts, text: '', partial: true, open: true, aside: false, typed: false };
+  }
+
+  // --- the agent --------------------------------------------------------------------------
+
+  /** @param {any} message */
+  _response({ response_id: id, text }) {
+    const entry = this._agent(id);
+    entry.words.write(text);
+    this._onChange(entry);
+  }
+
+  /** @param {any} message */
+  _audio({ response_id: id, offset_ms: at, sample_rate: rate, samples, text }) {
+    const entry = this._agent(id);
+    entry.words.speak(text, at, (1000 * samples) / rate);
+  }
+
+  /** @param {string} responseId @returns {AgentEntry} */
+  _agent(responseId) {
+    const id = this._id(responseId);
+    const known = this._entries.get(id);
+    if (known) return /** @type {AgentEntry} */ (known);
+    this._close();
+    /** @type {AgentEntry} */
+    const entry = {
+      kind: 'agent', id, words: new SpokenWords(), heardMs: 0, audioMs: null, held: false, done: false,
+      cut: null, reason: '',
+    };
+    this._put(entry);
+    return entry;
+  }
+
+  /** @param {any} message */
+  _held({ response_id: id, type }) {
+    const entry = this._entries.get(this._id(id));
+    if (entry?.kind !== 'agent') return;
+    entry.held = type === 'paused';
+    this._onChange(entry);
+    if (type === 'resumed') this._close(true);
+  }
+
+  /** @param {any} message */
+  _interrupted({ response_id: id, spoken_text: spoken, reason }) {
+    const entry = this._entries.get(this._id(id));
+    if (entry?.kind !== 'agent') return;
+    entry.held = false;
+    entry.done = true;
+    entry.cut = entry.words.lengthOf(spoken);
+    entry.reason = reason;
+    this._onChange(entry);
+  }
+
+  /** @param {any} message */
+  _done({ response_id: id, audio_ms: audioMs }) {
+    const entry = this._entries.get(this._id(id));
+    if (entry?.kind === 'agent') this._finish(entry, audioMs);
+  }
+
+  /** @param {AgentEntry} entry @param {number} audioMs */
+  _finish(entry, audioMs) {
+    entry.done = true;
+    entry.audioMs = audioMs;
+    if (entry.words.text.trim()) this._onChange(entry);
+    else this._remove(entry);
+  }
+
+  // --- tools and errors ---------------------------------------------------------------------
+
+  /** @param {any} message */
+  _tool({ type, call_id: callId, name, arguments: given, is_error: isError }) {
+    const byServer = type === 'tool_run';
+    const state = byServer ? (isError ? 'failed' : 'done') : 'running';
+    this._close();
+    this._put({ kind: 'tool', id: this._id(callId), name, given, output: undefined, state, byServer });
+  }
+
+  /** @param {any} message */
+  _toolCancelled({ call_id: callId }) {
+    const entry = this._entries.get(this._id(callId));
+    if (entry?.kind !== 'tool') return;
+    entry.state = 'cancelled';
+    this._onChange(entry);
+  }
+
+  /** @param {any} message */
+  _error({ message }) {
+    this.note(message, 'warning');
+  }
+
+  // --- the list -----------------------------------------------------------------------------
+
+  /** @param {string} id of this call @returns {string} */
+  _id(id) {
+    return `${this._call}/${id}`;
+  }
+
+  /** @param {string} kind @returns {string} */
+  _name(kind) {
+    this._count += 1;
+    return this._id(`${kind}-${this._count}`);
+  }
+
+  /** @param {Entry} entry */
+  _put(entry) {
+    this._entries.set(entry.id, entry);
+    this._onChange(entry);
+    if (this._entries.size > LONGEST) this._remove(/** @type {Entry} */ (this._entries.values().next().value));
+  }
+
+  /** @param {Entry} entry */
+  _remove(entry) {
+    if (this._open === entry) this._open = null;
+    if (this._entries.delete(entry.id)) this._onRemove(entry);
+  }
+}
+
+/** @type {Record<string, (this: Conversation, message: any) => void>} */
+const HANDLERS = {
+  transcript: Conversation.prototype._transcript,
+  turn_decision: Conversation.prototype._decision,
+  response: Conversation.prototype._response,
+  audio: Conversation.prototype._audio,
+  paused: Conversation.prototype._held,
+  resumed: Conversation.prototype._held,
+  interrupted: Conversation.prototype._interrupted,
+  response_done: Conversation.prototype._done,
+  tool_request: Conversation.prototype._tool,
+  tool_run: Conversation.prototype._tool,
+  tool_cancelled: Conversation.prototype._toolCancelled,
+  error: Conversation.prototype._error,
+};

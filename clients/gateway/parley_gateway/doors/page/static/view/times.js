@@ -1,0 +1,71 @@
+// @ts-check
+/** Draws how long the user waited for each answer. */
+import { byId, make } from './dom.js';
+
+const SHOWN = 12;
+const NAMES = /** @type {Record<string, string>} */ ({
+  silence: 'Silence heard',
+  recognise: 'Words recognised',
+  decide: 'End of turn decided',
+  answer: 'Answer begun',
+  play: 'Network and sound',
+});
+const SVG = 'http://www.w3.org/2000/svg';
+
+export class Times {
+  constructor() {
+    this._list = byId('turns');
+    this._empty = byId('no-turns');
+    /** @type {import('../talk/latency.js').TurnTime[]} */
+    this._turns = [];
+  }
+
+  /** @param {import('../talk/latency.js').TurnTime} turn */
+  add(turn) {
+    this._turns.unshift(turn);
+    this._turns.length = Math.min(this._turns.length, SHOWN);
+    const longest = Math.max(...this._turns.map(lengthOf), 500);
+    this._empty.hidden = true;
+    this._list.replaceChildren(...this._turns.map((each) => rowOf(each, longest)));
+  }
+}
+
+/** @param {import('../talk/latency.js').TurnTime} turn @returns {number} */
+function lengthOf({ parts }) {
+  return parts.reduce((sum, { ms }) => sum + ms, 0);
+}
+
+/** @param {import('../talk/latency.js').TurnTime} turn @param {number} longest milliseconds @returns {Node} */
+function rowOf(turn, longest) {
+  const total = make('span', 'total', [String(Math.round(turn.totalMs ?? lengthOf(turn))), make('small', '', ' ms')]);
+  const what = turn.totalMs === null ? 'measured by the server' : turn.said;
+  const head = make('summary', '', [total, make('span', 'what', what), barOf(turn, longest)]);
+  const parts = turn.parts.map(({ name, ms }) => ({ name: NAMES[name], ms, key: name }));
+  const rows = [...parts, ...turn.details.map((detail) => ({ ...detail, key: '' }))];
+  const facts = rows.filter(({ ms }) => ms >= 0.5).flatMap(({ name, ms, key }) => {
+    const term = make('dt', '', name);
+    term.dataset.part = key;
+    return [term, make('dd', '', `${Math.round(ms)} ms`)];
+  });
+  const details = make('details', '', [head, make('dl', '', facts)]);
+  return make('li', '', details);
+}
+
+/** @param {import('../talk/latency.js').TurnTime} turn @param {number} longest @returns {Node} */
+function barOf(turn, longest) {
+  const bar = document.createElementNS(SVG, 'svg');
+  bar.setAttribute('class', 'bar-of-parts');
+  bar.setAttribute('role', 'img');
+  bar.setAttribute('aria-label', turn.parts.map(({ name, ms }) => `${NAMES[name]} ${Math.round(ms)} ms`).join(', '));
+  let x = 0;
+  for (const { name, ms } of turn.parts) {
+    const part = document.createElementNS(SVG, 'rect');
+    part.setAttribute('class', name);
+    part.setAttribute('x', `${(100 * x) / longest}%`);
+    part.setAttribute('width', `${(100 * ms) / longest}%`);
+    part.setAttribute('height', '100%');
+    bar.append(part);
+    x += ms;
+  }
+  return bar;
+}
