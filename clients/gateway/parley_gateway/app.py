@@ -18,6 +18,7 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics
 from parley_gateway.openapi import complete_openapi
 from parley_gateway.security.guard import Guard
+from parley_gateway.security.headers import add_headers
 from parley_gateway.servers import Server, Servers
 from parley_gateway.settings import Settings
 
@@ -53,6 +54,7 @@ def create_app(
         async with servers:
             yield
             await gateway.calls.aclose()
+            await gateway.guard.aclose()
 
     app = FastAPI(
         title="Parley gateway", version=version("parley"), docs_url=None, redoc_url=None, lifespan=lifespan
@@ -62,6 +64,8 @@ def create_app(
     for routes in DOORS:
         app.include_router(routes(gateway))
     complete_openapi(app)
+    encrypted = bool(settings.listen.certificate) or settings.listen.public_url.startswith("https://")
+    add_headers(app, gateway.guard.origins, encrypted=encrypted)
 
     @app.get("/asyncapi.json", include_in_schema=False)
     async def asyncapi_document() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from parley_gateway.doors.sessions.messages import (
     ToolsAccepted,
     ToolsRequest,
 )
+from parley_gateway.doors.tokens import TokenAnswer, TokenRequest
 from parley_gateway.schemas import add_components
 
 _KINDS = (
@@ -25,6 +26,8 @@ _KINDS = (
     ToolsAccepted,
     ChatRequest,
     SpeechRequest,
+    TokenRequest,
+    TokenAnswer,
 )
 
 

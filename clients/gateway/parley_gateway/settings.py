@@ -17,6 +17,7 @@ import msgspec
 from parley_gateway.calls import CallSettings
 from parley_gateway.doors.realtime.settings import RealtimeSettings
 from parley_gateway.doors.sessions.settings import SessionSettings
+from parley_gateway.doors.twilio.settings import TwilioSettings
 from parley_gateway.errors import SettingsError
 from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jwt: JwtSettings = JwtSettings()
     rates: RateSettings = RateSettings()
     sessions: SessionSettings = SessionSettings()
+    twilio: TwilioSettings = TwilioSettings()
     realtime: RealtimeSettings = RealtimeSettings()
     stages: StageSettings = StageSettings()
 

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from fastapi import APIRouter
 
-from parley_gateway.doors import openai, operations, page, sessions
+from parley_gateway.doors import openai, operations, page, sessions, tokens
 from parley_gateway.doors.realtime import door as realtime
+from parley_gateway.doors.twilio import door as twilio
 from parley_gateway.gateway import Gateway
 
 Door: TypeAlias = Callable[[Gateway], APIRouter]
@@ -18,5 +19,7 @@ DOORS: tuple[Door, ...] = (
     sessions.routes,
     realtime.routes,
     openai.routes,
+    tokens.routes,
+    twilio.routes,
     page.routes,
 )

@@ -20,7 +20,7 @@ _MAX_BODY_BYTES = 4_096
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the token is to be good for."""
 
-    scopes: list[Scope] = ["agent"]
+    scopes: tuple[Scope, ...] = ("agent",)
     ttl_s: Annotated[float, Meta(gt=0)] | None = None
     """How long it can be used (seconds), at most what the gateway allows. None: as the gateway is set."""
     session_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None

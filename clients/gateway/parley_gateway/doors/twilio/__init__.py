@@ -1,0 +1,1 @@
+"""Telephone calls, by Twilio's Media Streams."""
