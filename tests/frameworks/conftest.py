@@ -1,6 +1,7 @@
 """A Triton server and a gateway, each in a process of its own, for clients that know nothing of either.
 
-``PARLEY_TEST_TRITON`` names the gRPC address of a server that runs already, which saves its start.
+``PARLEY_TEST_TRITON`` names the gRPC address of a server that runs already, and ``PARLEY_TEST_GATEWAY`` the URL of
+a gateway, which saves their start.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def triton(tmp_path_factory):
 @pytest.fixture(scope="session")
 def gateway(triton, tmp_path_factory):
     """The address of a gateway in front of that server: ``http://host:port``."""
+    if given := os.environ.get("PARLEY_TEST_GATEWAY"):
+        yield given
+        return
     log = tmp_path_factory.mktemp("gateway") / "log"
     port = _free_port()
     url = f"http://127.0.0.1:{port}"

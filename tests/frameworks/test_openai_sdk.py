@@ -1,0 +1,172 @@
+"""The OpenAI Python SDK talks to the agent over its Realtime API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import asynccontextmanager
+
+import pytest
+from openai import AsyncOpenAI
+from realtime_call import INSTRUCTIONS, TOOLS, Caller, spoken, words
+
+
+@asynccontextmanager
+async def connected(gateway, *, session=None, model="gpt-realtime", extra_query=None):
+    """A caller whose events the SDK sends and reads."""
+    client = AsyncOpenAI(api_key="none", base_url=f"{gateway}/v1")
+    async with client.realtime.connect(model=model, extra_query=extra_query or {}) as connection:
+        caller = Caller(connection.send)
+
+        async def read():
+            async for event in connection:
+                caller.note(event.to_dict())
+
+        reading = asyncio.create_task(read())
+        try:
+            await caller.wait("session.created")
+            if session is not None:
+                await connection.session.update(session=session)
+                await caller.wait("session.updated")
+            yield caller
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def speaking(caller):
+    """Its microphone is on."""
+    task = asyncio.create_task(caller.speak())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def realtime_session(turn_detection, **fields):
+    return {
+        "type": "realtime",
+        "instructions": INSTRUCTIONS,
+        "tools": TOOLS,
+        "audio": {
+            "input": {"turn_detection": turn_detection, "transcription": {"model": "gpt-4o-transcribe"}}
+        },
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    "turn_detection",
+    [{"type": "semantic_vad", "eagerness": "high"}, {"type": "server_vad", "silence_duration_ms": 400}],
+    ids=["semantic", "server"],
+)
+async def test_holds_a_conversation(gateway, turn_detection):
+    async with connected(gateway, session=realtime_session(turn_detection)) as caller, speaking(caller):
+        caller.microphone.say("02-weather")
+        heard = await caller.wait("conversation.item.input_audio_transcription.completed")
+        assert "weather" in heard["transcript"]
+        calls = await caller.answer_call(await caller.wait_done())
+        assert [call["name"] for call in calls] == ["get_weather"]
+        answer = await caller.wait_done(since=caller.count)
+        assert {"8", "foggy"} <= set(words(spoken(answer)))
+        assert answer["usage"]["output_tokens"] > 0
+
+        since = caller.count
+        caller.microphone.say("06-story")
+        delta = await caller.wait("response.output_audio.delta", since=since)
+        await asyncio.sleep(2.0)
+        caller.microphone.say("07-stop")
+        told = await caller.wait_done(since=since, status="cancelled")
+        assert told["status_details"]["reason"] == "turn_detected"
+        await caller.send(
+            {
+                "type": "conversation.item.truncate",
+                "item_id": delta["item_id"],
+                "content_index": 0,
+                "audio_end_ms": 900,
+            }
+        )
+        await caller.wait("conversation.item.truncated", since=since, item_id=delta["item_id"])
+        await caller.send({"type": "conversation.item.retrieve", "item_id": delta["item_id"]})
+        shown = await caller.wait("conversation.item.retrieved", since=since)
+        kept = words(shown["item"]["content"][0]["transcript"])
+        assert 0 < len(kept) < 8, shown
+        assert not [event for event in caller.notes.events if event["type"] == "error"]
+
+
+async def test_answers_turns_that_the_client_ends(gateway):
+    async with connected(gateway, session=realtime_session(None)) as caller:
+        async with speaking(caller):
+            caller.microphone.say("01-hello")
+            await asyncio.sleep(1.5)
+        await caller.send({"type": "input_audio_buffer.commit"})
+        await caller.send({"type": "response.create"})
+        answer = await caller.wait_done()
+        assert "hello" in words(spoken(answer))
+        kinds = [event["type"] for event in caller.notes.events]
+        assert "input_audio_buffer.committed" in kinds
+        assert "input_audio_buffer.speech_started" not in kinds
+
+
+async def test_writes_instead_of_speaking(gateway):
+    session = realtime_session(None, output_modalities=["text"])
+    async with connected(gateway, session=session) as caller:
+        message = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "hello"}],
+        }
+        await caller.send({"type": "conversation.item.create", "item": message})
+        await caller.send({"type": "response.create", "response": {"metadata": {"note": "1"}}})
+        answer = await caller.wait_done()
+        assert "hello" in words(spoken(answer))
+        assert answer["metadata"] == {"note": "1"}
+        assert answer["output"][0]["content"][0]["type"] == "output_text"
+        assert not [event for event in caller.notes.events if "audio.delta" in event["type"]]
+
+
+async def test_speaks_the_telephones_format(gateway):
+    form = {"format": {"type": "audio/pcmu"}}
+    session = {"type": "realtime", "instructions": INSTRUCTIONS, "audio": {"input": form, "output": form}}
+    async with connected(gateway, session=session) as caller:
+        message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+        await caller.send({"type": "conversation.item.create", "item": message})
+        await caller.send({"type": "response.create"})
+        await caller.wait_done()
+        sent = [event["delta"] for event in caller.notes.events if event["type"] == "response.output_audio.delta"]
+        seconds = sum(len(base64.b64decode(delta)) for delta in sent) / 8_000
+        assert 0.5 < seconds < 6.0
+
+
+async def test_transcribes_only(gateway):
+    session = {
+        "type": "transcription",
+        "audio": {"input": {"transcription": {"model": "gpt-4o-transcribe"}}},
+    }
+    async with (
+        connected(gateway, session=session, extra_query={"intent": "transcription"}) as caller,
+        speaking(caller),
+    ):
+        caller.microphone.say("02-weather")
+        heard = await caller.wait("conversation.item.input_audio_transcription.completed")
+        assert "weather" in heard["transcript"]
+        deltas = [
+            event["delta"]
+            for event in caller.notes.events
+            if event["type"] == "conversation.item.input_audio_transcription.delta"
+        ]
+        assert "".join(deltas) == heard["transcript"]
+
+
+async def test_a_browsers_secret_brings_its_session(gateway):
+    client = AsyncOpenAI(api_key="none", base_url=f"{gateway}/v1")
+    secret = await client.realtime.client_secrets.create(
+        session={"type": "realtime", "instructions": "Speak like a sailor."}
+    )
+    browser = AsyncOpenAI(api_key=secret.value, base_url=f"{gateway}/v1")
+    async with browser.realtime.connect(model="gpt-realtime") as connection:
+        created = await connection.recv()
+    assert created.type == "session.created"
+    assert created.session.instructions == "Speak like a sailor."
