@@ -412,6 +412,10 @@ class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     words: list[Word] = []
     alternatives: list[Alternative] = []
     """The best readings of a final text, if the session wants them; the first is the text itself."""
+    first: int = 0
+    """Of a final text that was read together with earlier utterances of the same turn: the first of them."""
+    before: str = ""
+    """What those said, in the light of this one: it takes the place of their texts."""
 
 
 class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):

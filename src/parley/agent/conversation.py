@@ -62,6 +62,7 @@ class Conversation:
         config: limits and deadlines.
         emit: sends an event to the client.
         hang_up: ends the session, because the user says nothing.
+        turn_over: is told that what the user says from now on has nothing to do with what was said before.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class Conversation:
         *,
         emit: Emit,
         hang_up: Callable[[], None],
+        turn_over: Callable[[], None],
     ) -> None:
         self._name = name
         self._engines = engines
         self._config = config
         self._emit = emit
+        self._turn_over = turn_over
         language = primary_language(start.language)
         self._language = language
         self._start = start
@@ -109,6 +112,7 @@ class Conversation:
             prepare=self._prepare,
             discard=self._answers.discard,
             commit=self._user_finished,
+            turn_over=turn_over,
         )
         self._interruptions = Interruptions(
             start.barge_in, language, self._answers, self._turn_end, enabled=_by_speech(start)
@@ -268,6 +272,8 @@ class Conversation:
         self._emit(event)
         self._interruptions.transcribed(event)
         if event.is_final:
+            if not self._turn_end.pending and not self._interruptions.undecided:
+                self._turn_over()  # it was no turn of the user
             self._settle()
 
     def _settle(self) -> None:

@@ -163,6 +163,8 @@ class Hearing:
                     confidence=event.confidence,
                     words=words,
                     alternatives=event.alternatives,
+                    first=self._utterances_before + event.first if event.first else 0,
+                    before=event.before,
                 )
             )
 

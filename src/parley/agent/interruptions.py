@@ -111,6 +111,11 @@ class Interruptions:
         self._has_echo = False
         self._spoke_at = -_ECHO_DELAY_S
 
+    @property
+    def undecided(self) -> bool:
+        """Whether it is not known yet what something is that was heard over the agent."""
+        return self._candidate is not None
+
     def change(self, options: BargeInOptions, *, enabled: bool) -> None:
         """Judge by other options from the next sound on."""
         self._options = options

@@ -139,6 +139,11 @@ class Listener:
         """Listen again."""
         self._muted = False
 
+    def turn_over(self) -> None:
+        """What is heard from now on is not read together with what was said before."""
+        if self._recognizer is not None:
+            self._recognizer.turn_over()
+
     def finish(
         self, *, before: Callable[[int], None] = _ignore, after: Callable[[int], None] = _ignore
     ) -> None:

@@ -35,6 +35,8 @@ _JUDGED_SILENCE_MS = 200
 """An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
 _MANUAL_SILENCE_MS = 800
 """Nobody waits for the end of an utterance, and the longer it is, the better it is understood."""
+_JOINED_MS = 20_000
+"""The pieces of a turn are read together, as long as they are no longer than this."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +67,13 @@ class Session:
         # long as Triton allows, and must leave room for what is added to it.
         name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
         self._conversation = Conversation(
-            name, start, engines, config, emit=self._emit, hang_up=lambda: self.end("silence")
+            name,
+            start,
+            engines,
+            config,
+            emit=self._emit,
+            hang_up=lambda: self.end("silence"),
+            turn_over=self._turn_over,
         )
         options = _asr_options(start, config)
         self._listener = Listener(engines.recognizer, name, options, self._conversation, config)
@@ -134,6 +142,9 @@ class Session:
         self._emit(protocol.Updated())
         if reread:
             self._warm_up()
+
+    def _turn_over(self) -> None:
+        self._listener.turn_over()
 
     # --- life -----------------------------------------------------------------------------
 
@@ -251,6 +262,7 @@ def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
         phrases=start.phrases,
         phrase_weight=start.phrase_weight,
         nbest=start.alternatives,
+        join_ms=_JOINED_MS,
     )
 
 

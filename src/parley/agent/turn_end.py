@@ -64,6 +64,7 @@ class TurnEnd:
         prepare: takes what may be all that the user has to say, so that an answer can be begun.
         discard: is told that it was not all.
         commit: takes over a turn of the user that is over.
+        turn_over: is told that what was said so far is dealt with, before anything else is.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class TurnEnd:
         prepare: Callable[[str], None],
         discard: Callable[[], None],
         commit: Callable[[UserTurn], None],
+        turn_over: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._language = language
@@ -89,6 +91,7 @@ class TurnEnd:
         self._prepare = prepare
         self._discard = discard
         self._commit = commit
+        self._turn_over = turn_over
         self._audio = RecentAudio(SAMPLES)
         self._onset: int | None = None
         self._heard_at = 0.0
@@ -148,6 +151,7 @@ class TurnEnd:
         self._stop()
         self._discard()
         self._onset = None
+        self._turn_over()
         text = policy.take()
         self._renew()
         return text
@@ -186,7 +190,10 @@ class TurnEnd:
         dropped = event.utterance <= self._dropped
         if self._policy is not None:
             text = "" if dropped else event.text
-            self._obey(self._policy.heard(event.utterance, text, self._heard_at))
+            first = 0 if dropped else event.first
+            self._obey(
+                self._policy.heard(event.utterance, text, self._heard_at, first=first, before=event.before)
+            )
         elif not dropped:
             self._finish(event.text.strip(), None)
 
@@ -218,6 +225,7 @@ class TurnEnd:
 
     def _finish(self, text: str, decided_at: float | None, *, requested: bool = False) -> None:
         detected_at, self._detected_at = self._detected_at, None
+        self._turn_over()
         self._renew()
         self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, requested))
 

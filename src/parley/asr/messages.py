@@ -17,6 +17,7 @@ import msgspec
 
 from parley.protocol import MAX_ALTERNATIVES, Alternative, VadOptions, Word
 
+MAX_JOIN_MS = 30_000
 Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_ALTERNATIVES)]
 """How many readings a final text should come with, the best included. 0: none. Greedy decoding has none."""
 
@@ -39,6 +40,9 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     phrase_weight: float = 1.0
     """How much, from 0 (not at all) to 10."""
     nbest: Nbest = 0
+    join_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOIN_MS)] = 0
+    """Longest speech that is read together for a final text: the utterance with those before it, back to
+    the last ``turn_over``. 0: each by itself."""
 
 
 class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,8 @@ class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Read with the START flag only; None: the defaults."""
     flush: bool = False
     """End the utterance now, as if enough silence had been heard."""
+    turn_over: bool = False
+    """What was said before this piece of audio is no longer joined to what follows (``join_ms``)."""
 
 
 class OnsetEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="onset"):
@@ -94,6 +100,10 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     (:mod:`parley.asr.decoding.stable`); in a final text all."""
     alternatives: list[Alternative] = []
     """The best readings, of a final text if they were asked for; the first is the text itself."""
+    first: int = 0
+    """Of a final text that was read together with the utterances before it: number of the first of them."""
+    before: str = ""
+    """What those said, read anew: it takes the place of their texts."""
 
 
 class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fallback"):

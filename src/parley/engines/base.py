@@ -24,6 +24,10 @@ class Recognizer(Protocol):
         """Hear the next piece: 16 kHz mono, any length."""
         ...
 
+    def turn_over(self) -> None:
+        """What is heard from now on is of another turn: it is not read together with what was said before."""
+        ...
+
     async def flush(self) -> AsrReply:
         """End the current utterance now and return its final transcript."""
         ...

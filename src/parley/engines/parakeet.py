@@ -39,6 +39,7 @@ class ParakeetRecognizer:
         self._model = model
         self._timeout_s = timeout_s
         self._open = False
+        self._turn_over = False
 
     async def start(self, options: AsrOptions) -> None:
         """Open the stream.
@@ -62,11 +63,23 @@ class ParakeetRecognizer:
             SessionNotFoundError: the stream is not open, or was idle for too long.
             InferenceError: the model failed or did not answer in time.
         """
-        return await self._call(audio, AsrRequest())
+        return await self._hear(audio, flush=False)
+
+    def turn_over(self) -> None:
+        """What is heard from now on is of another turn: it is not read together with what was said before."""
+        self._turn_over = True
 
     async def flush(self) -> AsrReply:
         """End the current utterance now and return its final transcript; raises as :meth:`push`."""
-        return await self._call(_NOTHING, AsrRequest(flush=True))
+        return await self._hear(_NOTHING, flush=True)
+
+    async def _hear(self, audio: NDArray[np.int16], *, flush: bool) -> AsrReply:
+        turn_over, self._turn_over = self._turn_over, False
+        try:
+            return await self._call(audio, AsrRequest(flush=flush, turn_over=turn_over))
+        except ParleyError:
+            self._turn_over = self._turn_over or turn_over  # for the piece that is pushed again
+            raise
 
     async def close(self) -> None:
         """End the stream; safe to call twice and after a failure."""

@@ -137,7 +137,7 @@ class EndOfTurn:
     def _forget(self) -> None:
         """Begin anew."""
         self._begun_at: float | None = None
-        self._words: list[str] = []
+        self._said: dict[int, str] = {}
         self._pause: _Pause | None = None
         self._heard_pause: _Pause | None = None
         self._new_words = False
@@ -164,9 +164,13 @@ class EndOfTurn:
 
     def take(self) -> str:
         """The words so far; the turn is over."""
-        text = " ".join(self._words)
+        text = self._text
         self._forget()
         return text
+
+    @property
+    def _text(self) -> str:
+        return " ".join(filter(None, self._said.values()))
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -198,15 +202,29 @@ class EndOfTurn:
         self._pause = _Pause(min(ended_at, at), scored=not self._asks)
         return [Score(self._pauses)] if self._asks else []
 
-    def heard(self, utterance: int, text: str, at: float) -> list[Output]:
-        """The final text of an utterance; empty: there were no words in it."""
+    def heard(
+        self, utterance: int, text: str, at: float, *, first: int = 0, before: str = ""
+    ) -> list[Output]:
+        """The final text of an utterance.
+
+        Args:
+            utterance: its number.
+            text: its words; empty: there were none in it.
+            at: the time.
+            first: number of the first utterance that was read again together with it; 0: there is none.
+            before: what that one and those after it said. It counts if that one is part of this turn.
+        """
         self._utterance = utterance
         self._texts_missing = max(0, self._texts_missing - 1)
-        if text.strip():
-            self._words.append(text.strip())
+        words_so_far = len(self._text.split())
+        if first in self._said:
+            self._said = {number: said for number, said in self._said.items() if number < first}
+            self._said[first] = before.strip()
+        self._said[utterance] = text.strip()
+        if text.strip() or len(self._text.split()) > words_so_far:
             self._new_words = True
-            while sum(map(len, self._words)) > MAX_CHARACTERS and len(self._words) > 1:
-                self._words.pop(0)
+        while len(self._text) > MAX_CHARACTERS and len(self._said) > 1:
+            del self._said[next(iter(self._said))]
         return self._end(at) if self._ending else self._judge(at)
 
     def scored(self, pause: int, probability: float | None, at: float) -> list[Output]:
@@ -233,9 +251,9 @@ class EndOfTurn:
     def _judge(self, at: float) -> list[Output]:
         if self._settings.manual or self._speaking or self._texts_missing or self._pause is None:
             return []
-        if not self._words:
+        text = self._text
+        if not text:
             return self._commit("no_words", at)
-        text = " ".join(self._words)
         cue = find_cue(text, self._language)
         if not self._pause.scored:
             return self._prepare(text) if cue is None or cue.finished else []
@@ -283,7 +301,7 @@ class EndOfTurn:
             utterance=self._utterance,
             decision=decision,
             reason=reason,
-            text=" ".join(self._words),
+            text=self._text,
             probability=judgement.probability if judgement else None,
             cue=cue.kind if cue else "",
             cue_words=cue.words if cue else "",

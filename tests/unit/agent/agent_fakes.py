@@ -96,6 +96,9 @@ class FakeRecognizer:
         self.rail.pushes.append(len(audio))
         return self._reply()
 
+    def turn_over(self) -> None:
+        self.rail.turns_over.append(self.samples // 16)
+
     async def flush(self) -> AsrReply:
         self.flushes += 1
         with self._alone():
@@ -150,6 +153,7 @@ class FakeRail:
         self.push_failures: deque[ParleyError] = deque()
         self.start_s = 0.005
         self.push_s = 0.005
+        self.turns_over: list[int] = []
         self.pushes: list[int] = []
         self.streams: list[FakeRecognizer] = []
 

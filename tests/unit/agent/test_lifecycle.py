@@ -113,7 +113,7 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     await call.start(start)
     await call.end()
     assert call.rail.streams[0].options == AsrOptions(
-        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3
+        vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3, join_ms=20_000
     )
 
 

@@ -6,10 +6,12 @@ import pytest
 from agent_fakes import FakeCall, says, utterance
 
 from parley.agent.config import AgentConfig
+from parley.asr.messages import TranscriptEvent
 from parley.errors import InferenceError, ModelUnavailableError
 from parley.protocol import (
     AgentState,
     Control,
+    ErrorEvent,
     Interrupted,
     SpeechStarted,
     SpeechStopped,
@@ -272,3 +274,69 @@ async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for()
     await call.end()
     assert call.outlet.finals == ["", "the second"]
     assert call.chat.prompt()[1:] == [("user", "the second")]
+
+
+# --- pieces that the recogniser reads together --------------------------------------------------
+
+
+def reads_again(call: FakeCall, *, before: str, text: str, first: int = 1) -> None:
+    """The last utterance of the script is read together with those from ``first`` on."""
+    at, event = call.rail.script.pop()
+    anew = TranscriptEvent(
+        utterance=event.utterance, text=text, is_final=True, confidence=0.9, first=first, before=before
+    )
+    call.rail.script.append((at, anew))
+
+
+async def test_what_was_read_together_with_the_rest_of_the_turn_is_answered():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer for the"), (2_200, 3_000, "then minutes"))
+    reads_again(call, before="set a timer for", text="ten minutes")
+    await answered(call)
+    assert call.chat.prompt()[1:] == [("user", "set a timer for ten minutes")]
+    assert call.outlet.of(TurnDecision)[-1].text == "set a timer for ten minutes"
+    final = call.outlet.of(Transcript)[-1]
+    assert (final.text, final.first, final.before) == ("ten minutes", 1, "set a timer for")
+
+
+async def test_the_recogniser_is_told_when_a_turn_is_over():
+    call = FakeCall()
+    call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
+    await answered(call)
+    assert len(call.rail.turns_over) == 1
+    assert call.rail.turns_over[0] >= 3_300, "not in the pause within the turn"
+
+
+@pytest.mark.parametrize("eagerness", ["off", "normal"])
+async def test_the_recogniser_is_told_of_the_end_of_every_turn(eagerness):
+    call = FakeCall()
+    call.hears((200, 1_000, "what time is it"), (5_200, 6_000, "thank you"))
+    await answered(call, Start(turn=TurnOptions(eagerness=eagerness)), turns=2)
+    assert {at // 1_000 for at in call.rail.turns_over} == {1, 6}
+
+
+async def test_what_is_no_interruption_is_not_read_together_with_what_follows():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    call.hears((200, 1_000, "tell me a story"), (3_000, 3_300, "mhm"))
+    await call.start(NORMAL)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.of(Interrupted) == []
+    assert {at // 1_000 for at in call.rail.turns_over} == {1, 3}
+
+
+async def test_after_a_failure_utterances_are_still_told_apart():
+    """A new stream counts its utterances from 1."""
+    call = FakeCall()
+    call.hears((200, 1_000, "hello there"))
+    await call.start(NORMAL)
+    await call.wait_for(TurnMetrics)
+    call.rail.push_failures.append(ModelUnavailableError("gone"))
+    await call.wait_for(ErrorEvent)
+    call.hears((1_200, 2_000, "set a timer for the"), (3_200, 4_000, "ten minutes"))
+    reads_again(call, before="set a timer for", text="ten minutes")
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.outlet.of(Transcript)[-1].first == 2
+    assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")

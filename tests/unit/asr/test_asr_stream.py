@@ -335,3 +335,65 @@ def test_a_final_text_comes_with_its_best_readings_on_request():
         ("t97 t98", -0.75),
     ]
     assert final.text == final.alternatives[0].text
+
+
+# --- the pieces of a turn -----------------------------------------------------------------------
+
+PIECES = (*UTTERANCE, (800, True), (640, False))
+
+
+class BothEnds(LoudnessModels):
+    """A stretch is a word at its beginning, named after its length, and one shortly before its end."""
+
+    def decode(self, encoded, lengths, boosting=None):
+        self.boosting = boosting
+        return [
+            Decoded(
+                Tokens(
+                    np.array([length, 1], np.int32),
+                    np.array([0, length // 8 - 6], np.int32),
+                    np.ones(2, np.int32),
+                    np.array([0.5, 0.9], np.float32),
+                )
+            )
+            for length in lengths
+        ]
+
+
+def test_the_pieces_of_a_turn_are_read_together():
+    _, replies = feed(new_stream(AsrOptions(join_ms=20_000)), sound(*PIECES), BothEnds())
+    alone, joined = finals(replies)
+    assert (alone.text, alone.first) == ("t160 t1", 0)
+    # 320 ms before the first onset to 50 ms after its end, 50 ms before the second to its end.
+    length = (320 + 960 + 50 + 50 + 800 + 320) // 10
+    assert (joined.utterance, joined.text, joined.first, joined.before) == (2, "t1", 1, f"t{length}")
+    assert joined.confidence == pytest.approx(0.9)
+    (word,) = joined.words
+    frame = length // 8 - 6
+    assert word.start_ms == frame * 80 - (320 + 960 + 50) + (2240 - 50)
+
+
+def test_after_a_turn_is_over_the_next_is_read_by_itself():
+    audio = sound(*PIECES)
+    stream, _ = feed(new_stream(AsrOptions(join_ms=20_000)), audio[: 2400 * MS], BothEnds())
+    (heard,) = step([Chunk(stream, audio[2400 * MS : 2480 * MS], turn_over=True)], BothEnds())
+    _, replies = feed(heard.stream, audio[2480 * MS :], BothEnds())
+    alone = finals(feed(new_stream(), audio, BothEnds())[1])
+    assert finals(replies) == alone[1:]
+
+
+def test_what_was_cut_for_its_length_is_not_joined():
+    audio = sound((320, False), (4000, True), (640, False), (800, True), (640, False))
+    limits = {"window_ms": 2000, "cut_search_ms": 500}
+    _, replies = feed(new_stream(AsrOptions(join_ms=20_000), **limits), audio, BothEnds())
+    assert [event.first for event in finals(replies)] == [0, 0]
+
+
+def test_a_turn_that_begins_with_a_noise_is_read_from_its_first_words_on():
+    class Silent(LoudnessModels):
+        def decode(self, encoded, lengths, boosting=None):
+            nothing = np.zeros(0, np.int32)
+            return [Decoded(Tokens(nothing, nothing, nothing, np.zeros(0, np.float32))) for _ in lengths]
+
+    _, replies = feed(new_stream(AsrOptions(join_ms=20_000)), sound(*PIECES), Silent())
+    assert [event.first for event in finals(replies)] == [0, 0]

@@ -13,11 +13,13 @@ from parley.asr.messages import (
     OnsetLostEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
+    TranscribeReply,
     TranscribeRequest,
     TranscriptEvent,
 )
 from parley.asr.rails.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError, OverloadedError
+from parley.protocol import Alternative, Word
 
 UTTERANCE = ((640, False), (1600, True), (640, False))
 
@@ -480,3 +482,77 @@ def test_audio_is_kept_only_if_somebody_may_want_it():
     assert len(stream.utterance.audio()) == 0
     stream, _ = feed(Model(fallback="other"), speech((320, False), (1600, True)), last=False)
     assert len(stream.utterance.audio()) == 1920 * MS
+
+
+# --- the pieces of a turn -----------------------------------------------------------------------
+
+PIECES = (*UTTERANCE, (800, True), (640, False))
+
+
+def both_ends(model, audio, nbest=0):
+    """A reading with a word at the beginning and one at the end."""
+    end = len(audio) // MS
+    words = [
+        Word(text="early", start_ms=10, end_ms=20, confidence=0.5),
+        Word(text="late", start_ms=end - 420, end_ms=end - 400, confidence=0.9),
+    ]
+    readings = ["early late", "early lake", "nearly late"][:nbest]
+    alternatives = [Alternative(text=text, score=-1.0) for text in readings]
+    return TranscribeReply(text="early late", confidence=0.7, words=words, alternatives=alternatives)
+
+
+def finals(events):
+    return [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
+
+
+def test_the_pieces_of_a_turn_are_read_together():
+    model = Model(finals="big")
+    model.transcribers.reply = both_ends
+    audio = speech(*PIECES)
+    _, events = feed(model, audio, join_ms=20_000, nbest=3)
+    first, second = (heard for _, heard, _ in model.transcribers.heard)
+    assert np.array_equal(first, audio[320 * MS : 2560 * MS])
+    together = [audio[320 * MS : (2240 + 50) * MS], audio[(2880 - 50) * MS : 4000 * MS]]
+    assert np.array_equal(second, np.concatenate(together))
+    alone, joined = finals(events)
+    assert (alone.text, alone.first, alone.before) == ("early late", 0, "")
+    assert (joined.utterance, joined.text, joined.first, joined.before) == (2, "late", 1, "early")
+    assert (joined.confidence, joined.stable_words) == (0.9, 1)
+    assert [(word.start_ms, word.end_ms) for word in joined.words] == [(4000 - 420, 4000 - 400)]
+    assert [own.text for own in joined.alternatives] == ["late", "lake"]
+
+
+def test_word_times_stay_out_of_a_text_that_was_read_together_if_nobody_wants_them():
+    model = Model(finals="big")
+    model.transcribers.reply = both_ends
+    _, events = feed(model, speech(*PIECES), join_ms=20_000, words=False)
+    assert [(event.text, event.words) for event in finals(events)][1] == ("late", [])
+
+
+def test_after_a_turn_is_over_the_next_is_read_by_itself():
+    model = Model(finals="big")
+    model.transcribers.reply = both_ends
+    audio = speech(*PIECES)
+    # The next one may have begun before anybody said so.
+    begun = (2880 + 320) * MS
+    stream, _ = feed(model, audio[:begun], join_ms=20_000, last=False)
+    (heard,) = model.rail.step([Chunk(stream, audio[begun : begun + 80 * MS], turn_over=True)])
+    _, events = feed(model, audio[begun + 80 * MS :], stream=heard.stream)
+    assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]
+    assert np.array_equal(model.transcribers.heard[-1][1], audio[2560 * MS : 4000 * MS])
+
+
+def test_a_turn_that_begins_with_a_noise_is_read_from_its_first_words_on():
+    model = Model(finals="big")
+    model.transcribers.reply = lambda *_: TranscribeReply(text="")
+    _, events = feed(model, speech(*PIECES), join_ms=20_000)
+    assert [event.first for event in finals(events)] == [0, 0]
+    assert len(model.transcribers.heard[1][1]) == 1440 * MS
+
+
+def test_when_the_other_model_fails_the_own_text_is_of_this_utterance_alone():
+    model = Model(finals="big")
+    model.transcribers.failures["big"] = InferenceError("down")
+    alone = feed(Model(), speech(*PIECES))[1]
+    _, events = feed(model, speech(*PIECES), join_ms=20_000)
+    assert [(one.text, one.first) for one in finals(events)] == [(one.text, 0) for one in finals(alone)]

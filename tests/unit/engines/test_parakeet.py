@@ -3,7 +3,7 @@ import pytest
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.engines.parakeet import ParakeetRecognizer
-from parley.errors import InferenceError, SessionNotFoundError, TooManySessionsError
+from parley.errors import InferenceError, OverloadedError, SessionNotFoundError, TooManySessionsError
 from parley.inference import SequenceFlags, struct_tensor, tensor_struct
 
 
@@ -86,3 +86,15 @@ async def test_an_answer_that_cannot_be_read_is_an_inference_error(port, recogni
     port.infer = garbage
     with pytest.raises(InferenceError, match="cannot be read"):
         await recognizer.start(AsrOptions())
+
+
+async def test_the_end_of_a_turn_goes_with_the_next_piece_that_is_heard(port, recognizer):
+    await recognizer.start(AsrOptions())
+    recognizer.turn_over()
+    port.failure = OverloadedError("not now")
+    with pytest.raises(OverloadedError):
+        await recognizer.push(np.zeros(5, np.int16))
+    port.failure = None
+    await recognizer.push(np.zeros(5, np.int16))
+    await recognizer.push(np.zeros(5, np.int16))
+    assert port.said()[1:] == [AsrRequest(turn_over=True), AsrRequest(turn_over=True), AsrRequest()]

@@ -22,6 +22,7 @@ FINISHED = Cue("phrase", "yes", finished=True)
 probabilities = st.none() | st.floats(0, 1)
 PERHAPS = Cue("digits", "three four five")
 
+texts = st.sampled_from(["", "set a timer for", "ten minutes", "yes", "and"])
 cues = st.sampled_from([None, UNFINISHED, PERHAPS, FINISHED])
 
 
@@ -292,6 +293,58 @@ def test_a_longer_pause_never_undoes_a_decision(chosen, probability, text, data)
     assert committed == sorted(committed)
 
 
+# --- utterances that are read together ------------------------------------------------------
+
+
+def paused_turn(*texts):
+    """A policy that has heard these utterances and waits for the text of the next."""
+    policy, at = EndOfTurn(NORMAL, "en", scored=False), 10.0
+    for number, text in enumerate(texts, 1):
+        policy.began(at)
+        policy.paused(at + 1, at + 1.2)
+        policy.heard(number, text, at + 1.25)
+        at += 1.4
+    policy.began(at)
+    policy.paused(at + 1, at + 1.2)
+    return policy, at + 1.25
+
+
+def test_a_text_that_was_read_again_takes_the_place_of_the_first_reading():
+    policy, at = paused_turn("set a timer for wall")
+    (prepare, wait) = policy.heard(2, "the minutes", at, first=1, before="set a timer for")
+    assert prepare == Prepare("set a timer for the minutes")
+    assert said(wait)[2] == "set a timer for the minutes"
+
+
+def test_what_was_read_again_replaces_all_utterances_from_the_first_of_them_on():
+    policy, at = paused_turn("hello", "my name", "his")
+    (prepare, _) = policy.heard(4, "anna", at, first=2, before="my name is")
+    assert prepare == Prepare("hello my name is anna")
+
+
+def test_what_another_turn_said_does_not_come_back_with_a_text_that_was_read_with_it():
+    policy, at = paused_turn("hello")
+    policy.heard(2, "there", at)
+    policy.take()
+    policy.began(at)
+    policy.paused(at + 1, at + 1.2)
+    (prepare, _) = policy.heard(3, "what time is it", at + 1.25, first=1, before="hello there now")
+    assert prepare == Prepare("what time is it")
+
+
+def test_words_that_a_second_reading_finds_make_the_pause_begin_anew():
+    policy, at = paused_turn("set a timer")
+    due = at + NORMAL.complete_ms / 1000 - 0.25
+    (_, wait) = policy.heard(2, "", at, first=1, before="set a timer now please")
+    assert wait.until == pytest.approx(due)
+
+
+def test_a_noise_that_a_second_reading_finds_nothing_in_does_not_make_the_pause_begin_anew():
+    policy, at = paused_turn("set a timer")
+    (commit,) = policy.heard(2, "", at, first=1, before="set a timer")
+    assert isinstance(commit, Commit)
+
+
 # --- what must hold of any order of events --------------------------------------------------
 
 
@@ -306,7 +359,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.texts_due = 0
         self.asked = None
         self.ended_at = None
-        self.words = []
+        self.texts = {}
         self.said = 0
         self.wait = None
         self.prepared = False
@@ -334,7 +387,7 @@ class AnyOrder(RuleBasedStateMachine):
             else:
                 assert not self.speaking, "no commit while speech is active"
                 assert not self.texts_due, "no commit before all words are there"
-                self.words, self.wait, self.prepared = [], None, False
+                self.texts, self.wait, self.prepared = {}, None, False
 
     @rule(seconds=st.floats(0.01, 5))
     def time_passes(self, seconds):
@@ -357,13 +410,21 @@ class AnyOrder(RuleBasedStateMachine):
         self.take(self.policy.paused(self.ended_at, self.now))
 
     @precondition(lambda self: self.texts_due)
-    @rule(text=st.sampled_from(["", "set a timer for", "ten minutes", "yes", "and"]))
-    def text_comes(self, text):
+    @rule(text=texts, back=st.integers(0, 3), before=texts)
+    def text_comes(self, text, back, before):
+        """The text of an utterance, perhaps read together with some of those before it, of any turn."""
         self.texts_due -= 1
         self.said += 1
-        if text:
-            self.words.append(text)
-        self.take(self.policy.heard(self.said, text, self.now))
+        first = self.said - back if back else 0
+        if first in self.texts:
+            self.texts = {number: said for number, said in self.texts.items() if number < first}
+            self.texts[first] = before
+        self.texts[self.said] = text
+        self.take(self.policy.heard(self.said, text, self.now, first=first, before=before))
+
+    @property
+    def words(self):
+        return [text for text in self.texts.values() if text]
 
     @precondition(lambda self: self.asked is not None)
     @rule(probability=probabilities)

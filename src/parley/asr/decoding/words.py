@@ -127,6 +127,8 @@ def transcript(
     with_words: bool,
     stable_words: int | None = None,
     alternatives: Sequence[Alternative] = (),
+    first: int = 0,
+    before: Sequence[Word] = (),
 ) -> TranscriptEvent:
     """What is said of an utterance's words.
 
@@ -138,6 +140,8 @@ def transcript(
         stable_words: how many of them will stay; None: all of a final text, and all but the last
             word of a model that never takes a token back.
         alternatives: the best readings.
+        first: the first of the utterances with which it was read; 0: there is none.
+        before: the words of those.
     """
     if stable_words is None:
         stable_words = len(words) if is_final else max(len(words) - 1, 0)
@@ -149,4 +153,6 @@ def transcript(
         words=list(words) if with_words else [],
         stable_words=stable_words,
         alternatives=list(alternatives),
+        first=first,
+        before=text_of(before),
     )

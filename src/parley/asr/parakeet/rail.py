@@ -107,6 +107,8 @@ def step(
     items = [_Utterances(item) for item in work]
     for item in items:
         if item.work.error is None:
+            if item.work.chunk.turn_over:
+                item.work.stream.turn_over()
             item.steps = item.work.stream.detected(item.work.probabilities)
     encoder_ms, decoder_ms = _recognize(items, models, clock)
     return [

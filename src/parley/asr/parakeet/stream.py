@@ -33,6 +33,7 @@ from parley.asr.messages import (
     OnsetLostEvent,
     SpeechStartedEvent,
     SpeechStoppedEvent,
+    TranscriptEvent,
 )
 from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.utterance import UtteranceFeatures
@@ -45,6 +46,7 @@ from parley.asr.rails.segmentation import (
     UtteranceBegan,
     UtteranceEnded,
 )
+from parley.asr.rails.spoken_turn import Joined, SpokenTurn, rest_of
 from parley.errors import InvalidMessageError
 from parley.protocol import Alternative, Word
 
@@ -76,6 +78,8 @@ class DecodeJob:
     """Where the stretch begins in the stream."""
     features: NDArray[np.float32]
     """f32 ``[bands, T]``, normalised; ``T`` may be 0."""
+    joined: Joined | None = None
+    """What it is joined with, in a final text: then it begins with the first of those."""
 
 
 Step: TypeAlias = Sound | SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
@@ -96,8 +100,8 @@ def check_options(options: AsrOptions) -> None:
 class AsrStream:
     """Everything that is remembered of one stream.
 
-    Its memory is bounded: ``window_ms`` of features, the audio of its ``track``, and the words of
-    ``max_utterance_ms``.
+    Its memory is bounded: ``window_ms`` of features, as many of the turn so far, the audio of its ``track``,
+    and the words of ``max_utterance_ms``.
     """
 
     def __init__(
@@ -124,7 +128,9 @@ class AsrStream:
         self.track = SpeechTrack(
             options.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=limits.max_utterance_ms
         )
+        self._turn = SpokenTurn(min(options.join_ms, limits.window_ms), mel.hop)
         self._utterance = 0
+        self._onset = 0
         self._features: UtteranceFeatures | None = None
         self._decoded_at = 0
         self._settled: list[Word] = []
@@ -139,6 +145,10 @@ class AsrStream:
         twin._settled = list(self._settled)  # noqa: SLF001
         twin._stable = self._stable.fork()  # noqa: SLF001
         return twin
+
+    def turn_over(self) -> None:
+        """What follows is not joined to what was said before."""
+        self._turn = self._turn.over()
 
     def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
         """Take the probabilities of the windows that :meth:`SpeechTrack.accept` returned.
@@ -174,6 +184,9 @@ class AsrStream:
                 events.append(step)
                 continue
             result = next(results)
+            if step.joined is not None:
+                events.append(self._read_together(step.utterance, step.joined, result))
+                continue
             before = self._settled
             words = before + words_of(result.tokens, self._checkpoint, offset_ms=step.offset_ms)
             if step.kind == "settle":
@@ -184,9 +197,7 @@ class AsrStream:
             alternatives: list[Alternative] = []
             if step.kind == "final":
                 alternatives = self._alternatives(before, result)
-                self._settled = []
-                self._last_text = ""
-                self._stable = StablePrefix()
+                self._begin_anew(step.utterance, text)
             else:
                 stable_words = self._stable.push(text.split())
                 if text == self._last_text:
@@ -204,6 +215,27 @@ class AsrStream:
             )
         return events
 
+    def _read_together(self, utterance: int, joined: Joined, result: Decoded) -> TranscriptEvent:
+        before, words = joined.split(words_of(result.tokens, self._checkpoint, offset_ms=0))
+        self._begin_anew(utterance, text_of(words))
+        return transcript(
+            utterance,
+            words,
+            is_final=True,
+            with_words=self._options.words,
+            alternatives=rest_of(self._alternatives((), result), before),
+            first=joined.first,
+            before=before,
+        )
+
+    def _begin_anew(self, utterance: int, text: str) -> None:
+        """An utterance is over."""
+        if not text:
+            self._turn = self._turn.without(utterance)
+        self._settled = []
+        self._last_text = ""
+        self._stable = StablePrefix()
+
     def _alternatives(self, settled: Sequence[Word], last: Decoded) -> list[Alternative]:
         """The readings of an utterance whose end was decoded last."""
         if not self._options.nbest:
@@ -213,7 +245,7 @@ class AsrStream:
 
     def _begin(self, began: UtteranceBegan) -> None:
         self._utterance = began.event.utterance
-        self._decoded_at = began.onset
+        self._decoded_at = self._onset = began.onset
         self._features = UtteranceFeatures(self._mel, began.start)
 
     def _hear(self, steps: list[Step], heard: UtteranceAudio) -> None:
@@ -229,8 +261,14 @@ class AsrStream:
     def _finish(self, steps: list[Step], ended: UtteranceEnded) -> None:
         assert self._features is not None
         steps.append(ended.event)
-        frames = self._features.finish()
-        steps.append(DecodeJob(self._utterance, "final", self._features.start_ms, frames))
+        frames, joined = self._features.finish(), None
+        piece = self._features.piece(self._utterance, self._onset, ended.event.at_ms * PER_MS)
+        if self._turn.limit_ms:
+            self._turn = self._turn.over() if piece is None else self._turn.with_piece(piece)
+            joined = self._turn.joined()
+        if joined is not None:
+            frames = self._mel.normalized(joined.content)
+        steps.append(DecodeJob(self._utterance, "final", self._features.start_ms, frames, joined))
         self._features = None
 
     def _add_partial(self, steps: list[Step]) -> None:

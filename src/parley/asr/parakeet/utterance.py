@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.features.frontend import LogMel, LogMelStream
+from parley.asr.rails.spoken_turn import Piece
 
 _PER_MS = 16
 
@@ -74,6 +75,16 @@ class UtteranceFeatures:
         """All frames, normalised; the utterance takes no more audio after this."""
         self._frames.append(self._stream.finish())
         return self._mel.normalized(self._join())
+
+    def piece(self, utterance: int, onset: int, end: int) -> Piece | None:
+        """The finished utterance as part of a turn, its frames not normalised; None: its beginning is gone.
+
+        Args:
+            utterance: its number.
+            onset: sample of the stream at which speech begins.
+            end: the same of its end.
+        """
+        return None if self._first_frame else Piece(utterance, self._start, onset, end, self._join())
 
     def cut(self, search_ms: int) -> NDArray[np.float32]:
         """Give away the frames before the quietest place of the last ``search_ms``.

@@ -107,7 +107,13 @@ class RecognitionService(Generic[StreamT]):
             audio = self._read_audio(request.audio)
             if request.start:
                 self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
-            return Chunk(self._sessions.get(request.key), audio, flush=message.flush, last=request.end)
+            return Chunk(
+                self._sessions.get(request.key),
+                audio,
+                flush=message.flush,
+                turn_over=message.turn_over,
+                last=request.end,
+            )
         except ParleyError as error:
             return error
 

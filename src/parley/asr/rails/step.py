@@ -35,6 +35,8 @@ class Chunk(Generic[StreamT]):
     audio: NDArray[np.int16]
     flush: bool = False
     """End the utterance with this piece."""
+    turn_over: bool = False
+    """This piece is not of the turn of what was said before."""
     last: bool = False
     """The stream ends with this piece: what is not in its reply is never told."""
 

@@ -26,6 +26,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
+from parley.asr.rails.spoken_turn import Joined, rest_of
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
@@ -119,13 +120,28 @@ class FinalsDesk:
 class FinalText:
     """The final text of one utterance on its way, with everything there is to tell before it."""
 
-    def __init__(self, desk: FinalsDesk, utterance: StreamingUtterance, options: AsrOptions) -> None:
-        """Begin for an utterance that has ended, but may not be recognised to its end yet."""
+    def __init__(
+        self,
+        desk: FinalsDesk,
+        utterance: StreamingUtterance,
+        options: AsrOptions,
+        joined: Joined | None = None,
+    ) -> None:
+        """Begin for an utterance that has ended, but may not be recognised to its end yet.
+
+        Args:
+            desk: asks the models.
+            utterance: whose text it is.
+            options: of its stream.
+            joined: the utterance with those before it, which another model hears in its place.
+        """
         self._desk = desk
         self._utterance = utterance
+        self._joined = joined
+        self._with_words = options.words
         self._request = TranscribeRequest(
             language=options.language,
-            words=options.words,
+            words=options.words or joined is not None,
             phrases=options.phrases,
             phrase_weight=options.phrase_weight,
             nbest=options.nbest,
@@ -202,7 +218,7 @@ class FinalText:
                 self._utterance.number,
                 self._own,
                 is_final=True,
-                with_words=self._request.words,
+                with_words=self._with_words,
                 alternatives=self._own_alternatives,
             )
         )
@@ -210,7 +226,10 @@ class FinalText:
     def _ask(self, model: str) -> None:
         self._model = model
         self._overdue_at = self._desk.clock() + self._desk.policy.deadline_s
-        self._call = self._desk.transcribers.submit(model, self._utterance.audio(), self._request)
+        self._call = self._desk.transcribers.submit(model, self._audio(), self._request)
+
+    def _audio(self) -> NDArray[np.int16]:
+        return self._utterance.audio() if self._joined is None else self._joined.content
 
     def _take(self, call: Future[TranscribeReply]) -> ParleyError | None:
         """Read the answer of a call that is done; return its error."""
@@ -222,25 +241,34 @@ class FinalText:
         if error is not None:
             _log.error("%s failed unexpectedly", self._model, exc_info=error)
             return ParleyError(str(error))
-        reply = call.result()
-        start_ms = self._utterance.start_ms
-        self._finish(
-            TranscriptEvent(
-                utterance=self._utterance.number,
-                text=reply.text,
-                is_final=True,
-                confidence=reply.confidence,
-                stable_words=len(reply.text.split()),
-                alternatives=reply.alternatives,
-                words=[
-                    msgspec.structs.replace(
-                        word, start_ms=word.start_ms + start_ms, end_ms=word.end_ms + start_ms
-                    )
-                    for word in reply.words
-                ],
-            )
-        )
+        self._finish(self._event(call.result()))
         return None
+
+    def _event(self, reply: TranscribeReply) -> TranscriptEvent:
+        if self._joined is not None:
+            before, words = self._joined.split(reply.words)
+            return transcript(
+                self._utterance.number,
+                words,
+                is_final=True,
+                with_words=self._with_words,
+                alternatives=rest_of(reply.alternatives, before),
+                first=self._joined.first,
+                before=before,
+            )
+        later = self._utterance.start_ms
+        return TranscriptEvent(
+            utterance=self._utterance.number,
+            text=reply.text,
+            is_final=True,
+            confidence=reply.confidence,
+            stable_words=len(reply.text.split()),
+            alternatives=reply.alternatives,
+            words=[
+                msgspec.structs.replace(word, start_ms=word.start_ms + later, end_ms=word.end_ms + later)
+                for word in reply.words
+            ],
+        )
 
     def _finish(self, event: TranscriptEvent) -> None:
         self._events.append(event)

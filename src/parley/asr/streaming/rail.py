@@ -16,7 +16,15 @@ from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
 from parley.asr.messages import AsrOptions, OnsetEvent, OnsetLostEvent
 from parley.asr.parakeet.stream import check_options
-from parley.asr.rails.segmentation import Detector, SpeechTrack, UtteranceAudio, UtteranceBegan
+from parley.asr.rails.segmentation import (
+    PER_MS,
+    Detector,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+)
+from parley.asr.rails.spoken_turn import Joined
 from parley.asr.rails.step import Chunk, Heard, Work, listen
 from parley.asr.streaming.finals import FinalsDesk, FinalText, wait_for
 from parley.asr.streaming.recognition import StreamingRecognizer
@@ -155,6 +163,8 @@ class StreamingRail:
     def _hear(self, item: _Item) -> None:
         """Give what was spoken to its utterances."""
         stream = item.work.stream
+        if item.work.chunk.turn_over:
+            stream.turn = stream.turn.over()
         if stream.utterance is not None:
             item.utterances.append(stream.utterance)
         for happening in stream.track.detected(item.work.probabilities):
@@ -172,16 +182,25 @@ class StreamingRail:
                 utterance.hear(happening.samples)
             else:
                 utterance.ended = True
-                final = FinalText(self._desk, utterance, stream.options)
+                final = FinalText(self._desk, utterance, stream.options, self._join(stream, happening))
                 item.finals[utterance.number] = final
                 stream.untold += [happening.event, final]
                 stream.utterance = None
+
+    def _join(self, stream: StreamingStream, ended: UtteranceEnded) -> Joined | None:
+        """What a model that hears it all again is to hear: the utterance with those of the same turn."""
+        assert stream.utterance is not None
+        if not stream.options.join_ms or not self._desk.policy.finals:
+            return None
+        stream.turn = stream.turn.with_piece(stream.utterance.piece(ended.event.at_ms * PER_MS))
+        return stream.turn.joined()
 
     def _begin(self, item: _Item, began: UtteranceBegan) -> StreamingUtterance:
         stream = item.work.stream
         utterance = StreamingUtterance(
             began.event.utterance,
             began.start,
+            onset=began.onset,
             chunk=stream.chunk,
             boosting=stream.boosting,
             keep_audio=self._desk.policy.keeps_audio,

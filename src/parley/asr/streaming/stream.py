@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.messages import AsrEvent, AsrOptions
+from parley.asr.messages import AsrEvent, AsrOptions, TranscriptEvent
 from parley.asr.rails.segmentation import SpeechTrack
+from parley.asr.rails.spoken_turn import SpokenTurn
 from parley.asr.streaming.finals import FinalText
 from parley.asr.streaming.utterance import StreamingUtterance
 
@@ -15,7 +16,8 @@ class StreamingStream:
     """What is remembered of a stream between two steps.
 
     Beside its ``track`` and the utterance that is being spoken it holds what waits behind a final
-    text that another model has not yet written: at most what happens until that model's deadline.
+    text that another model has not yet written: at most what happens until that model's deadline. The
+    turn's audio is bounded by ``options.join_ms``.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class StreamingStream:
         self.chunk = chunk
         self.boosting = boosting
         self.utterance: StreamingUtterance | None = None
+        self.turn = SpokenTurn(options.join_ms)
+        """What the next utterance is read with."""
         self.untold: list[AsrEvent | FinalText] = []
 
     def fork(self) -> StreamingStream:
@@ -59,7 +63,13 @@ class StreamingStream:
                 if ready is None:
                     break
                 events += ready
+                self._note_wordless(ready)
             else:
                 events.append(item)
             del self.untold[0]
         return events
+
+    def _note_wordless(self, events: list[AsrEvent]) -> None:
+        for event in events:
+            if isinstance(event, TranscriptEvent) and not event.text:
+                self.turn = self.turn.without(event.utterance)

@@ -13,6 +13,7 @@ from parley.asr.decoding.readings import Hypothesis, Reading
 from parley.asr.decoding.stable import StablePrefix
 from parley.asr.decoding.transducer import Tokens
 from parley.asr.rails.segmentation import PER_MS
+from parley.asr.rails.spoken_turn import Piece
 from parley.errors import ParleyError
 
 
@@ -27,6 +28,7 @@ class StreamingUtterance:
         number: int,
         start: int,
         *,
+        onset: int | None = None,
         chunk: int,
         boosting: PhraseAutomaton | None = None,
         keep_audio: bool = False,
@@ -36,12 +38,15 @@ class StreamingUtterance:
         Args:
             number: counts the stream's utterances from 1.
             start: sample of the stream at which it begins.
+            onset: sample at which speech begins; None: at once.
             chunk: feature frames that the encoder takes at once.
             boosting: phrases that are expected; None: no phrase is.
             keep_audio: whether another model may have to hear it again.
         """
         self.number = number
         self.start_ms = start // PER_MS
+        self._start = start
+        self._onset = start if onset is None else onset
         self.chunk = chunk
         self.boosting = boosting or PhraseAutomaton.nothing()
         self.slot: int | None = None
@@ -108,6 +113,10 @@ class StreamingUtterance:
     def audio(self) -> NDArray[np.int16]:
         """All of it: i16 ``[n]``, if it was kept."""
         return np.concatenate([np.zeros(0, np.int16), *self._audio])
+
+    def piece(self, end: int) -> Piece:
+        """The utterance as part of a turn; ``end``: sample of the stream at which speech ends."""
+        return Piece(self.number, self._start, self._onset, end, self.audio())
 
     def tokens(self) -> Tokens:
         """All tokens of the best reading so far; frames count from the beginning."""
