@@ -10,7 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from parley_client.transport import Transport
+from parley_gateway.access_log import AccessLog
 from parley_gateway.asyncapi import asyncapi
+from parley_gateway.bodies import BodyLimits
 from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.doors.registry import DOORS
 from parley_gateway.failures import add_error_handlers
@@ -61,6 +63,8 @@ def create_app(
     )
     app.state.gateway = gateway
     add_error_handlers(app, metrics)
+    app.add_middleware(BodyLimits, limits=settings.limits)
+    app.add_middleware(AccessLog)
     for routes in DOORS:
         app.include_router(routes(gateway))
     complete_openapi(app)

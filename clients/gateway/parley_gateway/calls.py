@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 
 import msgspec
 
@@ -99,6 +99,7 @@ class Calls:
         self._places: dict[object, str] = {}
         self._open: set[Call] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._attended = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
@@ -170,11 +171,25 @@ class Calls:
                     audit("call_closed", principal, call=call.id, door=door, reason=reason)
         finally:
             del self._places[place]
-            if not self._places:
-                self._idle.set()
+            self._note_idle()
+
+    @contextmanager
+    def attend(self) -> Iterator[None]:
+        """Something runs that :meth:`drain` waits for, beside calls: a WebSocket."""
+        self._attended += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._attended -= 1
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._places and not self._attended:
+            self._idle.set()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new calls, wait for the open ones, then end them.
+        """Take no new calls, wait for the open ones and for WebSockets, then end them.
 
         Args:
             grace_s: How long they may go on (seconds).

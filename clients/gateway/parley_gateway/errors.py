@@ -7,6 +7,7 @@
         ├── UnauthorizedError      unauthorized        401
         ├── ForbiddenError         forbidden           403
         ├── NotFoundError          not_found           404
+        ├── BodyTooSlowError       body_too_slow       408
         ├── SessionInUseError      session_in_use      409
         ├── SessionExpiredError    session_expired     410
         ├── MessageTooLargeError   message_too_large   413
@@ -66,6 +67,13 @@ class NotFoundError(GatewayError):
 
     code = "not_found"
     status = 404
+
+
+class BodyTooSlowError(GatewayError):
+    """A request's body did not come in time."""
+
+    code = "body_too_slow"
+    status = 408
 
 
 class SessionInUseError(GatewayError):

@@ -38,6 +38,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of a request."""
     upload_bytes: Size = 67_108_864
     """Of a request that brings a recording: `/v1/audio/*` and `/v1/listen`."""
+    body_s: Seconds = 60.0
+    """How long a request's body may take to come (seconds)."""
     frame_bytes: Size = 1_048_576
     """Of one WebSocket message."""
     ping_interval_s: Seconds = 20.0

@@ -18,6 +18,8 @@ from parley_gateway.security.meter import Meter
 from parley_gateway.writer import SocketWriter
 
 _log = logging.getLogger("parley.gateway")
+# What a call's own end may take before its door is closed from here (seconds).
+_LAST_WORDS_S = 1.0
 
 
 async def refuse(websocket: WebSocket, error: ParleyError, gateway: Gateway) -> None:
@@ -73,7 +75,26 @@ async def run_socket(
         How the WebSocket was closed: as the door has said with ``writer.close``, by the failure that
         ended a loop, with 1001 if the process shuts down, else with 1000.
     """
-    tasks = [asyncio.ensure_future(loop) for loop in (writer.run(), *loops)]
+    parts = (writer.run(), *loops, _until_gone_away(gateway))
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    with gateway.calls.attend():
+        await _run(tasks, writer, gateway, on_error)
+    assert writer.closing is not None
+    return writer.closing
+
+
+async def _until_gone_away(gateway: Gateway) -> None:
+    """Until the process shuts down and whatever runs has had its chance to end by itself."""
+    await gateway.calls.going_away.wait()
+    await asyncio.sleep(_LAST_WORDS_S)
+
+
+async def _run(
+    tasks: list[asyncio.Task[None]],
+    writer: SocketWriter,
+    gateway: Gateway,
+    on_error: Callable[[ParleyError], None] | None,
+) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks[1:]:
@@ -92,8 +113,6 @@ async def run_socket(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    assert writer.closing is not None
-    return writer.closing
 
 
 def _known(failure: Exception) -> ParleyError:

@@ -1,0 +1,58 @@
+"""One line for every request: without query strings, where secrets would be."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_log = logging.getLogger("parley.gateway.access")
+_QUIET = ("/healthz", "/readyz", "/metrics")
+_MAX_PATH = 200
+
+
+class AccessLog:
+    """ASGI middleware: logs who asked for what, the status, and how long it took.
+
+    Args:
+        app: What is inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        # Of a WebSocket: 101 once it is accepted, and the code with which the gateway closed it.
+        status, code = 0, 0
+
+        async def note(message: Message) -> None:
+            nonlocal status, code
+            match message["type"]:
+                case "http.response.start" | "websocket.http.response.start":
+                    status = message["status"]
+                case "websocket.accept":
+                    status = 101
+                case "websocket.close":
+                    code = message.get("code", 1000)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            if scope["path"] not in _QUIET:
+                _log.info(
+                    "%s %s %s %d %s%.1f ms",
+                    (scope.get("client") or ("-",))[0],
+                    scope.get("method", "WS"),
+                    # As it was sent: percent signs keep line breaks out of the log.
+                    scope.get("raw_path", b"").decode("latin-1")[:_MAX_PATH],
+                    status,
+                    f"closed={code} " if code else "",
+                    1000 * (time.perf_counter() - began_s),
+                )

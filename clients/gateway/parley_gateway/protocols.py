@@ -1,0 +1,90 @@
+"""uvicorn's protocols, with bounds where it has none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+# A connection that has asked for nothing by then is closed (seconds).
+_HEAD_S = 15.0
+# After its door has left, a connection that cannot be closed properly is dropped (seconds).
+_LINGER_S = 10.0
+# Pongs that a client does not read.
+_MAX_PONG_BYTES = 65_536
+# Pieces of one message; without a limit, empty ones would fill the memory below every size.
+_MAX_FRAGMENTS = 1_024
+
+
+class HttpProtocol(H11Protocol):
+    """Closes connections on which no request comes; h11 because it bounds the size of a request's head."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request, but not for ever."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(_HEAD_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """A request, or a part of it."""
+        super().data_received(data)
+        if self.cycle is not None:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing comes any more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Somebody else has the connection from now on."""
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Gives up clients that are gone or flood it with what no door sees: pings and empty fragments."""
+
+    _linger_timer: asyncio.TimerHandle | None = None
+
+    def handle_ping(self) -> None:
+        """Answer, unless the client does not read the answers."""
+        if self.transport.get_write_buffer_size() > _MAX_PONG_BYTES:
+            self.transport.abort()
+        else:
+            super().handle_ping()
+
+    def handle_cont(self, event: Frame) -> None:
+        """A further piece of a message."""
+        if len(self.frames) >= _MAX_FRAGMENTS:
+            self.transport.abort()
+        else:
+            super().handle_cont(event)
+
+    def keepalive_timeout(self) -> None:
+        """Nobody is there: what waits to be written would hold the connection open."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        super().connection_lost(exc)
+
+    async def run_asgi(self) -> None:
+        """Run the door; a client that does not take its goodbye is dropped."""
+        try:
+            await super().run_asgi()
+        finally:
+            if not self.disconnected:
+                self._linger_timer = self.loop.call_later(_LINGER_S, cast("Any", self.transport).abort)

@@ -1,0 +1,200 @@
+"""Runs a gateway: socket, TLS, signals, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from parley_gateway.app import create_app
+from parley_gateway.errors import SettingsError
+from parley_gateway.gateway import Gateway
+from parley_gateway.listening import ListenSettings
+from parley_gateway.protocols import HttpProtocol, WebSocketProtocol
+from parley_gateway.security.exposure import check_exposure
+from parley_gateway.settings import Settings
+
+_log = logging.getLogger("parley.gateway")
+_TICK_S = 0.02
+# Requests that are no calls, after the drain (seconds).
+_REQUESTS_S = 5
+# What the kernel holds for a client that does not read: a second or two of audio, not a minute.
+_SEND_BUFFER = 131_072
+
+
+@dataclass(frozen=True)
+class Running:
+    """A gateway that listens."""
+
+    gateway: Gateway
+    url: str
+    """Where it is reached, without a path."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None:
+    """Listen until a signal ends it: the first lets calls finish, the second ends at once.
+
+    Args:
+        settings: All of them.
+        on_ready: Told once the gateway listens.
+
+    Raises:
+        SettingsError: the settings cannot be used, for example because the address is taken.
+    """
+    stop, now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (now if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        async with running(settings, now) as one:
+            on_ready(one)
+            await stop.wait()
+            _log.info("shutting down: %d calls are open", one.gateway.calls.count)
+            await _first(one.gateway.calls.drain(settings.listen.drain_s), now.wait())
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def running(settings: Settings, now: asyncio.Event | None = None) -> AsyncIterator[Running]:
+    """A gateway that listens as long as the block runs; calls that are open then are ended.
+
+    Args:
+        settings: All of them; port 0 takes any free one.
+        now: Set: leave without waiting for anything.
+
+    Raises:
+        SettingsError: the settings cannot be used.
+    """
+    now = now or asyncio.Event()
+    app = create_app(settings)
+    gateway: Gateway = app.state.gateway
+    listen = settings.listen
+    check_exposure(
+        listen.host,
+        authenticated=gateway.guard.authenticated,
+        encrypted=bool(listen.certificate) or listen.public_url.startswith("https:"),
+        insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
+    )
+    listener = _listener(settings)
+    server = _Server(_configuration(app, settings))
+    serving = asyncio.get_running_loop().create_task(server.serve([listener]), name="gateway")
+    try:
+        # uvicorn tells nobody when it has started.
+        while not server.started and not serving.done():  # noqa: ASYNC110
+            await asyncio.sleep(_TICK_S)
+        if serving.done():
+            await serving
+            raise SettingsError("the gateway could not start; its log says why")
+        yield Running(gateway, _url(listen, listener))
+        await _first(gateway.calls.drain(0.0), now.wait())
+    finally:
+        server.should_exit = True
+        server.force_exit = now.is_set()
+        stopped, _ = await asyncio.wait([serving], timeout=2.0 * _REQUESTS_S)
+        if not stopped:
+            _log.error("the gateway did not stop by itself")
+            serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Until the first of them is over; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """The listening socket; connections inherit what is set on it."""
+    listen = settings.listen
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer that acknowledges nothing is gone, whatever still waits to be sent to it.
+        unacknowledged_ms = int(settings.limits.ping_timeout_s * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged_ms)
+        listener.bind((listen.host, listen.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
+        ) from error
+    return listener
+
+
+def _configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    listen, limits = settings.listen, settings.limits
+    configuration = uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
+        ws_max_size=limits.frame_bytes,
+        ws_ping_interval=limits.ping_interval_s,
+        ws_ping_timeout=limits.ping_timeout_s,
+        # Speech does not get smaller, and every frame would wait for the compressor.
+        ws_per_message_deflate=False,
+        h11_max_incomplete_event_size=limits.header_bytes,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=int(limits.keep_alive_s),
+        timeout_graceful_shutdown=_REQUESTS_S,
+        lifespan="on",
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        access_log=False,
+        ssl_context_factory=(lambda *_: _tls(listen)) if listen.certificate else None,
+    )
+    # Its lines about WebSockets hold whole URLs.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    configuration.load()
+    return configuration
+
+
+def _tls(listen: ListenSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(listen.certificate, listen.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"the certificate {listen.certificate} cannot be used: {error}") from error
+    return context
+
+
+def _url(listen: ListenSettings, listener: socket.socket) -> str:
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    scheme = "https" if listen.certificate else "http"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"

@@ -1,0 +1,108 @@
+"""``parley gateway``: every protocol that clients speak, translated to the one of the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from parley_client.commands.common import address
+from parley_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from parley_gateway.serving import Running
+
+HELP = "let browsers, OpenAI clients and others in, by their own protocols"
+_NEEDS = "parley gateway needs the packages of the extra “gateway”: pip install 'parley[gateway]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments; the environment and a file have the rest."""
+    parser.add_argument(
+        "--listen",
+        type=_listen,
+        metavar="[HOST:]PORT",
+        help="where to listen; 0: any free port (default: 127.0.0.1:8080)",
+    )
+    parser.add_argument(
+        "--server",
+        dest="servers",
+        type=_servers,
+        metavar="HOST:PORT[,...]",
+        help="Triton's gRPC endpoints (default: 127.0.0.1:8001)",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings in TOML (docs/gateway.md lists them)"
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="PEM: serve HTTPS, TLS 1.3 only")
+    parser.add_argument("--key", metavar="FILE", help="PEM: the certificate's private key")
+    parser.add_argument("--public-url", metavar="URL", help="what clients call the gateway, behind a proxy")
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        metavar="S",
+        help="how long calls may go on after SIGTERM (default: 30)",
+    )
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Listen until a signal ends it.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SettingsError: the settings cannot be used.
+        UsageError: the gateway is not installed.
+    """
+    if importlib.util.find_spec("fastapi") is None:
+        raise UsageError(_NEEDS)
+    from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
+    from parley_gateway.serving import serve  # noqa: PLC0415
+    from parley_gateway.settings import CONFIG_VARIABLE, load_settings  # noqa: PLC0415
+
+    named = os.environ.get(CONFIG_VARIABLE)
+    file = args.config or (Path(named) if named else None)
+    settings = load_settings(file, os.environ, _flags(args))
+
+    def announce(one: Running) -> None:
+        console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
+        print(f"ready http={one.url} servers={','.join(settings.servers.addresses)}", flush=True)
+
+    with log_to_stderr(settings.security.audit_file, logging.getLevelName(args.log_level.upper())):
+        asyncio.run(serve(settings, announce))
+    return 0
+
+
+def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
+    host, port = args.listen or (None, None)
+    return {
+        "listen": {
+            "host": host,
+            "port": port,
+            "certificate": args.certificate,
+            "key": args.key,
+            "public_url": args.public_url,
+            "drain_s": args.drain_seconds,
+        },
+        "servers": {"addresses": args.servers},
+    }
+
+
+def _listen(text: str) -> tuple[str | None, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) >= 65_536:
+        raise argparse.ArgumentTypeError(f"[HOST:]PORT expected, for example 127.0.0.1:8080, not {text!r}")
+    return host.strip("[]") or None, int(port)
+
+
+def _servers(text: str) -> list[str]:
+    return [address(part.strip()) for part in text.split(",")]
