@@ -32,7 +32,9 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long answers may become where a client does not say."""
     temperature: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """How freely answers are written where a client does not say."""
-    idle_s: Seconds = 600.0
+    idle_s: Seconds = 60.0
     """A stream of speech whose client sends nothing for so long is closed (seconds)."""
+    voice_idle_s: Seconds = 3_600.0
+    """A voice that is given no text for so long is closed (seconds)."""
     stall_s: Seconds = 15.0
     """A client that does not read its answer for so long loses it (seconds)."""

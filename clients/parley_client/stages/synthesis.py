@@ -179,6 +179,15 @@ class Synthesis:
             for one in listed
         ]
 
+    async def check_voice(self, voice: str) -> None:
+        """Return if there is this voice.
+
+        Raises:
+            UnsupportedVoiceError: there is not.
+            InferenceError: the server could not be asked, or did not answer in time.
+        """
+        await self._speaker.check_voice(voice)
+
     async def close(self) -> None:
         """Stop what is being spoken."""
         await self._requests.close()

@@ -7,18 +7,19 @@ from fastapi import APIRouter
 from parley_gateway.doors.openai.catalogue import CatalogueRoutes
 from parley_gateway.doors.openai.chat import ChatRoute
 from parley_gateway.doors.openai.chat_request import ChatRequest
-from parley_gateway.doors.openai.errors import OpenAIRoute
+from parley_gateway.doors.openai.errors import answer
 from parley_gateway.doors.openai.speech import SpeechRequest, SpeechRoute
 from parley_gateway.doors.openai.transcriptions import TranscriptionRoute
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import body
+from parley_gateway.stage_routes import route_class
 from parley_gateway.stages import StageDesk
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
     desk = StageDesk(gateway)
-    router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+    router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer))
     catalogue = CatalogueRoutes(gateway, desk)
     router.post("/audio/transcriptions", response_model=None)(TranscriptionRoute(gateway, desk).create)
     router.post("/audio/speech", response_model=None, openapi_extra=body(SpeechRequest))(

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Request
-from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from parley.errors import ContextTooLongError, ParleyError
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 
-_log = logging.getLogger("parley.gateway")
-_CLIENT_CLOSED = 499
 _CODES: dict[type[ParleyError], str] = {
     UnauthorizedError: "invalid_api_key",
     ContextTooLongError: "context_length_exceeded",
@@ -64,27 +57,6 @@ def answer(error: ParleyError) -> Response:
     """The HTTP answer; OpenAI's clients look at its headers before they try again."""
     headers = headers_of(error) | {"x-should-retry": "true" if error.retryable else "false"}
     return JSONResponse(body_of(error), status_of(error), headers)
-
-
-class OpenAIRoute(APIRoute):
-    """A route whose failures are answered in OpenAI's form."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Catches what the route raises."""
-        handle = super().get_route_handler()
-
-        async def answer_failures(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ClientDisconnect:
-                return Response(status_code=_CLIENT_CLOSED)  # nobody reads it
-            except ParleyError as error:
-                request.app.state.gateway.metrics.refused.labels(error.code).inc()
-                if status_of(error) >= 500:
-                    _log.warning("%s failed: %s", request.url.path, error.to_log())
-                return answer(error)
-
-        return answer_failures
 
 
 def _type_of(status: int) -> str:

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
 from parley_client.stages import Recognition, Transcription
+from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import read_recording
 from parley_gateway.doors.openai import events
-from parley_gateway.doors.openai.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.doors.openai.errors import RefusedRequestError
 from parley_gateway.doors.openai.names import RECOGNIZERS, choose_model
 from parley_gateway.doors.openai.transcription_request import TranscriptionFields, read_request, texts

@@ -27,6 +27,11 @@ class Segment:
         return " ".join(word.text for word in self.words)
 
     @property
+    def confidence(self) -> float:
+        """Mean of the words', 0 to 1."""
+        return sum(word.confidence for word in self.words) / len(self.words)
+
+    @property
     def start_s(self) -> float:
         """Of the first word (seconds)."""
         return self.words[0].start_ms / 1000

@@ -1,0 +1,98 @@
+"""``POST /v1/speak``: a text to a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+from starlette.responses import Response
+
+from parley.errors import InvalidMessageError
+from parley_client.stages import Synthesis
+from parley_gateway.audio.codecs import AudioFormat, Encoder
+from parley_gateway.audio.encoding import MEDIA_TYPES, make_encoder
+from parley_gateway.doors.deepgram.messages import Transaction, read_message
+from parley_gateway.doors.deepgram.query import SpeakOptions, read_query
+from parley_gateway.doors.deepgram.voices import FileFormat, file_format, voice_of
+from parley_gateway.gateway import Gateway
+from parley_gateway.stages import StageDesk
+from parley_gateway.streaming import stream
+
+_RAW_TYPES = {"pcm16": "audio/l16", "ulaw": "audio/mulaw", "alaw": "audio/alaw"}
+
+
+class SpeakBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A text."""
+
+    text: str
+
+
+class SpeechRoute:
+    """Speaks texts."""
+
+    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings.stages
+        self._desk = desk
+
+    async def create(self, request: Request) -> Response:
+        """Speak a text: the audio is sent while it is being made."""
+        await self._gateway.guard.admit(request, "speak")
+        options = read_query(request.query_params, SpeakOptions)
+        form = file_format(options)
+        text = read_message((await request.body()).decode(errors="replace"), SpeakBody).text
+        if not 0 < len(text.strip()) <= self._settings.speech_characters:
+            raise InvalidMessageError(
+                f"a text has 1 to {self._settings.speech_characters} characters; this one has {len(text)}"
+            )
+        transaction = Transaction(self._settings.synthesizer)
+        if isinstance(form, FileFormat):
+            media_type = MEDIA_TYPES[form.form]
+        else:
+            media_type = f"{_RAW_TYPES[form.encoding]};rate={form.sample_rate}"
+        return await stream(
+            request,
+            self._speak(text, voice_of(options), form),
+            media_type=media_type,
+            stall_s=self._settings.stall_s,
+            headers={
+                **transaction.headers,
+                "dg-model-name": self._settings.synthesizer,
+                "dg-char-count": str(len(text)),
+            },
+        )
+
+    async def _speak(
+        self, text: str, voice: str | None, form: FileFormat | AudioFormat
+    ) -> AsyncGenerator[bytes, None]:
+        rate = form.sample_rate if isinstance(form, FileFormat) else form.agent_rate
+        encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else _Raw(form, rate)
+        model = self._settings.synthesizer
+        with self._desk.lease() as server:
+            async with (
+                Synthesis(server, model=model) as synthesis,
+                synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
+            ):
+                async for piece in speech:
+                    if encoded := encoder.encode(piece.samples):
+                        yield encoded
+        if rest := encoder.finish():
+            yield rest
+
+
+class _Raw:
+    """Audio without a container."""
+
+    def __init__(self, form: AudioFormat, rate: int) -> None:
+        self._encoder = Encoder(form, rate)
+
+    def encode(self, samples: NDArray[np.int16]) -> bytes:
+        """The next bytes."""
+        return self._encoder.encode(samples)
+
+    def finish(self) -> bytes:
+        """Nothing is kept back."""
+        return b""

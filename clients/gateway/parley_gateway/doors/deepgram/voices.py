@@ -1,0 +1,79 @@
+"""Which voice and which form of audio a client of ``/v1/speak`` means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.errors import InvalidMessageError
+from parley_gateway.audio.codecs import AudioFormat, Encoding
+from parley_gateway.audio.encoding import SpeechFormat
+from parley_gateway.doors.deepgram.query import SpeakOptions
+
+_DEFAULT_RATE = 24_000
+_RAW: dict[str, Encoding] = {"linear16": "pcm16", "mulaw": "ulaw", "alaw": "alaw"}
+_TELEPHONE_HZ = 8_000
+# Clients that are switched over by their address alone name these; they get the default voice.
+_DEEPGRAM = ("aura-", "aura2-")
+
+
+def voice_of(options: SpeakOptions) -> str | None:
+    """The name of a voice; None: the default."""
+    name = options.model
+    return None if not name or name.startswith(_DEEPGRAM) else name
+
+
+def raw_format(options: SpeakOptions) -> AudioFormat:
+    """Of a stream: audio without a container.
+
+    Raises:
+        InvalidMessageError: something else is wanted.
+        UnsupportedSampleRateError: it cannot have this rate.
+    """
+    encoding = _RAW.get(options.encoding or "linear16")
+    if encoding is None or options.container not in (None, "none"):
+        raise InvalidMessageError("a stream has no container, and is linear16, mulaw or alaw")
+    telephone = encoding != "pcm16"
+    return AudioFormat(encoding, options.sample_rate or (_TELEPHONE_HZ if telephone else _DEFAULT_RATE))
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """Of an answer by REST."""
+
+    form: SpeechFormat
+    sample_rate: int
+
+
+_RATES: dict[SpeechFormat, int] = {"mp3": 22_050, "opus": 48_000, "flac": _DEFAULT_RATE, "aac": 22_050}
+
+
+def file_format(options: SpeakOptions) -> FileFormat | AudioFormat:
+    """What a file is to be; G.711 and audio without a container are no file.
+
+    Raises:
+        InvalidMessageError: the encoding has no such container.
+        UnsupportedSampleRateError: it cannot have this rate.
+    """
+    encoding = options.encoding or "mp3"
+    container = options.container
+    if encoding in ("mulaw", "alaw") or (encoding == "linear16" and container == "none"):
+        if container == "wav":
+            raise InvalidMessageError("G.711 comes without a container: container=none")
+        return raw_format(SpeakOptions(encoding=options.encoding, sample_rate=options.sample_rate))
+    if encoding == "linear16":
+        if container == "ogg":
+            raise InvalidMessageError("linear16 comes in WAV, or without a container")
+        return FileFormat("wav", options.sample_rate or _DEFAULT_RATE)
+    form: SpeechFormat = _form(encoding)
+    own = {"opus": "ogg"}.get(encoding, "none")
+    if container not in (None, own):
+        raise InvalidMessageError(f"{encoding} comes with container={own}")
+    rate = options.sample_rate or _RATES[form]
+    if form == "opus" and rate != _RATES["opus"]:
+        raise InvalidMessageError("opus comes at 48000 Hz")
+    return FileFormat(form, rate)
+
+
+def _form(encoding: str) -> SpeechFormat:
+    forms: dict[str, SpeechFormat] = {"mp3": "mp3", "opus": "opus", "flac": "flac", "aac": "aac"}
+    return forms[encoding]
