@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Never
@@ -205,23 +206,30 @@ class SpeechStream(stt.RecognizeStream):
         self._changed = True
 
     async def _run(self) -> None:
+        began = time.time()
+        offset_s = self.start_time_offset
         try:
-            while not await self._listen():
+            while not await self._listen(offset_s + time.time() - began):
                 pass
         except ParleyError as error:
             raise api_error(error, request_id=self._request_id) from error
 
-    async def _listen(self) -> bool:
-        """One stream of the server's; True: no more audio comes."""
+    async def _listen(self, offset_s: float) -> bool:
+        """One stream of the server's; True: no more audio comes.
+
+        Args:
+            offset_s: when it begins, in seconds of the session.
+        """
         self._changed = False
         model, options = self._owner.options(self._language)
         self._request_id = utils.shortuuid()
         self._speaking = False
         async with Recognition(await self._owner.server.get(), options, model=model) as stream:
+            self.start_time = time.time()
             hearing = asyncio.create_task(self._hear(stream), name="audio for Parley")
             try:
                 async for event in stream:
-                    self._tell(event, options.language)
+                    self._tell(event, options.language, offset_s)
             finally:
                 await utils.aio.cancel_and_wait(hearing)
         self._report_usage()
@@ -229,21 +237,22 @@ class SpeechStream(stt.RecognizeStream):
 
     async def _hear(self, stream: Recognition) -> bool:
         """Pass the audio on; True: there is no more, False: the options have changed."""
-        async for item in self._input_ch:
-            if isinstance(item, rtc.AudioFrame):
-                stream.send(bytes(item.data))
-                self._unreported_s += item.duration
-            else:
-                stream.finalize()
-            if self._changed and not self._speaking:
-                stream.end()
-                return False
-        stream.end()
+        try:
+            async for item in self._input_ch:
+                if isinstance(item, rtc.AudioFrame):
+                    await stream.send_all(bytes(item.data))
+                    self._unreported_s += item.duration
+                else:
+                    stream.finalize()
+                if self._changed and not self._speaking:
+                    return False
+        finally:
+            stream.end()
         return True
 
     # --- events -----------------------------------------------------------------------------
 
-    def _tell(self, event: RecognitionEvent, language: str) -> None:
+    def _tell(self, event: RecognitionEvent, language: str, offset_s: float) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._speaking = True
             began = self.start_time + event.at_ms / 1000
@@ -252,9 +261,9 @@ class SpeechStream(stt.RecognizeStream):
             self._speaking = False
             self._stopped = event
         elif isinstance(event, TranscriptEvent):
-            self._tell_text(event, language)
+            self._tell_text(event, language, offset_s)
 
-    def _tell_text(self, event: TranscriptEvent, language: str) -> None:
+    def _tell_text(self, event: TranscriptEvent, language: str, offset_s: float) -> None:
         kind = (
             stt.SpeechEventType.FINAL_TRANSCRIPT if event.is_final else stt.SpeechEventType.INTERIM_TRANSCRIPT
         )
@@ -264,7 +273,7 @@ class SpeechStream(stt.RecognizeStream):
                 event.words,
                 event.confidence,
                 language=language,
-                offset_s=self.start_time_offset,
+                offset_s=offset_s,
             )
             self._emit(kind, alternatives=[heard])
         if event.is_final:
