@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from parley_gateway.doors.deepgram.speech import SpeakBody
 from parley_gateway.doors.openai.chat_request import ChatRequest
 from parley_gateway.doors.openai.speech import SpeechRequest
 from parley_gateway.doors.sessions.messages import (
@@ -25,6 +26,7 @@ _KINDS = (
     ToolsRequest,
     ToolsAccepted,
     ChatRequest,
+    SpeakBody,
     SpeechRequest,
     TokenRequest,
     TokenAnswer,

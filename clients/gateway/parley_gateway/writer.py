@@ -47,6 +47,7 @@ class SocketWriter:
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
+        self._room = asyncio.Event()
         self._closing: Close | None = None
         self._stall: asyncio.Timeout | None = None
         self.is_gone = False
@@ -75,6 +76,18 @@ class SocketWriter:
         if self._closing is None:
             self._closing = Close(code, reason)
             self._changed.set()
+            self._room.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait until less than half of what may wait does; for what is made faster than it is read.
+
+        A client that does not read ends the wait as well: it is closed then.
+        """
+        while self._closing is None and (
+            2 * len(self._waiting) > self._settings.messages or 2 * self._bytes > self._settings.bytes
+        ):
+            self._room.clear()
+            await self._room.wait()
 
     async def run(self) -> None:
         """Send until it is closed or the client has gone; returns then."""
@@ -87,6 +100,7 @@ class SocketWriter:
                 if self._waiting:  # else it was emptied meanwhile
                     self._waiting.popleft()
                     self._bytes -= waiting.size
+                    self._room.set()
         except TimeoutError:
             self._give_up()
         except (WebSocketDisconnect, RuntimeError):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from fastapi import APIRouter
 
-from parley_gateway.doors import openai, operations, page, sessions, tokens
+from parley_gateway.doors import deepgram, openai, operations, page, sessions, tokens
 from parley_gateway.doors.realtime import door as realtime
 from parley_gateway.doors.twilio import door as twilio
 from parley_gateway.gateway import Gateway
@@ -19,6 +19,7 @@ DOORS: tuple[Door, ...] = (
     sessions.routes,
     realtime.routes,
     openai.routes,
+    deepgram.routes,
     tokens.routes,
     twilio.routes,
     page.routes,
