@@ -44,19 +44,19 @@ def main() -> None:
     if args.chain:
         measure_chain(args.sessions or _SESSIONS)
         return
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)  # of this thread; see Synthesizer.begin
     device = torch.device(args.device)
     networks = _networks(args)
     for network in (networks.flow, networks.vocoder):
         network.to(device)
     parameters = sum(p.numel() for network in (networks.flow, networks.vocoder) for p in network.parameters())
     flops = flops_per_second_of_audio(networks, device, args.tokens)
-    best = best_rate(device)
+    best = best_rate(device, args.threads)
     print(f"S3Gen, {parameters / 1e6:.1f} M parameters, {args.device}, {args.threads} threads")
     print(f"utterances of {args.tokens / 25:.1f} s; floor: {flops / 1e9:.2f} GFLOP per second of audio,")
     print(f"{best / flops:.1f} s of audio per second at {best / 1e9:.0f} GFLOP/s")
     print(_HEADER)
-    synthesizer = Synthesizer(networks, device, voices=max(args.sessions or _SESSIONS))
+    synthesizer = Synthesizer(networks, device, voices=max(args.sessions or _SESSIONS), threads=args.threads)
     for sessions in args.sessions or (_REAL_SESSIONS if args.real_size else _SESSIONS):
         together, alone = Level(sessions), Level(sessions)
         # The first run of each size is slow, and makes the voices' prompts.

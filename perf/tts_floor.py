@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -52,8 +53,14 @@ def _attention(query: Sequence[int], key: Sequence[int], *_: object, **__: objec
 _COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # noqa: SLF001
 
 
-def best_rate(device: torch.device) -> float:
+def best_rate(device: torch.device, threads: int) -> float:
     """Floating point operations per second of a large matrix product, single precision."""
+    # In a thread of its own, whose helpers go with it; see Synthesizer.begin.
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,)) as thread:
+        return thread.submit(_best_rate, device).result()
+
+
+def _best_rate(device: torch.device) -> float:
     matrix = torch.ones(_MATRIX, _MATRIX, device=device)
     best = 0.0
     for _ in range(5):

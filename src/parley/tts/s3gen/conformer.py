@@ -56,12 +56,12 @@ class RelativeAttention(nn.Module):
         )
         distances = self._encoded_distances(key.shape[2], length)
         by_distance = (query + self.pos_bias_v).transpose(1, 2) @ distances.transpose(1, 2)
-        bias = _by_key(by_distance, key.shape[2]) / math.sqrt(shape[3])
+        bias = torch.add(mask, _by_key(by_distance, key.shape[2]), alpha=1 / math.sqrt(shape[3]))
         attended = F.scaled_dot_product_attention(
             (query + self.pos_bias_u).transpose(1, 2),
             key,
             value,
-            attn_mask=bias.add_(mask),
+            attn_mask=bias,
         )
         mixed: Tensor = self.linear_out(attended.transpose(1, 2).reshape(batch, length, width))
         return mixed
@@ -81,10 +81,15 @@ class RelativeAttention(nn.Module):
 
 
 def _by_key(by_distance: Tensor, keys: int) -> Tensor:
-    """``[B, heads, T, keys+T-1]`` by distance (the longest first) to ``[B, heads, T, keys]`` by key."""
-    batch, heads, length, distances = by_distance.shape
-    padded = F.pad(by_distance, (1, 0)).view(batch, heads, distances + 1, length)
-    return padded[:, :, 1:].reshape(batch, heads, length, distances)[..., :keys]
+    """``[B, heads, T, keys+T-1]`` by distance (the longest first) as ``[B, heads, T, keys]`` by key.
+
+    Each query sees the keys one place further to the left than the query before it: a view whose
+    rows lie one number closer together than the ones of ``by_distance``.
+    """
+    batch, heads, length, _ = by_distance.shape
+    *outer, row, place = by_distance.stride()
+    first = by_distance.storage_offset() + (length - 1) * place
+    return by_distance.as_strided((batch, heads, length, keys), (*outer, row - place, place), first)
 
 
 class FeedForward(nn.Module):

@@ -70,6 +70,8 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ModelLoadingError: a setting or the weights are not usable.
     """
     device = _device(parameters)
+    threads = parameters.integer("threads", 0) or torch.get_num_threads()
+    torch.set_num_threads(1)  # see Synthesizer.begin
     networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
     networks.flow.to(device)
     networks.vocoder.to(device)
@@ -85,6 +87,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         steps=parameters.integer("steps", 0),
         buckets=buckets,
         voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
+        threads=threads,
     )
     warm_up(synthesizer, buckets, keep=plan.keeps_past)
     return Loaded(
@@ -100,8 +103,6 @@ def _device(parameters: Parameters) -> torch.device:
     kind = parameters.choice("device", "cpu", ("cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
         raise ModelLoadingError("device is cuda, but torch finds no GPU")
-    if threads := parameters.integer("threads", 0):
-        torch.set_num_threads(threads)
     return torch.device(kind)
 
 

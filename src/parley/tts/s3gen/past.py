@@ -15,6 +15,7 @@ token. ``Plan.past_tokens`` bounds the estimator's part.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,7 +34,7 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Past:
-    """Of the prompt or of one utterance. Never changed, only replaced: it can be shared."""
+    """Of the prompt or of a piece of one utterance. Never changed, only replaced: it can be shared."""
 
     tokens: int
     """That are over."""
@@ -61,22 +62,12 @@ class Past:
         )
         return sum(tensor.nbytes for tensor in tensors)
 
-    def followed_by(self, new: Past) -> Past:
-        """Both."""
-        return replace(
-            new,
-            tokens=self.tokens + new.tokens,
-            token_keys=torch.cat([self.token_keys, new.token_keys], dim=-2),
-            frame_keys=torch.cat([self.frame_keys, new.frame_keys], dim=-2),
-            step_keys=torch.cat([self.step_keys, new.step_keys], dim=-2),
-        )
-
-    def cut(self, tokens: int) -> Past:
-        """The same with no more than so many tokens of what the estimator keeps."""
-        frames = FRAMES_PER_TOKEN * tokens
-        if self.step_keys.shape[-2] <= frames:
+    def cut(self, frames: int) -> Past:
+        """The same with only the last so many frames of what the estimator keeps."""
+        kept = self.step_keys.shape[-2]
+        if kept <= frames:
             return self
-        return replace(self, step_keys=self.step_keys[..., -frames:, :].clone())
+        return replace(self, step_keys=self.step_keys.narrow(-2, kept - frames, frames).clone())
 
     def blank(self, tokens: int) -> Past:
         """A past of zeros, if this is one of no tokens."""
@@ -93,13 +84,27 @@ class Past:
             step_keys=longer(self.step_keys, frames),
         )
 
-    def positions(self) -> Tensor:
-        """Token of each frame of :attr:`step_keys`, i64 ``[m]``."""
+    def positions(self, before: int) -> Tensor:
+        """Token of each frame of :attr:`step_keys`, i64 ``[m]``.
+
+        Args:
+            before: tokens of the utterance before this piece.
+        """
         frames = self.step_keys.shape[-2]
         if self.prompt:
             return torch.full((frames,), ALWAYS)
-        end = FRAMES_PER_TOKEN * self.tokens
+        end = FRAMES_PER_TOKEN * (before + self.tokens)
         return torch.arange(end - frames, end) // FRAMES_PER_TOKEN
+
+
+def bounded(pieces: Sequence[Past], tokens: int) -> tuple[Past, ...]:
+    """Pieces of an utterance, with no more than so many tokens of what the estimator keeps."""
+    left = FRAMES_PER_TOKEN * tokens
+    kept: list[Past] = []
+    for piece in reversed(pieces):
+        kept.append(piece.cut(left))
+        left -= kept[-1].step_keys.shape[-2]
+    return tuple(reversed(kept))
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ def side_by_side(
         frames: of the estimator's past to pad to; more if a row has more.
     """
     lasts = [row[-1] if row else empty for row in rows]
-    known = [torch.cat([past.positions() for past in (empty, *row)]) for row in rows]
+    known = [_positions([empty, *row]) for row in rows]
     length = max(frames, *(len(positions) for positions in known))
     positions = torch.stack([F.pad(own, (length - len(own), 0), value=NEVER) for own in known])
     space = FRAMES_PER_TOKEN * room
@@ -175,6 +180,12 @@ def side_by_side(
         positions=positions.to(device),
         room=room,
     )
+
+
+def _positions(pieces: Sequence[Past]) -> Tensor:
+    """:meth:`Past.positions` of pieces that follow each other."""
+    before = itertools.accumulate((0 if past.prompt else past.tokens for past in pieces), initial=0)
+    return torch.cat([past.positions(tokens) for past, tokens in zip(pieces, before, strict=False)])
 
 
 def _aligned(

@@ -38,6 +38,10 @@ class Steps(Protocol):
         """Tokens are smaller than this."""
         ...
 
+    def begin(self) -> None:
+        """Called first by the thread that will call the rest."""
+        ...
+
     def prepare(self, utterances: Sequence[Utterance]) -> None:
         """Make what can be made before their tokens have come."""
         ...

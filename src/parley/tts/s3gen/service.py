@@ -200,6 +200,7 @@ class S3GenService:
             entry.close()
 
     def _run(self) -> None:
+        self._synthesizer.begin()
         while (batch := self._next_batch()) is not None:
             try:
                 if not batch:

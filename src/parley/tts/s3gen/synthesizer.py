@@ -51,6 +51,7 @@ class Synthesizer:
         steps: of the flow; 0 for what the checkpoint is made for (2 if distilled, else 10).
         buckets: sizes to which the flow's batches are padded.
         voices: whose prompts' pasts are kept.
+        threads: of each operation on a CPU; 0 leaves it to the library. See :meth:`begin`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Synthesizer:
         steps: int = 0,
         buckets: Buckets = Buckets(),  # noqa: B008 - cannot be changed
         voices: int = DEFAULT_VOICES,
+        threads: int = 0,
     ) -> None:
         self._networks = networks
         self.device = device
@@ -70,6 +72,17 @@ class Synthesizer:
         self._buckets = buckets
         self._workspace = Workspace()
         self._prompts = PromptPasts(self._prompt_pasts, voices)
+        self._threads = threads
+
+    def begin(self) -> None:
+        """To be called first by the thread that will run the networks.
+
+        Each thread that has run an operation on several cores keeps helpers of its own for them. If
+        those of two threads are more than the cores, all helpers sleep between operations instead of
+        spinning, and short operations take several times as long. So no other thread may have any.
+        """
+        if self._threads:
+            torch.set_num_threads(self._threads)
 
     @property
     def vocabulary(self) -> int:

@@ -16,7 +16,7 @@ from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, LOOKAHEAD
 from parley.tts.s3gen.hift import HOP
 from parley.tts.s3gen.noise import flow_noise, prompt_noise
 from parley.tts.s3gen.output import PcmOutput
-from parley.tts.s3gen.past import Past
+from parley.tts.s3gen.past import Past, bounded
 from parley.tts.s3gen.schedule import ChunkSchedule
 from parley.tts.s3gen.vocoding import VocoderState
 from parley.tts.watermark import Watermark
@@ -81,7 +81,7 @@ class Utterance:
         self._seed = seed
         self._tokens = np.zeros(0, np.int64)
         self._done = 0  # tokens whose frames are made
-        self._past: Past | None = None  # of the tokens before `_done`
+        self._past: tuple[Past, ...] = ()  # of the tokens before `_done`, piece by piece
         self._tail = torch.zeros(0)  # frames before `_done` that wait for the crossfade
 
     @property
@@ -139,7 +139,7 @@ class Utterance:
         begin = self._done if self.keeps_past else 0
         noise = flow_noise(self._seed, FRAMES_PER_TOKEN * (end - begin), FRAMES_PER_TOKEN * begin)
         if self.keeps_past:
-            past = tuple(past for past in (prompt, self._past) if past is not None)
+            past = self._past if prompt is None else (prompt, *self._past)
             return FlowRow(self.voice, known[begin:], ahead, chunks[begin:], firsts[begin:], noise, past=past)
         first = len(self.voice.tokens)
         zeros = np.zeros(first, np.int64)
@@ -176,8 +176,9 @@ class Utterance:
         last = self.is_last(end)
         self.finished = last
         if kept is not None:
-            past = kept if self._past is None else self._past.followed_by(kept)
-            self._past = past.cut(self._plan.past_tokens) if self._plan.past_tokens else past
+            # Not joined: that would copy all of them each time.
+            past = (*self._past, kept)
+            self._past = bounded(past, self._plan.past_tokens) if self._plan.past_tokens else past
         if not self._plan.full_attention:
             return new
         overlap = self._tail.shape[-1] if self._tail.numel() else 0

@@ -1,6 +1,7 @@
 """From settings and files to a synthesizer, and from tensors to a voice."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -46,6 +47,18 @@ def test_a_model_with_its_own_settings(weights, voice):
     assert loaded.plan.past_tokens == 60
     utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
     assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(90), 30))) == 90 * 960
+
+
+def test_only_the_thread_that_runs_the_networks_uses_several_cores(weights):
+    synthesizer = load_s3gen(settings(weights, threads="2"), "none").synthesizer
+
+    def threads():
+        synthesizer.begin()
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as own:
+        assert own.submit(threads).result() == 2
+    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize(

@@ -40,20 +40,30 @@ def test_a_bounded_past_is_another_past(synthesizer, voice):
 
 
 def test_what_is_kept_is_bounded(synthesizer, voice):
-    sizes = {}
+    kept = {}
     for past_tokens in (0, 40):
         utterance = Utterance(voice, Plan(past_tokens=past_tokens), seed=1, rate=24_000)
         utterance.push(make_tokens(600))
         while (end := utterance.next_end()) is not None:
             synthesizer.step([Job(utterance, end)])
-            sizes[past_tokens, end] = utterance._past
-    assert {past.step_keys.shape[-2] for (limit, _), past in sizes.items() if limit} == {24, 80}
-    assert max(past.step_keys.shape[-2] for (limit, _), past in sizes.items() if not limit) == 1_000
+            kept[past_tokens, end] = utterance._past
+
+    def held(pieces, *names):
+        return sum(getattr(piece, name).nbytes for piece in pieces for name in names)
+
+    def frames(pieces):
+        return sum(piece.step_keys.shape[-2] for piece in pieces)
+
+    assert {frames(pieces) for (limit, _), pieces in kept.items() if limit} == {24, 80}
+    assert max(frames(pieces) for (limit, _), pieces in kept.items() if not limit) == 1_000
     # Two steps, four layers, keys and values of two heads with 64 channels each, four bytes.
-    assert sizes[40, 500].step_keys.nbytes == 80 * 2 * 4 * 2 * 2 * 64 * 4
-    encoder = sizes[40, 500].token_keys.nbytes + sizes[40, 500].frame_keys.nbytes
-    assert encoder == 500 * (2 + 2 * 2) * 2 * 64 * 4
-    assert sizes[40, 500].nbytes < sizes[0, 500].nbytes / 4
+    assert held(kept[40, 500], "step_keys") == 80 * 2 * 4 * 2 * 2 * 64 * 4
+    assert held(kept[40, 500], "token_keys", "frame_keys") == 500 * (2 + 2 * 2) * 2 * 64 * 4
+    bounded, everything = (sum(piece.nbytes for piece in kept[limit, 500]) for limit in (40, 0))
+    assert bounded < everything / 4
+    # What was cut off is not held by what is left of it.
+    for piece in kept[40, 500]:
+        assert piece.step_keys.untyped_storage().nbytes() == piece.step_keys.nbytes
 
 
 def test_a_step_costs_its_new_frames(synthesizer, voice, monkeypatch):

@@ -68,6 +68,10 @@ class Gated:
         self._error = error
         self._gate = queue.SimpleQueue()
         self.begun = queue.SimpleQueue()
+        self.thread = None
+
+    def begin(self):
+        self.thread = threading.current_thread()
 
     def go(self, times=1):
         for _ in range(times):
@@ -77,6 +81,7 @@ class Gated:
         self._synthesizer.prepare(utterances)
 
     def step(self, jobs):
+        assert self.thread is threading.current_thread()
         self.begun.put([job.end for job in jobs])
         assert self._gate.get(timeout=WAIT_S)
         if self._error is not None:
@@ -252,6 +257,9 @@ def test_what_is_given_up_and_cannot_be_told_harms_nobody_else(make_service, syn
 def test_a_step_that_returns_an_error(make_service, voice):
     class Failing:
         vocabulary = 6561
+
+        def begin(self):
+            pass
 
         def prepare(self, utterances):
             pass
