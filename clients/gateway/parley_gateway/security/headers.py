@@ -13,7 +13,7 @@ _CORS_MAX_AGE_S = 600
 _HSTS = "max-age=63072000; includeSubDomains"
 _USUAL = {
     # Answers for programs: whatever is in one, a browser makes no page of it. The page brings its own policy.
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",

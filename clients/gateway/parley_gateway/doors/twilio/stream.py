@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from starlette.websockets import WebSocket
 
@@ -150,8 +151,6 @@ class _Stream:
             try:
                 if not await self._take(message):
                     return
-            except OverloadedError:
-                continue  # a mark or a key too many; the next mark says more
             except (CallEndedError, CallLostError):
                 # The other direction tells how the call ended; the caller still hears the rest.
                 continue
@@ -199,4 +198,6 @@ class _Stream:
                 self._playback.drop(response_id)
 
     def _report(self, response_id: str, played_ms: int) -> None:
-        self._call.report_playback(response_id, played_ms)
+        # After the call there is nobody to be told; of a full queue a later mark says more.
+        with suppress(CallEndedError, CallLostError, OverloadedError):
+            self._call.report_playback(response_id, played_ms)

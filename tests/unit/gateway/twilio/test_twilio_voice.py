@@ -1,0 +1,115 @@
+"""How Twilio learns what to do with a call."""
+
+from xml.etree import ElementTree as ET
+
+import httpx2
+import pytest
+from twilio_line import PUBLIC_URL, sign, voice_request
+
+from parley_gateway.calls import CallSettings
+from parley_gateway.doors.twilio.signature import TwilioSignatures
+from parley_gateway.errors import SettingsError
+from parley_gateway.security.settings import RateSettings
+from parley_gateway.settings import Settings
+
+FORM = {"CallSid": "CA1", "From": "+14158675309", "To": "+18005551212", "Empty": "", "Caller": "a b&c=ü"}
+
+
+async def ask(phone, **request):
+    async with httpx2.AsyncClient(base_url=phone.http) as http:
+        return await http.post("/v1/twilio/voice", **request)
+
+
+async def test_a_call_is_connected_with_the_agent(gateway):
+    async with gateway() as phone:
+        answer = await ask(phone, **voice_request(FORM))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("application/xml")
+    stream = ET.fromstring(answer.text).find("Connect/Stream")  # noqa: S314 - our own
+    assert stream.get("url") == "wss://voice.example/v1/twilio/stream"
+
+
+async def test_a_busy_gateway_says_so(gateway):
+    async with gateway(calls=CallSettings(limit=1)) as phone:
+        phone.app.state.gateway.calls.draining = True
+        answer = await ask(phone, **voice_request(FORM))
+    assert '<Reject reason="busy"/>' in answer.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda request: request["headers"].pop("X-Twilio-Signature"),
+        lambda request: request["headers"].update({"X-Twilio-Signature": "AAAA"}),
+        lambda request: request.update(content=request["content"] + "&More=1"),
+        lambda request: request.update(content=request["content"].replace("5309", "5308")),
+        lambda request: request.update(voice_request(FORM, "54321")),
+        lambda request: request.update(params={"more": "1"}),
+    ],
+)
+async def test_who_is_not_twilio_is_refused(gateway, change):
+    request = voice_request(FORM)
+    change(request)
+    async with gateway() as phone:
+        answer = await ask(phone, **request)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "unauthorized"
+
+
+async def test_guessing_is_stopped(gateway):
+    async with gateway(rates=RateSettings(auth_failures="2/minute")) as phone:
+        wrong = voice_request(FORM, "54321")
+        assert [(await ask(phone, **wrong)).status_code for _ in range(3)] == [401, 401, 429]
+
+
+async def test_what_is_no_form_is_refused(gateway):
+    request = voice_request({}) | {"content": b"\xff=\xff"}
+    async with gateway() as phone:
+        assert (await ask(phone, **request)).status_code in (400, 401)
+        request["content"] = "&".join(f"a{count}=1" for count in range(300))
+        assert (await ask(phone, **request)).status_code == 400
+
+
+async def test_without_an_auth_token_there_is_no_such_door(gateway):
+    async with gateway(twilio={"auth_token_file": ""}) as phone:
+        assert (await ask(phone, **voice_request(FORM))).status_code == 404
+
+
+def test_the_example_of_twilios_documentation(tmp_path):
+    (tmp_path / "token").write_text("12345")
+    signatures = TwilioSignatures(str(tmp_path / "token"), "https://example.com")
+    caller = "+14158675310"
+    form = {
+        "CallSid": "CA1234567890ABCDE",
+        "Caller": caller,
+        "Digits": "1234",
+        "From": caller,
+        "To": "+18005551212",
+    }
+    signature = signatures.sign(
+        "https://example.com/myapp.php?foo=1&bar=2", {name: [value] for name, value in form.items()}
+    )
+    assert signature == b"L/OH5YylLD5NRKLltdqwSvS0BnU="
+
+
+def test_a_form_with_several_values_is_signed_in_their_order(tmp_path):
+    (tmp_path / "token").write_text("12345")
+    signatures = TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+    assert signatures.sign("x", {"a": ["2", "1", "2"]}).decode() == sign("x", [("a", "1a2")])
+
+
+@pytest.mark.parametrize("url", ["", "http://voice.example"])
+def test_twilio_needs_a_public_address(tmp_path, url):
+    (tmp_path / "token").write_text("12345")
+    with pytest.raises(SettingsError, match="public_url"):
+        TwilioSignatures(str(tmp_path / "token"), url)
+
+
+def test_an_empty_auth_token_is_refused(tmp_path):
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(SettingsError, match="no auth token"):
+        TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+
+
+def test_the_door_is_closed_by_default():
+    assert Settings().twilio.auth_token_file == ""
