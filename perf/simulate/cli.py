@@ -29,6 +29,7 @@ from simulate.running import Job, run_calls
 from simulate.scenario import Scenario
 from simulate.scenario_file import load_scenarios
 from simulate.scores import Scores, score
+from simulate.transcript import transcript
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 _EPILOG = "Scenarios are TOML files; docs/simulator.md says what they may say and what the figures mean."
@@ -66,6 +67,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--all-cases", action="store_true", help="print all that counted against the agent")
+    parser.add_argument(
+        "--show", action="store_true", help="print every call: who did what when, and why the agent did"
+    )
     parser.add_argument("--list", action="store_true", help="print the scenarios and stop")
     args = parser.parse_args(argv)
     if args.parallel < 1 or args.repeat < 1:
@@ -112,12 +116,19 @@ def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
     return chosen
 
 
+def _beginning(scenario: Scenario) -> Job:
+    return Job(replace(scenario, exchanges=scenario.exchanges[:2]))
+
+
 def _measure(
     args: argparse.Namespace, console: Console, server: str, scenarios: list[Scenario], studio: Studio
 ) -> int:
     def told(log: CallLog) -> None:
         state = f"broke: {log.failure}" if log.failure else f"{log.ended_s:.0f} s"
         console.print(f"  {log.scenario.name}: {state}", style="dim", markup=False, highlight=False)
+        for line in transcript(log) if args.show else ():
+            text = f"  {line.at_s:8.2f} s  {line.who:>7}  {line.text}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def hold(chosen: Sequence[Scenario], turn: TurnOptions | None) -> Scores:
         # The longest first, so that no single one is left at the end; who hears himself may talk for long.
@@ -127,15 +138,15 @@ def _measure(
         return score(logs)
 
     # The first conversation pays for caches that fill once; it is not measured.
-    console.print("Warming up …")
-    hold([replace(scenarios[0], exchanges=scenarios[0].exchanges[:2])], None)
+    console.print("Warming up with two exchanges that do not count …")
+    asyncio.run(run_calls(server, [_beginning(scenarios[0])], studio, parallel=1, turn=None))
     total = sum(len(one.exchanges) for one in scenarios) * args.repeat
     console.print(f"{total} exchanges in {len(scenarios) * args.repeat} calls, {args.parallel} at once …")
     turn = TurnOptions(eagerness=args.turn) if args.turn else None
-    columns = [(args.turn or "server's choice", hold(scenarios, turn))]
+    columns = [(f"turn: {args.turn or 'as the server has it'}", hold(scenarios, turn))]
     if args.compare_vad and (paused := [one for one in scenarios if one.has_pauses]):
         console.print("Once more, with every pause an end …")
-        columns.append(("off, pauses only", hold(paused, TurnOptions(eagerness="off"))))
+        columns.append(("turn: off, pauses only", hold(paused, TurnOptions(eagerness="off"))))
     print_cases(console, columns[0][1], all_of_them=args.all_cases)
     print_table(console, columns)
     if args.json:

@@ -40,7 +40,7 @@ async def run_calls(
     *,
     parallel: int,
     turn: protocol.TurnOptions | None,
-    on_done: Callable[[CallLog], None],
+    on_done: Callable[[CallLog], None] = lambda _: None,
 ) -> list[CallLog]:
     """Make the calls, at most ``parallel`` at a time, in their order.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from parley.protocol import TurnMetrics
 from parley_client.turns import percentile
 from simulate import history
 from simulate.commits import Answer, Commit, Reading, read
@@ -57,6 +58,9 @@ class Scores:
     uncalled: Share = field(default_factory=Share)
     latency: list[float] = field(default_factory=list)
     latency_from_detection: list[float] = field(default_factory=list)
+    understood: list[float] = field(default_factory=list)
+    decided: list[float] = field(default_factory=list)
+    spoken: list[float] = field(default_factory=list)
     wrongful: Share = field(default_factory=Share)
     wrongful_echo: Share = field(default_factory=Share)
     halted: Share = field(default_factory=Share)
@@ -164,7 +168,19 @@ def _score_latency(scores: Scores, reading: Reading, act: Act) -> None:
         scores.latency.append(1000 * (first - act.ended_s))
         if answer.commit.detected_s is not None:
             scores.latency_from_detection.append(1000 * (first - answer.commit.detected_s))
+        if answer.metrics is not None:
+            _score_stages(scores, answer.metrics)
         return
+
+
+def _score_stages(scores: Scores, metrics: TurnMetrics) -> None:
+    """Where the server's time went."""
+    understood, decided = metrics.asr_final_ms, metrics.end_of_turn_ms or 0.0
+    if understood is None or metrics.first_audio_ms is None:
+        return
+    scores.understood.append(understood)
+    scores.decided.append(decided)
+    scores.spoken.append(max(0.0, metrics.first_audio_ms - understood - decided))
 
 
 def _score_words(scores: Scores, reading: Reading, act: Act) -> None:
