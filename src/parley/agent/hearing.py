@@ -80,6 +80,11 @@ class Hearing:
         return self._utterance
 
     @property
+    def awaits_text(self) -> bool:
+        """Whether the final text of an utterance is on its way."""
+        return bool(self._awaited)
+
+    @property
     def idle(self) -> bool:
         """Whether nobody speaks, and no text is missing."""
         return not (self._sounding or self._speaking or self._awaited)

@@ -36,6 +36,10 @@ _MAX_PUSH = 16 * _WINDOW
 _REPORT_INTERVAL_S = 1.0
 # A recogniser forgets a stream that it has not heard of for a minute, as while the client is muted.
 _KEEP_OPEN_S = 20.0
+# A final text that another model writes comes with the reply to any piece, also to an empty one. Without
+# new audio it is asked for after this time, then after twice as long, and so on.
+_ASK_AGAIN_S = 0.016
+_MOST_DOUBLINGS = 4
 _NOTHING = np.zeros(0, np.int16)
 _MAX_ENDS = 16
 _RETRIES = 3
@@ -94,6 +98,7 @@ class Listener:
         self._ends: deque[_End] = deque()
         self._wanted: AsrOptions | None = None
         self._outage = Outage(config.deadlines.asr_outage_s)
+        self._asked = 0  # empty pieces since the last one with audio
         self._failing = False  # since the last piece that was heard
         self._deaf = False
         self._dropped = 0
@@ -174,9 +179,11 @@ class Listener:
         """
         while True:
             if not await self._woken():
+                self._asked += 1
                 await self._push(AudioPiece(_NOTHING, self._buffer.position, _now()))
                 continue
             self._wake.clear()
+            self._asked = 0
             while piece := self._take():
                 await self._push(piece)
             if self._ends:
@@ -197,12 +204,17 @@ class Listener:
         return self._buffer.take(min(_MAX_PUSH, left)) if left > 0 else None
 
     async def _woken(self) -> bool:
-        """Wait until there is something to do; False: the stream must be kept open meanwhile."""
+        """Wait until there is something to do; False: the recogniser is to be asked for news, or kept."""
         try:
-            async with asyncio.timeout(_KEEP_OPEN_S):
+            async with asyncio.timeout(self._patience_s()):
                 return await self._wake.wait()
         except TimeoutError:
             return False
+
+    def _patience_s(self) -> float:
+        if not self._hearing.awaits_text:
+            return _KEEP_OPEN_S
+        return _ASK_AGAIN_S * 2 ** min(self._asked, _MOST_DOUBLINGS)
 
     async def close(self) -> None:
         """End the stream; never raises."""

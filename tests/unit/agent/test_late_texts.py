@@ -1,0 +1,106 @@
+"""Final texts that another model writes: asked for as soon as they may be there."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from agent_fakes import now
+
+from parley.agent.config import AgentConfig
+from parley.agent.listener import Listener
+from parley.asr.messages import (
+    AsrOptions,
+    AsrReply,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscriptEvent,
+)
+
+ENDED = [
+    SpeechStartedEvent(utterance=1, at_ms=0),
+    SpeechStoppedEvent(utterance=1, at_ms=10, detected_at_ms=20),
+]
+
+
+class Recognizer:
+    """Has heard an utterance with the first piece, and has its text after a time."""
+
+    def __init__(self, text_after_s):
+        self.text_after_s = text_after_s
+        self.pushes = []
+
+    async def start(self, options):
+        self.began = None
+
+    async def push(self, audio):
+        self.pushes.append((now(), len(audio)))
+        if self.began is None:
+            self.began = now()
+            return AsrReply(events=ENDED)
+        if self.text_after_s is None or now() - self.began < self.text_after_s:
+            return AsrReply()
+        self.text_after_s = None
+        return AsrReply(events=[TranscriptEvent(utterance=1, text="hello", is_final=True)])
+
+    def turn_over(self):
+        raise AssertionError("nobody said so")
+
+    async def close(self):
+        pass
+
+
+class Handler:
+    """Notes when the text was there."""
+
+    def __init__(self):
+        self.heard_at = asyncio.get_running_loop().create_future()
+
+    def transcribed(self, event):
+        self.heard_at.set_result(now())
+
+    def speech_started(self, event):
+        pass
+
+    def speech_stopped(self, event, detected_at):
+        pass
+
+    def listened(self, piece):
+        pass
+
+
+async def listen(recognizer):
+    """Hear one window of audio, and nothing after it."""
+    handler = Handler()
+    listener = Listener(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    await listener.open()
+    running = asyncio.create_task(listener.run())
+    listener.hear(np.zeros(512, np.int16))
+    return handler, running
+
+
+async def stop(running):
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_late_text_is_asked_for_without_waiting_for_more_audio():
+    recognizer = Recognizer(0.015)
+    began = now()
+    handler, running = await listen(recognizer)
+    assert await handler.heard_at - began == pytest.approx(0.016, abs=0.002)
+    assert [length for _, length in recognizer.pushes] == [512, 0]
+    await asyncio.sleep(5)
+    assert len(recognizer.pushes) == 2, "nothing is asked when nothing is to come"
+    await stop(running)
+
+
+async def test_who_takes_long_is_asked_ever_more_seldom():
+    recognizer = Recognizer(2.0)
+    handler, running = await listen(recognizer)
+    await handler.heard_at
+    times = [at for at, _ in recognizer.pushes]
+    gaps = np.diff(times)
+    assert gaps[:5] == pytest.approx([0.016, 0.032, 0.064, 0.128, 0.256], abs=0.002)
+    assert gaps[5:] == pytest.approx([0.256] * len(gaps[5:]), abs=0.002)
+    await stop(running)
