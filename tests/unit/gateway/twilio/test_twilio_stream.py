@@ -281,7 +281,7 @@ async def test_a_caller_who_vanishes_ends_the_call(call, agent):
 
 
 async def test_the_caller_hears_the_rest_when_the_agent_hangs_up(call, agent):
-    async with call() as line:
+    async with call(twilio={"farewell_s": 100}) as line:
         agent.say()
         agent.stream.hang_up("silence")
         for _ in range(3):
