@@ -1,7 +1,7 @@
 """A Triton server and a gateway, each in a process of its own, for clients that know nothing of either.
 
-``PARLEY_TEST_TRITON`` names the gRPC address of a server that runs already, and ``PARLEY_TEST_GATEWAY`` the URL of
-a gateway, which saves their start.
+``PARLEY_TEST_TRITON`` names the gRPC address of a server that runs already, and ``PARLEY_TEST_GATEWAY`` the
+URL of a gateway, which saves their start.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -43,12 +45,55 @@ def gateway(triton, tmp_path_factory):
     if given := os.environ.get("PARLEY_TEST_GATEWAY"):
         yield given
         return
-    log = tmp_path_factory.mktemp("gateway") / "log"
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
-    settings = {"PARLEY_GATEWAY_LISTEN_PORT": str(port), "PARLEY_GATEWAY_SERVERS_ADDRESSES": triton}
+    with _gateway(triton, tmp_path_factory.mktemp("gateway")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def secure_gateway(triton, certificate, tmp_path_factory):
+    """The address of one that speaks TLS: ``https://localhost:port``."""
+    chain, key = certificate
+    settings = {
+        "PARLEY_GATEWAY_LISTEN_CERTIFICATE": str(chain),
+        "PARLEY_GATEWAY_LISTEN_KEY": str(key),
+    }
+    with _gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as url:
+        yield url.replace("127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """PEM files of a certificate for localhost, which is its own authority, and of its key."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, pkcs8, plain))
+    (folder / "chain.pem").write_bytes(signed.public_bytes(pem))
+    return folder / "chain.pem", folder / "key.pem"
+
+
+@contextmanager
+def _gateway(triton, folder, **settings):
+    """A gateway in a process of its own; its URL."""
+    log = folder / "log"
+    settings |= {"PARLEY_GATEWAY_LISTEN_PORT": "0", "PARLEY_GATEWAY_SERVERS_ADDRESSES": triton}
     with running(["-m", "parley_client", "gateway"], log, **settings) as process:
-        yield wait_for(process, log, lambda: url if _answers(f"{url}/readyz") else None)
+        yield wait_for(process, log, lambda: _found(r"^ready http=(\S+)", log))
 
 
 @contextmanager
@@ -89,17 +134,3 @@ def wait_for(process, log, look):
 def _found(pattern, log):
     match = re.search(pattern, log.read_text(), re.MULTILINE)
     return match[1] if match else None
-
-
-def _answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
-            return answer.status == 200
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]

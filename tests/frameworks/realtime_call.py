@@ -1,4 +1,4 @@
-"""A caller of OpenAI's Realtime protocol: a microphone, the demonstration's functions, and notes of all events."""
+"""A caller of OpenAI's Realtime protocol: a microphone, a function, and notes of all events."""
 
 from __future__ import annotations
 
@@ -108,8 +108,3 @@ def spoken(response):
 def words(text):
     """The words of a text, without their punctuation."""
     return "".join(letter for letter in text.lower() if letter.isalnum() or letter == " ").split()
-
-
-def kinds(events):
-    """The types of events, without what is said many times over."""
-    return [event["type"] for event in events if not event["type"].endswith(".delta")]

@@ -135,7 +135,9 @@ async def test_speaks_the_telephones_format(gateway):
         await caller.send({"type": "conversation.item.create", "item": message})
         await caller.send({"type": "response.create"})
         await caller.wait_done()
-        sent = [event["delta"] for event in caller.notes.events if event["type"] == "response.output_audio.delta"]
+        sent = [
+            event["delta"] for event in caller.notes.events if event["type"] == "response.output_audio.delta"
+        ]
         seconds = sum(len(base64.b64decode(delta)) for delta in sent) / 8_000
         assert 0.5 < seconds < 6.0
 
