@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from parley_client.commands import gateway_keys
 from parley_client.commands.common import address
 from parley_client.errors import UsageError
 
@@ -50,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long calls may go on after SIGTERM (default: 30)",
     )
+    parser.set_defaults(action=None)
+    actions = parser.add_subparsers(dest="action", metavar="[keys]", help="instead of running a gateway:")
+    gateway_keys.add_arguments(actions.add_parser("keys", help="make API keys"))
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
 
 
@@ -65,6 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """
     if importlib.util.find_spec("fastapi") is None:
         raise UsageError(_NEEDS)
+    if args.action == "keys":
+        return gateway_keys.run(args)
     from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
     from parley_gateway.serving import serve  # noqa: PLC0415
     from parley_gateway.settings import CONFIG_VARIABLE, load_settings  # noqa: PLC0415
