@@ -205,7 +205,7 @@ class Conversation:
         if not self._webrtc:
             raise Refusal("There is an output audio buffer in WebRTC sessions only.", code="invalid_event")
         self._port.interrupt(None)
-        self._speaker.cut("")
+        self._speaker.cut()
 
     def _unasked(self) -> None:
         """The agent begins to speak by itself: it answers the user, or has waited for long enough."""

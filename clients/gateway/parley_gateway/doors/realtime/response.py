@@ -94,7 +94,7 @@ class Response:
         message.spoken += audio.text
         if len(audio.samples):
             message.stored.spoken.length_ms += audio.duration_ms
-            self.speaker.play(message.part, audio.samples, audio.sample_rate)
+            self.speaker.play(message.part, audio)
 
     def call(self, request: protocol.ToolRequest) -> None:
         """A function is to be called."""
@@ -194,6 +194,7 @@ class Response:
         body = self._body(status)
         body.update(status_details=None if status == "completed" else details, usage=usage)
         self.emit("response.done", response=body)
+        self.speaker.over(self.id)
 
     # --- parts ------------------------------------------------------------------------------
 

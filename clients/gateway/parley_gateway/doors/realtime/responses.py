@@ -129,7 +129,7 @@ class Responses:
             # The agent begins with it, hears of the interruption then, and says what it cost.
             self._drop_next = True
             self._port.interrupt(None)
-        active.speaker.cut(active.agent_id)
+        active.speaker.cut()
         self._end("cancelled", "client_cancelled", _CUT_USAGE_S if active.turn is not None else None)
 
     # --- what the agent does ----------------------------------------------------------------
@@ -179,7 +179,7 @@ class Responses:
         if response.turn is None and event.reason != "client":
             return  # it is still to begin
         response.heard(event.spoken_text)
-        response.speaker.cut(event.response_id)
+        response.speaker.cut()
         if response.ended is None or response.ended[0] == "completed":
             reason = "client_cancelled" if event.reason == "client" else "turn_detected"
             self._end("cancelled", reason, _CUT_USAGE_S)

@@ -6,9 +6,7 @@ import base64
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from parley_client.events import AgentAudio
 from parley_gateway.audio.codecs import Encoder
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.formats import FORMATS
@@ -28,16 +26,20 @@ class Part:
 class Speaker(Protocol):
     """Takes the agent's voice."""
 
-    def play(self, part: Part, samples: NDArray[np.int16], sample_rate: int) -> None:
-        """The next audio of a part: mono, int16 [n], ``sample_rate`` hertz."""
+    def play(self, part: Part, audio: AgentAudio) -> None:
+        """The next audio of a part."""
         ...
 
     def finish(self) -> None:
         """The part has no more audio."""
         ...
 
-    def cut(self, agent_response_id: str) -> None:
-        """Play nothing more of this response."""
+    def cut(self) -> None:
+        """Play nothing more."""
+        ...
+
+    def over(self, response_id: str) -> None:
+        """The client was told that this response is over."""
         ...
 
     def pause(self) -> None:
@@ -63,11 +65,11 @@ class EventSpeaker:
         self._encoder: Encoder | None = None
         self._item_id = ""
 
-    def play(self, part: Part, samples: NDArray[np.int16], sample_rate: int) -> None:
+    def play(self, part: Part, audio: AgentAudio) -> None:
         """Send a piece."""
         if self._encoder is None or self._item_id != part.item_id:
-            self._encoder, self._item_id = Encoder(FORMATS[self._format()], sample_rate), part.item_id
-        data = self._encoder.encode(samples)
+            self._encoder, self._item_id = Encoder(FORMATS[self._format()], audio.sample_rate), part.item_id
+        data = self._encoder.encode(audio.samples)
         if data:
             self._emit(
                 "response.output_audio.delta",
@@ -82,8 +84,11 @@ class EventSpeaker:
         """What follows belongs to another part."""
         self._encoder = None
 
-    def cut(self, agent_response_id: str) -> None:
+    def cut(self) -> None:
         """There is nothing here that could be cut."""
+
+    def over(self, response_id: str) -> None:
+        """Nobody waits for it."""
 
     def pause(self) -> None:
         """The agent does not ask for it."""

@@ -1,0 +1,1 @@
+"""OpenAI's Realtime protocol over WebRTC: audio as media, events over a data channel."""

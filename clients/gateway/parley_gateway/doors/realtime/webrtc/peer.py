@@ -1,0 +1,252 @@
+"""One WebRTC call: the peer connection, its data channel and its session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCIceServer,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
+
+from parley.errors import DeadlineExceededError, OverloadedError, ParleyError
+from parley.protocol import INPUT_SAMPLE_RATE
+from parley_gateway.doors.realtime.events import Emit
+from parley_gateway.doors.realtime.refusals import Refusal
+from parley_gateway.doors.realtime.session import RealtimeSession
+from parley_gateway.doors.realtime.session_config import SessionConfig
+from parley_gateway.doors.realtime.webrtc.microphone import heard
+from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
+from parley_gateway.errors import SessionExpiredError
+from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
+
+_log = logging.getLogger("parley.gateway")
+CHANNEL = "oai-events"
+_MESSAGES = 256
+_BUFFERED_BYTES = 1_048_576
+_EARLY_EVENTS = 256
+"""Events before there is a channel for them."""
+_CHANNEL_S = 2.0
+"""A client that opens no channel is heard all the same after so long (seconds)."""
+_GOODBYE_S = 1.0
+"""The last events may take so long to leave (seconds)."""
+_GOODBYE_CHECKS = 50
+_OFFER_S = 10.0
+
+
+class Peer:
+    """One call; :meth:`answer` begins it, :meth:`run` is its life.
+
+    Args:
+        call_id: As the client knows it.
+        gateway: The parts of the process.
+        principal: Whose call it is.
+        config: The session's settings.
+    """
+
+    def __init__(self, call_id: str, gateway: Gateway, principal: Principal, config: SessionConfig) -> None:
+        self.id = call_id
+        self.principal = principal
+        self._settings = gateway.settings.realtime
+        self._meter = gateway.guard.meter(principal)
+        self._connection = RTCPeerConnection(
+            RTCConfiguration(iceServers=_ice_servers(self._settings.ice_servers))
+        )
+        self._channel: RTCDataChannel | None = None
+        self._early: list[str] = []
+        self._received: asyncio.Queue[str | bytes] = asyncio.Queue(_MESSAGES)
+        self._connected = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._over: asyncio.Future[ParleyError | None] = asyncio.get_running_loop().create_future()
+        self._microphone: asyncio.Future[MediaStreamTrack] = asyncio.get_running_loop().create_future()
+        self._speaker: TrackSpeaker | None = None
+
+        def speaker(emit: Emit) -> TrackSpeaker:
+            self._speaker = TrackSpeaker(emit, self._mark)
+            return self._speaker
+
+        self._session = RealtimeSession(gateway, principal, config, self._send, speaker, webrtc=True)
+
+    # --- beginning --------------------------------------------------------------------------
+
+    async def answer(self, offer: str) -> str:
+        """Answer an SDP offer with an SDP answer.
+
+        Raises:
+            Refusal: it is none, or brings no audio.
+            DeadlineExceededError: no addresses were found in time.
+        """
+        connection = self._connection
+        connection.on("datachannel", self._take_channel)
+        connection.on("track", self._take_track)
+        connection.on("connectionstatechange", self._note_state)
+        try:
+            async with asyncio.timeout(_OFFER_S):
+                await self._negotiate(offer)
+        except TimeoutError as error:
+            await connection.close()
+            raise DeadlineExceededError(f"no answer to the offer within {_OFFER_S:g} s") from error
+        except Refusal:
+            await connection.close()
+            raise
+        except Exception as error:
+            # The parser raises whatever it stumbles over.
+            await connection.close()
+            message = f"The offer cannot be read: {type(error).__name__}."
+            raise Refusal(message, code="invalid_offer") from error
+        return connection.localDescription.sdp
+
+    async def _negotiate(self, offer: str) -> None:
+        connection = self._connection
+        await connection.setRemoteDescription(RTCSessionDescription(offer, "offer"))
+        if not any(transceiver.kind == "audio" for transceiver in connection.getTransceivers()):
+            raise Refusal("The offer has no audio.", code="invalid_offer")
+        assert self._speaker is not None
+        connection.addTrack(self._speaker.track)
+        await connection.setLocalDescription(await connection.createAnswer())
+
+    def _mark(self, response_id: str, played_ms: int) -> None:
+        self._session.uplink.played(response_id, played_ms)
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        if channel.label != CHANNEL or self._channel is not None:
+            return
+        self._channel = channel
+        channel.on("message", self._take_message)
+        channel.on("close", self.hang_up)
+        self._session.begin()
+        early, self._early = self._early, []
+        for event in early:
+            channel.send(event)
+        self._ready.set()
+
+    def _take_track(self, track: MediaStreamTrack) -> None:
+        if track.kind == "audio" and not self._microphone.done():
+            self._microphone.set_result(track)
+
+    def _note_state(self) -> None:
+        state = self._connection.connectionState
+        if state == "connected":
+            self._connected.set()
+        elif state in ("failed", "closed"):
+            self.hang_up()
+
+    def _take_message(self, message: str | bytes) -> None:
+        try:
+            self._meter.message(len(message))
+            self._received.put_nowait(message)
+        except asyncio.QueueFull:
+            self._end(OverloadedError(f"{_MESSAGES} events wait to be dealt with"))
+        except ParleyError as error:
+            self._end(error)
+
+    # --- life -------------------------------------------------------------------------------
+
+    def hang_up(self) -> None:
+        """End the call."""
+        self._end(None)
+
+    async def run(self) -> None:
+        """Hold the call until one side ends it."""
+        tasks = [
+            asyncio.create_task(work, name=f"{self.id} {name}")
+            for name, work in (
+                ("session", self._session.run()),
+                ("events", self._take_events()),
+                ("audio", self._hear()),
+                ("marks", self._tell_played()),
+                ("connection", self._connect()),
+            )
+        ]
+        try:
+            ends: list[asyncio.Future[Any]] = [self._over, tasks[0]]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._say_goodbye(self._over.result() if self._over.done() else None, results)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.ice_s):
+                await self._connected.wait()
+        except TimeoutError:
+            self._end(SessionExpiredError(f"no connection within {self._settings.ice_s:g} s"))
+
+    async def _take_events(self) -> None:
+        while True:
+            await self._session.take(await self._received.get())
+
+    async def _hear(self) -> None:
+        await self._connected.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHANNEL_S):
+                await self._ready.wait()
+        async for samples in heard(await self._microphone):
+            self._session.conversation.hear_user(samples, 1000 * len(samples) / INPUT_SAMPLE_RATE)
+            await self._session.uplink.room()
+        self.hang_up()
+
+    async def _tell_played(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            if self._speaker is not None:
+                self._speaker.tell_played()
+
+    def _end(self, error: ParleyError | None) -> None:
+        if not self._over.done():
+            self._over.set_result(error)
+
+    async def _say_goodbye(self, error: ParleyError | None, results: Sequence[Any]) -> None:
+        for result in results:
+            if isinstance(result, ParleyError):
+                error = error or result
+            elif isinstance(result, Exception):
+                _log.error("%s: a WebRTC call failed", self.id, exc_info=result)
+                error = error or ParleyError("the gateway failed; its log says why")
+        if error is not None:
+            self._session.fail(error)
+        for _ in range(_GOODBYE_CHECKS):
+            if self._channel is None or not self._channel.bufferedAmount:
+                break
+            await asyncio.sleep(_GOODBYE_S / _GOODBYE_CHECKS)
+        await self._connection.close()
+
+    # --- events -----------------------------------------------------------------------------
+
+    def _send(self, event: dict[str, Any]) -> None:
+        raw = json.dumps(event, ensure_ascii=False)
+        channel = self._channel
+        if channel is None:
+            if len(self._early) < _EARLY_EVENTS:
+                self._early.append(raw)
+        elif channel.readyState == "open":
+            if channel.bufferedAmount > _BUFFERED_BYTES:
+                self._end(OverloadedError("the client does not read its events"))
+                return
+            channel.send(raw)
+
+
+def _ice_servers(urls: Sequence[str]) -> list[RTCIceServer]:
+    """Servers of the form ``turn:user:password@host:port``; none is asked that is not named."""
+    servers = []
+    for url in urls:
+        scheme, _, rest = url.partition(":")
+        credentials, at, host = rest.rpartition("@")
+        user, _, password = credentials.partition(":")
+        if at:
+            servers.append(RTCIceServer(urls=f"{scheme}:{host}", username=user, credential=password))
+        else:
+            servers.append(RTCIceServer(urls=url))
+    return servers
