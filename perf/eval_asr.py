@@ -3,6 +3,8 @@
 The recordings go through the code that serves, without a server: whole ("recordings"), and as a
 call does, in pieces of 80 ms with voice activity detection ("calls"). Ends with status 1 where the
 word error rate is above the limit.
+
+With ``--telephone`` they first go through a telephone's codec, and, if wanted, lose what an old line loses.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ from parley.asr.parakeet.local import LocalModels, Transcriber
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, StreamLimits
 from parley.asr.rails.step import Chunk, Heard
+from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.05
 CHUNK = 1280
 """Samples of a piece: 80 ms."""
+LINE_HZ = (300, 3_400)
+"""What an old telephone line carries."""
 SILENCE = np.zeros(12_800, np.int16)
 """Before and after each recording in a call: 800 ms."""
 
@@ -51,6 +56,18 @@ def load_clips(folder: Path) -> list[Clip]:
         Clip(entry["file"], entry["text"], soundfile.read(folder / entry["file"], dtype="int16")[0])
         for entry in json.loads((folder / "manifest.json").read_text())
     ]
+
+
+def by_telephone(clip: Clip, *, line: bool) -> Clip:
+    """The recording as 8 kHz µ-law carries it; behind an old line if wanted."""
+    audio = clip.audio
+    if line:
+        spectrum = np.fft.rfft(audio)
+        hertz = np.fft.rfftfreq(len(audio), 1 / 16_000)
+        spectrum[(hertz < LINE_HZ[0]) | (hertz > LINE_HZ[1])] = 0
+        audio = np.clip(np.fft.irfft(spectrum, len(audio)), -32_768, 32_767).astype(np.int16)
+    form = AudioFormat("ulaw", 8_000)
+    return Clip(clip.name, clip.text, Decoder(form).decode(Encoder(form, 16_000).encode(audio)))
 
 
 def transcribe_calls(export: checkpoint.Checkpoint, clips: Iterable[Clip]) -> list[str]:
@@ -95,9 +112,16 @@ def main() -> int:
     parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
     parser.add_argument("--clips", type=Path, default=ROOT / "tests/data/asr_eval", metavar="DIR")
     parser.add_argument("--limit", type=float, default=LIMIT, help="highest word error rate (default: 0.05)")
+    parser.add_argument(
+        "--telephone",
+        choices=["g711", "line"],
+        help="as 8 kHz µ-law carries them; behind a line of 300 to 3400 Hz",
+    )
     args = parser.parse_args()
 
     clips = load_clips(args.clips)
+    if args.telephone:
+        clips = [by_telephone(clip, line=args.telephone == "line") for clip in clips]
     transcriber = Transcriber(args.weights)
     whole = report("recordings", clips, [text_of(transcriber.words(clip.audio)) for clip in clips])
     calls = report("calls", clips, transcribe_calls(checkpoint.load(args.weights), clips))
