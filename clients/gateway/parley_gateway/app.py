@@ -64,12 +64,13 @@ def create_app(
     app.state.gateway = gateway
     add_error_handlers(app, metrics)
     app.add_middleware(BodyLimits, limits=settings.limits)
+    listen = settings.listen
+    encrypted = bool(listen.certificate) or listen.public_url.startswith("https:")
+    add_headers(app, gateway.guard.origins, encrypted=encrypted)
     app.add_middleware(AccessLog)
     for routes in DOORS:
         app.include_router(routes(gateway))
     complete_openapi(app)
-    encrypted = bool(settings.listen.certificate) or settings.listen.public_url.startswith("https://")
-    add_headers(app, gateway.guard.origins, encrypted=encrypted)
 
     @app.get("/asyncapi.json", include_in_schema=False)
     async def asyncapi_document() -> dict[str, Any]:

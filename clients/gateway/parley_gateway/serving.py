@@ -68,28 +68,32 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
         loop.add_signal_handler(number, on_signal)
     try:
         async with running(settings, now) as one:
+            loop.add_signal_handler(signal.SIGHUP, one.gateway.guard.reload)
             on_ready(one)
             await stop.wait()
             _log.info("shutting down: %d calls are open", one.gateway.calls.count)
             await _first(one.gateway.calls.drain(settings.listen.drain_s), now.wait())
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 
 @asynccontextmanager
-async def running(settings: Settings, now: asyncio.Event | None = None) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, now: asyncio.Event | None = None, *, app: FastAPI | None = None
+) -> AsyncIterator[Running]:
     """A gateway that listens as long as the block runs; calls that are open then are ended.
 
     Args:
         settings: All of them; port 0 takes any free one.
         now: Set: leave without waiting for anything.
+        app: The gateway; None: made of the settings.
 
     Raises:
         SettingsError: the settings cannot be used.
     """
     now = now or asyncio.Event()
-    app = create_app(settings)
+    app = app or create_app(settings)
     gateway: Gateway = app.state.gateway
     listen = settings.listen
     check_exposure(
