@@ -69,6 +69,8 @@ class Listener(BaseOutputTransport):
             )
         )
         self.heard = bytearray()
+        self.heard_at = []
+        """When each piece began to be heard (seconds of the monotonic clock)."""
         self._until = 0.0
 
     async def start(self, frame):
@@ -78,6 +80,7 @@ class Listener(BaseOutputTransport):
     async def write_audio_frame(self, frame):
         self.heard += frame.audio
         now = time.monotonic()
+        self.heard_at.append(max(self._until, now))
         self._until = max(self._until, now) + frame.num_frames / frame.sample_rate
         await asyncio.sleep(self._until - now)
         return True
@@ -207,12 +210,12 @@ class Call:
 
 
 @asynccontextmanager
-async def calling(stt, llm, tts, tools=None):
-    """A call to an agent of these services."""
+async def calling(stt, llm, tts, tools=None, *, wait_s=0.3):
+    """A call to an agent of these services, which waits ``wait_s`` for the caller to say more."""
     microphone = Microphone()
     listener = Listener()
     context = LLMContext(tools=tools) if tools else LLMContext()
-    turns = UserTurnStrategies(stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.3)])
+    turns = UserTurnStrategies(stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=wait_s)])
     vad = SileroVADAnalyzer(params=VADParams(stop_secs=0.2))
     user, assistant = LLMContextAggregatorPair(
         context, user_params=LLMUserAggregatorParams(vad_analyzer=vad, user_turn_strategies=turns)

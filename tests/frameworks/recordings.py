@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import wave
+from array import array
 from collections import deque
 from pathlib import Path
 
@@ -12,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RATE = 16_000
 FRAME_S = 0.02
 _FRAME = int(RATE * FRAME_S) * 2
+# Of a clip's loudest sample; what is softer at its end is no speech.
+_SILENT = 0.01
 
 
 def recording(name):
@@ -21,23 +24,35 @@ def recording(name):
         return file.readframes(file.getnframes())
 
 
+def _peak(piece):
+    return max(map(abs, array("h", piece)))
+
+
 class Microphone:
     """Silence, and what is put into it, in pieces of 20 ms at the pace of a clock."""
 
     def __init__(self):
         self._waiting = deque()
+        self.spoke_until = 0.0
+        """When the last sound of a clip left (seconds of the monotonic clock)."""
 
     def say(self, name):
         """Say a clip after what is being said."""
         audio = recording(name)
-        for start in range(0, len(audio), _FRAME):
-            self._waiting.append(audio[start : start + _FRAME].ljust(_FRAME, b"\0"))
+        pieces = [
+            audio[start : start + _FRAME].ljust(_FRAME, b"\0") for start in range(0, len(audio), _FRAME)
+        ]
+        loudest = max(map(_peak, pieces))
+        self._waiting += [(piece, _peak(piece) > loudest * _SILENT) for piece in pieces]
 
     async def frames(self):
         """Pieces without end."""
         due = time.monotonic()
         while True:
-            yield self._waiting.popleft() if self._waiting else bytes(_FRAME)
+            piece, sounds = self._waiting.popleft() if self._waiting else (bytes(_FRAME), False)
+            if sounds:
+                self.spoke_until = time.monotonic()
+            yield piece
             due += FRAME_S
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
@@ -47,10 +62,13 @@ class Notes:
 
     def __init__(self):
         self.events = []
+        self.times = []
+        """When each came (seconds of the monotonic clock)."""
         self._more = asyncio.Event()
 
     def add(self, event):
         self.events.append(event)
+        self.times.append(time.monotonic())
         self._more.set()
 
     async def next(self, seen, *, timeout_s=20.0):

@@ -1,0 +1,94 @@
+"""Parley's models as services in a Pipecat process, and behind a Parley server: ``make bench-frameworks``.
+
+The callers, the pipelines, the language model, the synthesizer and the network of the recogniser are the
+same. Either all models are in the one process that runs the pipelines, or the services of
+``pipecat-parley`` ask a Triton on the same machine. Sessions are added until the 95th percentile of the
+wait for an answer is twice that of one session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from parley.errors import ParleyError
+from parley_client.commands.own_server import own_server
+from parley_client.turns import percentile
+
+ROOT = Path(__file__).resolve().parent.parent
+_WORKER = ROOT / "perf" / "frameworks" / "worker.py"
+_ROWS = {
+    "stt": "end of speech → final text",
+    "llm": "conversation → first token",
+    "tts": "first words → first audio",
+    "total": "end of speech → first audio heard",
+}
+_LIMIT_S = 900.0
+
+Levels = list[dict[str, Any]]
+
+
+def main() -> int:
+    """Measure both and compare; the exit status is 1 if something failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sessions", default="1,4,8,12,16,24", help="load levels (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=4, help="turns of each session (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    args = parser.parse_args()
+    console = Console()
+    try:
+        with own_server(console, "bench-frameworks") as server:
+            parley = _measure(args, "--server", server.endpoints.grpc)
+        local = _measure(args)
+    except (ParleyError, subprocess.SubprocessError) as error:
+        console.print(f"bench: {error}", style="red", markup=False)
+        return 1
+    console.print(_table("in the Pipecat process", local))
+    console.print(_table("Parley through Triton", parley))
+    console.print(f"Sessions held: {_held(local)} in the process, {_held(parley)} through Triton.")
+    if args.json:
+        args.json.write_text(json.dumps({"local": local, "parley": parley}))
+    return 0
+
+
+def _measure(args: argparse.Namespace, *which: str) -> Levels:
+    command = [sys.executable, str(_WORKER), "--sessions", args.sessions, "--turns", str(args.turns), *which]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT_S, cwd=ROOT)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b'{"sessions"')]
+
+
+def _table(title: str, levels: Levels) -> Table:
+    table = Table(title=f"{title}: median / 95th percentile in ms", title_justify="left")
+    table.add_column("sessions")
+    for level in levels:
+        table.add_column(str(level["sessions"]), justify="right")
+    for key, meaning in _ROWS.items():
+        table.add_row(meaning, *(_both(level[key]) for level in levels))
+    table.add_row("busy processors", *(f"{level['cpu']:.0%}" for level in levels))
+    table.add_row("turns misheard or unanswered", *(str(level["wrong"]) for level in levels))
+    return table
+
+
+def _both(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return " / ".join(f"{percentile(values, share):.0f}" for share in (0.5, 0.95))
+
+
+def _held(levels: Levels) -> str:
+    """The highest load whose 95th percentile is within twice that of the lowest."""
+    tails = [(level["sessions"], percentile(level["total"], 0.95) or float("inf")) for level in levels]
+    limit = 2 * tails[0][1]
+    held = max(sessions for sessions, tail in tails if tail <= limit)
+    return str(held) if tails[-1][1] > limit else f"{held} or more"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

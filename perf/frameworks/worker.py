@@ -1,0 +1,89 @@
+"""One kind of services under rising load, in a process of its own; prints one line of JSON per level."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# The packages of the frameworks that the serving environment lacks; what both have is the serving one's.
+_FRAMEWORKS = next((ROOT / ".venv-frameworks" / "lib").glob("python*/site-packages"))
+sys.path[:0] = [
+    str(ROOT / "perf"),
+    str(ROOT / "tests" / "frameworks"),
+    str(ROOT / "clients" / "pipecat-parley" / "src"),
+]
+sys.path.append(str(_FRAMEWORKS))
+
+from loguru import logger  # noqa: E402
+from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService  # noqa: E402
+
+from frameworks.sessions import PROMPT, Services, Waits, run_level  # noqa: E402
+from parley_client.turns import percentile  # noqa: E402
+
+_FEWEST = 12
+"""Turns of a level at least, so that a percentile means something."""
+
+
+def remote(server: str) -> Callable[[], Services]:
+    """Services of a Parley server."""
+    settings = ParleyLLMService.Settings(system_instruction=PROMPT)
+    return lambda: (
+        ParleySTTService(server=server),
+        ParleyLLMService(server=server, settings=settings),
+        ParleyTTSService(server=server),
+    )
+
+
+def local() -> Callable[[], Services]:
+    """Services with the models in this process."""
+    from frameworks.local_services import (  # noqa: PLC0415 - loads vLLM
+        LocalLLMService,
+        LocalSTTService,
+        LocalTTSService,
+        open_chat,
+        open_synthesizer,
+    )
+
+    chat, synthesizer = open_chat(), open_synthesizer()
+    return lambda: (
+        LocalSTTService(),
+        LocalLLMService(chat, system_instruction=PROMPT),
+        LocalTTSService(synthesizer),
+    )
+
+
+async def _main(args: argparse.Namespace) -> None:
+    make = remote(args.server) if args.server else local()
+    await run_level(make, 1, 3)  # what only the first call pays for
+    limit_ms = float("inf")
+    for sessions in args.sessions:
+        waits = await run_level(make, sessions, max(args.turns, -(-_FEWEST // sessions)))
+        print(json.dumps({"sessions": sessions, **waits.as_json()}), flush=True)
+        limit_ms = min(limit_ms, 2 * _p95(waits))
+        if _p95(waits) > limit_ms:
+            return
+
+
+def _p95(waits: Waits) -> float:
+    p95 = percentile(waits.total, 0.95)
+    return float("inf") if p95 is None else p95
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", default="", help="of Parley; without: the models in this process")
+    parser.add_argument("--sessions", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--turns", type=int)
+    logger.remove()
+    logger.add(sys.stderr, level="ERROR")
+    asyncio.run(_main(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
