@@ -103,6 +103,24 @@ class TwilioLine:
                 marks.append(part)
         await self._return(marks)
 
+    async def play_ms(self, milliseconds):
+        """Play so much, if there is so much."""
+        left, marks = 8 * milliseconds, []
+        while self._buffer and (left > 0 or isinstance(self._buffer[0], str)):
+            part = self._buffer.popleft()
+            if isinstance(part, str):
+                marks.append(part)
+                continue
+            self.heard += part[:left]
+            if len(part) > left:
+                self._buffer.appendleft(part[left:])
+            left -= len(part)
+        await self._return(marks)
+
+    async def closed(self):
+        """Wait until the gateway has closed."""
+        await self._socket.wait_closed()
+
     async def _return(self, names):
         for name in names:
             await self.send("mark", mark={"name": name})
