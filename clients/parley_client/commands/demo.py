@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -18,11 +21,12 @@ from parley_client.commands.common import (
     run_to_end,
 )
 from parley_client.commands.own_server import running_server
+from parley_client.commands.page import serve_page
 from parley_client.commands.play import play
 from parley_client.commands.session import add_session
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError
-from parley_client.script import load_script
+from parley_client.script import Script, load_script
 
 HELP = "start a server, play a recorded conversation with it, and show where the time goes"
 _SCRIPT = CHECKOUT / "examples" / "conversation.toml"
@@ -47,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest wait for an answer (default: %(default)s s)",
     )
+    parser.add_argument(
+        "--stay",
+        action=argparse.BooleanOptionalAction,
+        help="keep server and page up afterwards, until Ctrl-C (default: on a terminal)",
+    )
     parser.set_defaults(verbose=True)
     add_pacing(parser)
     add_timeout(parser)
@@ -66,4 +75,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if script.title:
         console.rule(escape(script.title))
     with running_server(args.server, console, "demo") as args.server:
-        return run_to_end(play(args, console, script, args.out))
+        return run_to_end(_hold(args, console, script))
+
+
+async def _hold(args: argparse.Namespace, console: Console, script: Script) -> int:
+    async with serve_page(args.server) as url:
+        if url is not None:
+            console.print(f"Talk to it yourself at [bold]{url}/[/]\n")
+        status = await play(args, console, script, args.out)
+        stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
+        if url is not None and stay:
+            console.print(f"\nNow it is your turn: [bold]{url}/[/] (Ctrl-C ends it)")
+            with suppress(asyncio.CancelledError):  # which is how it is meant to end
+                await asyncio.Event().wait()
+        return status
