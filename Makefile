@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo test test-unit test-triton serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -44,13 +44,19 @@ serve: setup ## Start the server and keep it up (ARGS="--help" for its options)
 talk: setup-talk ## Talk to the server started by "make serve" with your microphone
 	@.venv/bin/parley talk $(ARGS)
 
-test: test-unit test-triton ## Run all tests, those against the real server too
+gateway: setup ## Let browsers and other clients in to the server started by "make serve"
+	@$(call quiet-if-interrupted,.venv/bin/parley gateway $(ARGS))
+
+test: test-unit test-triton test-frameworks ## Run all tests, those against the real server too
 
 test-unit: setup ## Run the tests that need no server
 	@$(PY) -m pytest tests/unit $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(ARGS)
+
+test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks
+	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(ARGS)
 
 test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts themselves, on small models
 	@status=0; for part in asr tts; do \
