@@ -115,7 +115,7 @@ class UserTurns:
             raise Refusal("Too many turns wait to be transcribed.", code="too_many_turns")
         turn = self._turn or _UserTurn(round(self._taken_ms))
         self._turn, self._decide_by = None, None
-        turn.end_ms = self.heard_ms
+        turn.start_ms, turn.end_ms = round(self._taken_ms), self.heard_ms
         self._end(turn)
         self._committed.append(turn)
 

@@ -1,0 +1,300 @@
+"""Responses: what of the agent's turns the client hears, and when."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from parley import protocol
+from parley_client.events import AgentAudio
+
+TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+
+
+def without_deltas(session):
+    return [kind for kind in session.kinds() if not kind.endswith(".delta")]
+
+
+def output(call_id, value):
+    item = {"type": "function_call_output", "call_id": call_id, "output": json.dumps(value)}
+    return {"item": item}
+
+
+def test_an_answer_is_told_in_openais_order(session):
+    session.user_says("hello")
+    session.take()
+    session.agent_says("Hello! ")
+    session.agent_says("How are you?", offset_ms=500)
+    session.agent_finishes()
+    events = session.take()
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    response = events[-1]["response"]
+    assert response["status"] == "completed"
+    assert response["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hello! How are you?"}]
+    assert response["usage"]["input_tokens"] == 30
+    assert response["usage"]["output_tokens"] == 7
+    assert response["usage"]["total_tokens"] == 37
+    assert response["usage"]["input_token_details"]["cached_tokens"] == 20
+    sent = b"".join(base64.b64decode(event["delta"]) for event in events if "audio.delta" in event["type"])
+    assert len(sent) == 48_000
+    assert np.all(np.frombuffer(sent, "<i2") == 1_000)
+    assert len({event["response_id"] for event in events if "response_id" in event}) == 1
+
+
+def test_what_a_turn_cost_is_not_waited_for_long(session):
+    session.user_says("hello")
+    session.agent_says("Hello!")
+    session.hear(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    session.take()
+    session.wait(5.1)
+    assert session.one("response.done")["response"]["usage"] is None
+
+
+def test_an_interrupted_answer_is_cancelled(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.take()
+    session.hear(protocol.SpeechStarted(at_ms=5_000))
+    session.interrupted(text="Once")
+    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="too late"))
+    events = session.take()
+    response = events[-1]["response"]
+    assert events[-1]["type"] == "response.done"
+    assert response["status"] == "cancelled"
+    assert response["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["usage"]["output_tokens"] == 7
+
+
+def test_the_client_cancels_an_answer(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.take()
+    session.send("response.cancel")
+    assert session.port.take() == [("interrupt", "r-1")]
+    session.interrupted(reason="client")
+    response = session.one("response.done")["response"]
+    assert response["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
+    session.send("response.cancel", event_id="late")
+    error = session.one("error")["error"]
+    assert (error["code"], error["event_id"]) == ("response_cancel_not_active", "late")
+    assert error["message"].startswith("Cancellation failed")
+
+
+def test_a_cancelled_answer_that_had_not_begun_is_never_heard(session):
+    session.send("response.create")
+    session.send("response.cancel")
+    assert session.port.take() == [("respond", None, True), ("interrupt", None)]
+    assert without_deltas(session) == ["response.created", "response.done"]
+    session.agent_says("Hello!")
+    session.interrupted(reason="client")
+    assert session.kinds() == []
+    session.user_says("hello")
+    session.agent_says("Hello!", turn=2)
+    assert "response.created" in session.kinds()
+
+
+def test_one_answer_at_a_time(session):
+    session.send("response.create")
+    session.send("response.create", event_id="second")
+    error = session.one("error")["error"]
+    assert (error["code"], error["event_id"]) == ("conversation_already_has_active_response", "second")
+
+
+def test_an_answer_that_was_said_is_over(session):
+    session.user_says("hello")
+    session.agent_says("Hello!")
+    session.hear(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    session.take()
+    session.send("response.create")
+    assert without_deltas(session) == ["response.done", "response.created"]
+
+
+def test_the_client_asks_for_an_answer(session):
+    session.send("conversation.item.create", item=TEXT)
+    session.send("response.create", response={"metadata": {"a": "b"}, "tool_choice": "none"})
+    assert session.port.take() == [("remember", "user", "hello"), ("respond", None, False)]
+    session.agent_says("Hello!")
+    session.agent_finishes()
+    assert session.one("response.done")["response"]["metadata"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"conversation": "none"}, "response.conversation"),
+        ({"input": []}, "response.input"),
+        ({"tools": [{"type": "function", "name": "x"}]}, "response.tools"),
+        ({"tool_choice": "required"}, "response.tool_choice"),
+        ({"output_modalities": ["text"]}, "response.output_modalities"),
+        ({"max_output_tokens": 10}, "response.max_output_tokens"),
+        ({"audio": {"output": {"voice": "nobody"}}}, "response.audio.output"),
+    ],
+)
+def test_what_a_single_answer_cannot_have_is_refused(session, options, param):
+    session.send("response.create", response=options)
+    error = session.one("error")["error"]
+    assert (error["code"], error["param"]) == ("unsupported", param)
+    assert session.port.take() == []
+
+
+def test_a_failed_answer_says_why(session):
+    session.user_says("hello")
+    session.hear(
+        protocol.ResponseText(turn=1, response_id="r-1", text="Sorry."),
+        protocol.ErrorEvent(code="model_unavailable", message="gone", retryable=True),
+    )
+    session.agent_finishes()
+    response = session.one("response.done")["response"]
+    assert response["status"] == "failed"
+    assert response["status_details"]["error"]["code"] == "model_unavailable"
+
+
+def test_a_failure_outside_of_an_answer_is_told(session):
+    session.hear(protocol.ErrorEvent(code="inference_failed", message="deaf", retryable=True))
+    error = session.one("error")["error"]
+    assert (error["code"], error["type"]) == ("inference_failed", "server_error")
+
+
+def test_what_is_mended_is_not_told(session):
+    session.hear(protocol.ErrorEvent(code="tts_fallback", message="another voice", retryable=False))
+    assert session.kinds() == []
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+def test_calls_end_a_response_and_the_next_one_goes_on(session):
+    session.user_says("weather?")
+    session.take()
+    session.agent_calls(("call-1-1", "get_weather"))
+    assert without_deltas(session) == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.function_call_arguments.done",
+        "conversation.item.done",
+        "response.output_item.done",
+    ]
+    session.wait(0.03)
+    response = session.one("response.done")["response"]
+    assert response["status"] == "completed"
+    call = response["output"][0]
+    assert (call["type"], call["name"], call["call_id"]) == ("function_call", "get_weather", "call-1-1")
+    assert json.loads(call["arguments"]) == {"city": "Paris"}
+
+    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    assert session.port.take() == []
+    session.send("response.create")
+    assert session.port.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]
+    session.take()
+    session.agent_says("It's foggy.", offset_ms=0)
+    session.agent_finishes()
+    assert session.one("response.done")["response"]["output"][0]["content"][0]["transcript"] == "It's foggy."
+
+
+def test_all_outputs_are_waited_for(session):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"), ("call-1-2", "get_time"))
+    session.wait(0.03)
+    response = session.one("response.done")["response"]
+    assert [call["name"] for call in response["output"]] == ["get_weather", "get_time"]
+    session.send("conversation.item.create", **output("call-1-2", 2))
+    session.send("response.create")
+    assert session.port.take() == []
+    session.send("conversation.item.create", **output("call-1-1", 1))
+    assert session.port.take() == [("answer_tool", "call-1-1", 1), ("answer_tool", "call-1-2", 2)]
+
+
+def test_what_is_said_before_a_call_is_said_to_its_end(session):
+    session.user_says("weather?")
+    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="Let me see."))
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(1.0)
+    session.agent_says("", offset_ms=0)
+    session.hear(
+        AgentAudio(
+            turn=1,
+            response_id="r-1",
+            offset_ms=500,
+            sample_rate=24_000,
+            samples=np.ones(2_400, np.int16),
+            text="Let me see.",
+        )
+    )
+    session.wait(0.2)
+    assert "response.done" not in session.kinds()
+    session.wait(0.2)
+    assert session.one("response.done")["response"]["output"][1]["type"] == "function_call"
+
+
+def test_while_functions_run_nothing_else_is_told(session):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(0.03)
+    session.take()
+    session.agent_says("One moment.")
+    assert session.kinds() == []
+
+
+def test_a_function_that_takes_too_long_is_answered_without(session):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(0.03)
+    session.hear(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="timeout"))
+    session.take()
+    session.agent_says("I cannot say.")
+    assert "response.created" in session.kinds()
+    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    ((wish, role, text),) = session.port.take()
+    assert (wish, role) == ("remember", "system")
+    assert "get_weather" in text
+    assert "foggy" in text
+    assert "error" not in session.kinds()
+
+
+def test_an_output_without_a_call_is_refused(session):
+    session.send("conversation.item.create", event_id="e", **output("call-9", 1))
+    error = session.one("error")["error"]
+    assert (error["code"], error["event_id"]) == ("invalid_tool_call_id", "e")
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def test_answers_may_be_written(make_session):
+    session = make_session(session={"output_modalities": ["text"]})
+    assert session.port.start.output == "text"
+    session.send("response.create", response={"output_modalities": ["text"]})
+    session.take()
+    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="Hello!"))
+    session.agent_finishes(audio_ms=0)
+    events = session.take()
+    assert [event["type"] for event in events] == [
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    assert events[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "Hello!"}]

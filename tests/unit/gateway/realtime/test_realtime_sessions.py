@@ -1,0 +1,171 @@
+"""Sessions: how they are opened, changed, and what of them is refused."""
+
+import pytest
+
+from parley import protocol
+from parley.errors import TooManySessionsError
+
+SERVER_VAD = {
+    "type": "server_vad",
+    "threshold": 0.6,
+    "prefix_padding_ms": 100,
+    "silence_duration_ms": 700,
+    "idle_timeout_ms": 6_000,
+}
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {"type": "object", "properties": {}},
+}
+
+
+def test_the_first_update_opens_the_agents_session(make_session):
+    session = make_session(
+        session={
+            "instructions": "Be brief.",
+            "tools": [TOOL],
+            "max_output_tokens": 200,
+            "audio": {
+                "input": {"turn_detection": SERVER_VAD, "transcription": {"model": "x", "keywords": ["Ada"]}},
+                "output": {"voice": "anna"},
+            },
+        }
+    )
+    start = session.port.start
+    assert start.system_prompt == "Be brief."
+    assert [tool.name for tool in start.tools] == ["get_weather"]
+    assert start.voice == "anna"
+    assert start.greeting == ""
+    assert start.output_sample_rate == 24_000
+    assert start.phrases == ["Ada"]
+    assert start.sampling.max_tokens == 200
+    assert start.silence.prompt_after_ms == 6_000
+    assert start.vad == protocol.VadOptions(threshold=0.6, silence_ms=200)
+    assert start.turn.limit_ms == start.turn.complete_ms == start.turn.incomplete_ms == 700
+    assert not start.barge_in.pause_playback
+
+
+@pytest.mark.parametrize(
+    ("eagerness", "expected"),
+    [("low", "patient"), ("medium", "normal"), ("auto", "normal"), ("high", "eager")],
+)
+def test_semantic_detection_is_the_agents_own(make_session, eagerness, expected):
+    detection = {"type": "semantic_vad", "eagerness": eagerness, "interrupt_response": False}
+    session = make_session(session={"audio": {"input": {"turn_detection": detection}}})
+    assert session.port.start.turn == protocol.TurnOptions(eagerness=expected)
+    assert not session.port.start.barge_in.enabled
+
+
+def test_turns_may_be_left_to_the_client(make_session):
+    session = make_session(session={"audio": {"input": {"turn_detection": None}}})
+    assert session.port.start.turn == protocol.TurnOptions(detection="manual", answer=False)
+
+
+@pytest.mark.parametrize("voice", ["marin", "alloy", {"id": "ash"}])
+def test_openais_voices_stand_for_the_default_voice(make_session, voice):
+    session = make_session(session={"audio": {"output": {"voice": voice}}})
+    assert session.port.start.voice is None
+
+
+def test_another_event_opens_the_session_as_well(make_session):
+    session = make_session(opened=False)
+    assert session.port.start is None
+    session.send("input_audio_buffer.append", audio="AAAA" * 400)
+    assert session.port.start == session.config.start()
+    assert session.port.audio_samples > 0
+
+
+def test_an_update_is_answered_when_it_counts(make_session):
+    session = make_session(opened=False)
+    session.send("session.update", session={"type": "realtime", "instructions": "One."})
+    session.send("session.update", session={"type": "realtime", "instructions": "Two."})
+    assert session.kinds() == []
+    session.conversation.opened()
+    assert session.one("session.updated")["session"]["instructions"] == "One."
+    assert session.port.take() == [("update", protocol.Update(system_prompt="Two."))]
+    session.hear(protocol.Updated())
+    told = session.one("session.updated")["session"]
+    assert told["instructions"] == "Two."
+    assert told["audio"]["input"]["turn_detection"]["interrupt_response"] is True
+
+
+def test_only_what_has_changed_is_passed_on(session):
+    session.send("session.update", session={"type": "realtime", "tools": [TOOL], "tracing": "auto"})
+    ((_, update),) = session.port.take()
+    assert [tool.name for tool in update.tools] == ["get_weather"]
+    assert update == protocol.Update(tools=update.tools)
+    session.hear(protocol.Updated())
+    session.take()
+    session.send("session.update", session={"type": "realtime", "tracing": None})
+    assert session.port.take() == []
+    assert session.kinds() == ["session.updated"]
+
+
+def test_a_change_that_the_agent_refuses_is_taken_back(session):
+    session.send(
+        "session.update",
+        event_id="mine",
+        session={"type": "realtime", "audio": {"output": {"voice": "nobody"}}},
+    )
+    session.hear(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
+    error = session.one("error")["error"]
+    assert (error["event_id"], error["code"], error["type"]) == (
+        "mine",
+        "unsupported_voice",
+        "invalid_request_error",
+    )
+    assert session.config.body["audio"]["output"]["voice"] == "alloy"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"voice": "alloy"}, "unknown_parameter", "session.voice"),
+        ({"audio": {"input": {"format": "pcm16"}}}, "invalid_value", "session.audio.input.format"),
+        ({"audio": {"output": {"speed": 1.5}}}, "unsupported", "session.audio.output.speed"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "unsupported", "session.tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
+        ({"tool_choice": "required"}, "unsupported", "session.tool_choice"),
+        ({"prompt": {"id": "p"}}, "unsupported", "session.prompt"),
+        ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
+            "invalid_value",
+            "session.audio.input.turn_detection.threshold",
+        ),
+        ({"type": "transcription"}, "invalid_value", "session.type"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
+    update = {"type": "realtime", "instructions": "Not taken.", **fields}
+    session.send("session.update", event_id="e1", session=update)
+    error = session.one("error")["error"]
+    assert (error["code"], error["param"], error["event_id"]) == (code, param, "e1")
+    assert session.config.body["instructions"] == ""
+    assert session.port.take() == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "event_id"),
+    [
+        ("nothing", "invalid_json", None),
+        ('{"type": "response.invent", "event_id": "e"}', "invalid_value", "e"),
+        ('{"type": "conversation.item.retrieve", "event_id": "e"}', "missing_required_parameter", "e"),
+        ('{"type": "response.cancel", "event_id": 7}', "invalid_value", None),
+        ("[" * 5_000, "invalid_value", None),
+        ('{"type": "input_audio_buffer.append", "event_id": "e", "audio": "?"}', "invalid_value", "e"),
+    ],
+)
+def test_what_cannot_be_read_is_said(session, raw, code, event_id):
+    session.conversation.receive(raw)
+    error = session.one("error")["error"]
+    assert (error["code"], error["event_id"]) == (code, event_id)
+
+
+def test_a_refused_call_names_the_event_that_wanted_it(make_session):
+    session = make_session(opened=False)
+    session.send("session.update", event_id="first", session={"type": "realtime"})
+    session.conversation.refuse(TooManySessionsError("full"))
+    error = session.one("error")["error"]
+    assert (error["code"], error["event_id"]) == ("too_many_sessions", "first")

@@ -1,0 +1,206 @@
+"""The user's turns: when the client hears of them, and what of them."""
+
+import base64
+
+import pytest
+
+from parley import protocol
+
+SECOND = base64.b64encode(bytes(48_000)).decode()
+
+
+def heard(text, *, utterance=1, is_final=False):
+    return protocol.Transcript(utterance=utterance, text=text, is_final=is_final, confidence=0.9)
+
+
+def decision(text, kind="commit", reason="waited"):
+    return protocol.TurnDecision(utterance=1, decision=kind, reason=reason, text=text)
+
+
+def test_a_turn_is_one_item_with_a_text_that_grows(session):
+    session.hear(
+        protocol.SpeechStarted(at_ms=1_000),
+        heard("set a"),
+        heard("set a timer for"),
+        heard("set a timer for ten"),
+        protocol.SpeechStopped(at_ms=1_900, detected_at_ms=2_100),
+        heard("set a timer for", is_final=True),
+        decision("set a timer for", "wait"),
+        protocol.SpeechStarted(at_ms=2_600),
+        decision("set a timer for", "resume", "spoke_again"),
+        protocol.SpeechStopped(at_ms=3_300, detected_at_ms=3_500),
+        heard("ten minutes", utterance=2, is_final=True),
+        decision("set a timer for ten minutes"),
+    )
+    events = session.take()
+    deltas = [event["delta"] for event in events if event["type"].endswith("transcription.delta")]
+    assert "".join(deltas) == "set a timer for ten minutes"
+    assert [event["type"] for event in events if not event["type"].endswith(".delta")] == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.input_audio_transcription.completed",
+    ]
+    by_kind = {event["type"]: event for event in events}
+    assert by_kind["input_audio_buffer.speech_started"]["audio_start_ms"] == 700
+    assert by_kind["input_audio_buffer.speech_stopped"]["audio_end_ms"] == 3_300
+    completed = by_kind["conversation.item.input_audio_transcription.completed"]
+    assert completed["transcript"] == "set a timer for ten minutes"
+    assert completed["usage"] == {"type": "duration", "seconds": 2.3}
+    assert len({event["item_id"] for event in events if "item_id" in event}) == 1
+
+
+def test_texts_are_sent_to_those_who_want_them(make_session):
+    session = make_session(session={})
+    session.user_says("hello")
+    assert "conversation.item.input_audio_transcription.completed" not in session.kinds()
+
+
+def test_the_text_can_be_looked_up_later(session):
+    session.user_says("hello")
+    item_id = session.one("conversation.item.added")["item"]["id"]
+    session.send("conversation.item.retrieve", item_id=item_id)
+    item = session.one("conversation.item.retrieved")["item"]
+    assert item["content"] == [{"type": "input_audio", "transcript": "hello"}]
+
+
+def test_a_cough_over_the_agent_is_not_told(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.take()
+    session.hear(
+        protocol.SpeechStarted(at_ms=5_000),
+        heard("mhm"),
+        protocol.SpeechStopped(at_ms=5_300, detected_at_ms=5_500),
+        heard("mhm", is_final=True),
+    )
+    session.agent_finishes()
+    session.wait(10)
+    assert not [
+        kind for kind in session.kinds() if kind.startswith(("input_audio", "conversation.item.input"))
+    ]
+
+
+def test_an_interruption_is_told_before_the_answer_is_cancelled(session):
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.take()
+    session.hear(protocol.SpeechStarted(at_ms=5_000), heard("no stop it"))
+    assert session.kinds() == []
+    session.interrupted()
+    kinds = session.kinds()
+    assert kinds[0] == "input_audio_buffer.speech_started"
+    assert kinds[-1] == "response.done"
+
+
+def test_speech_that_outlasts_the_agent_is_told_when_it_falls_silent(session):
+    session.user_says("hello")
+    session.agent_says("Hello!")
+    session.hear(protocol.SpeechStarted(at_ms=5_000))
+    session.take()
+    session.agent_finishes()
+    assert session.kinds()[-1] == "input_audio_buffer.speech_started"
+
+
+def test_without_interruptions_speech_is_told_at_once(make_session):
+    detection = {"type": "server_vad", "interrupt_response": False}
+    session = make_session(session={"audio": {"input": {"turn_detection": detection}}})
+    session.user_says("hello")
+    session.agent_says("Hello!")
+    session.take()
+    session.hear(protocol.SpeechStarted(at_ms=5_000))
+    assert session.kinds() == ["input_audio_buffer.speech_started"]
+
+
+def test_an_echo_that_nobody_judges_ends(session):
+    session.hear(
+        protocol.SpeechStarted(at_ms=1_000),
+        protocol.SpeechStopped(at_ms=1_500, detected_at_ms=1_700),
+        heard("hello", is_final=True),
+    )
+    session.take()
+    session.wait(2.9)
+    assert session.kinds() == []
+    session.wait(0.2)
+    assert session.kinds()[0] == "input_audio_buffer.speech_stopped"
+
+
+@pytest.fixture
+def manual(make_session):
+    """A session whose client ends turns."""
+    wanted = {"audio": {"input": {"turn_detection": None, "transcription": {"model": "x"}}}}
+    return make_session(session=wanted)
+
+
+def test_the_client_ends_a_turn_and_asks_for_an_answer(manual):
+    manual.send("input_audio_buffer.append", audio=SECOND)
+    manual.hear(protocol.SpeechStarted(at_ms=100), heard("hello"))
+    assert manual.kinds() == []
+    manual.send("input_audio_buffer.commit")
+    manual.send("response.create", response={"instructions": "Be brief."})
+    assert manual.kinds() == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+    ]
+    assert manual.port.take() == [("commit",)]
+    manual.hear(decision("hello", reason="requested"))
+    completed = manual.one("conversation.item.input_audio_transcription.completed")
+    assert completed["transcript"] == "hello"
+    assert completed["usage"]["seconds"] == 1.0
+    assert manual.port.take() == [("respond", "Be brief.", True)]
+
+
+def test_an_answer_does_not_wait_for_a_text_for_ever(manual):
+    manual.send("input_audio_buffer.append", audio=SECOND)
+    manual.send("input_audio_buffer.commit")
+    manual.send("response.create")
+    manual.wait(9.9)
+    assert manual.port.take() == [("commit",)]
+    manual.wait(0.2)
+    assert manual.port.take() == [("respond", None, True)]
+
+
+def test_an_empty_turn_cannot_be_ended(manual):
+    manual.send("input_audio_buffer.append", audio=base64.b64encode(bytes(4_000)).decode())
+    manual.send("input_audio_buffer.commit", event_id="e")
+    error = manual.one("error")["error"]
+    assert (error["code"], error["event_id"]) == ("input_audio_buffer_commit_empty", "e")
+    assert manual.port.take() == []
+
+
+def test_what_was_said_can_be_thrown_away(manual):
+    manual.send("input_audio_buffer.append", audio=SECOND)
+    manual.send("input_audio_buffer.clear")
+    assert manual.kinds() == ["input_audio_buffer.cleared"]
+    assert manual.port.take() == [("discard",)]
+    manual.send("input_audio_buffer.commit")
+    assert manual.one("error")["error"]["code"] == "input_audio_buffer_commit_empty"
+
+
+def test_a_silent_user_is_asked(make_session):
+    detection = {"type": "server_vad", "idle_timeout_ms": 6_000}
+    session = make_session(session={"audio": {"input": {"turn_detection": detection}}})
+    for _ in range(10):
+        session.send("input_audio_buffer.append", audio=SECOND)
+    session.agent_says("Are you still there?")
+    events = session.take()
+    assert events[0]["type"] == "input_audio_buffer.timeout_triggered"
+    assert (events[0]["audio_start_ms"], events[0]["audio_end_ms"]) == (4_000, 10_000)
+    assert events[1]["type"] == "input_audio_buffer.committed"
+    session.agent_finishes()
+    session.user_says("yes")
+    session.agent_says("Good.", turn=2)
+    assert "input_audio_buffer.timeout_triggered" not in session.kinds()
+
+
+@pytest.mark.parametrize(("form", "rate"), [("audio/pcmu", 8_000), ("audio/pcma", 8_000)])
+def test_the_telephones_audio_is_understood_and_spoken(make_session, form, rate):
+    audio = {"input": {"format": {"type": form}}, "output": {"format": {"type": form}}}
+    session = make_session(session={"audio": audio})
+    assert session.port.start.output_sample_rate == rate
+    session.send("input_audio_buffer.append", audio=base64.b64encode(b"\xd5" * 8_000).decode())
+    assert session.port.audio_samples == pytest.approx(16_000, abs=200)
