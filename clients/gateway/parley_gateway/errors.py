@@ -26,7 +26,13 @@ from typing import Any, ClassVar
 
 from parley import errors
 from parley.errors import ParleyError
-from parley_client.errors import CallEndedError, CallLostError, ConnectError, SlowConsumerError
+from parley_client.errors import (
+    CallEndedError,
+    CallLostError,
+    ConnectError,
+    SlowConsumerError,
+    StreamLostError,
+)
 
 # How long a client should wait before it tries again, where nothing better is known (seconds).
 _RETRY_AFTER_S = 2.0
@@ -148,6 +154,7 @@ _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
     (CallEndedError, 410),
     (SlowConsumerError, 408),
     (CallLostError, 502),
+    (StreamLostError, 502),
     (errors.InferenceError, 502),
     (errors.VoiceStoreError, 502),
 )

@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.asr.messages import AsrReply, AsrRequest
+from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
+from parley.llm.messages import Completed, TextDelta
+from parley.tts.messages import SpeechChunk, WordMark
 from parley_client.stages import open_server
 
 
@@ -51,8 +53,16 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.hear = lambda _: []
         self.refusal = []  # what the start of a stream is answered with
         self.answer = None
+        self.transcribed = []  # (samples, TranscribeRequest) of recordings
+        self.transcript = TranscribeReply(text="")  # or an error's text
+        self.ready = set()
+
+    async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
+        return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
 
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
+        if request.model_name == "parakeet_transcribe":
+            return await self._transcribe(request, context)
         start = request.parameters["sequence_start"].bool_param
         end = request.parameters["sequence_end"].bool_param
         message = msgspec.json.decode(text_of(request), type=AsrRequest)
@@ -70,6 +80,17 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         if isinstance(events, str):
             await context.abort(grpc.StatusCode.INTERNAL, events)
         add_text(response, "REPLY", AsrReply(events=events))
+        return response
+
+    async def _transcribe(self, request, context):
+        message = msgspec.json.decode(text_of(request), type=TranscribeRequest)
+        self.transcribed.append((samples_of(request), message))
+        self.hearing.set()
+        await self.may_hear.wait()
+        if isinstance(self.transcript, str):
+            await context.abort(grpc.StatusCode.INTERNAL, self.transcript)
+        response = service_pb2.ModelInferResponse(model_name=request.model_name)
+        add_text(response, "REPLY", self.transcript)
         return response
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
@@ -93,17 +114,87 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         return [message["request_id"] for message in self.asked if message["op"] == "abort"]
 
 
+class Chat:
+    """Writes "one", "two"... until it is told to stop; ``last`` ends it by itself."""
+
+    def __init__(self, fake, last=None):
+        self.stop = asyncio.Event()
+        self.told = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.last = last
+        fake.answer = self.answer
+
+    async def answer(self, message):
+        if message["op"] == "abort":
+            self.stop.set()
+            self.told.set()
+            return
+        self.asked.set()
+        yield {"EVENT": TextDelta(text="one")}
+        yield {"EVENT": TextDelta(text="two")}
+        if self.last is None:
+            await self.stop.wait()
+            self.last = Completed(finish_reason="abort")
+        yield self.last if isinstance(self.last, str) else {"EVENT": self.last}
+
+
+class Voice:
+    """Says every character in two samples, the first of which is its code; words have marks."""
+
+    def __init__(self, fake, rate=16_000):
+        self.rate = rate
+        self.spoken = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.told = asyncio.Event()
+        fake.answer = self.answer
+
+    async def answer(self, message):
+        if message["op"] == "abort":
+            self.told.set()
+            self.hold.set()
+            return
+        text = message["text"]
+        self.spoken.append(text)
+        marks = [
+            WordMark(start_char=at, end_char=at + len(word), at_sample=2 * at)
+            for word in text.split()
+            for at in [text.index(word)]
+        ]
+        audio = np.repeat(np.frombuffer(text.encode("latin-1"), np.uint8), 2).astype(np.int16)
+        half = len(audio) // 2
+        yield {
+            "CHUNK": SpeechChunk(
+                sample_rate=self.rate, offset=0, words=[mark for mark in marks if mark.at_sample < half]
+            ),
+            "AUDIO": audio[:half],
+        }
+        await self.hold.wait()
+        yield {
+            "CHUNK": SpeechChunk(
+                sample_rate=self.rate, offset=half, words=[mark for mark in marks if mark.at_sample >= half]
+            ),
+            "AUDIO": audio[half:],
+        }
+
+
 @asynccontextmanager
-async def serving_models():
-    """A fake, and the connection of a client to it."""
+async def serving_fake():
+    """A fake that serves at its ``address``."""
     fake = FakeModels()
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
     fake.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     fake.stop = lambda: server.stop(None)
     await server.start()
     try:
-        async with open_server(fake.address) as connection:
-            yield fake, connection
+        yield fake
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def serving_models():
+    """A fake, and the connection of a client to it."""
+    async with serving_fake() as fake, open_server(fake.address) as connection:
+        yield fake, connection

@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from fake_models import serving_models
+from fake_models import Chat, Voice, serving_models
 
 from parley.errors import (
     ContextTooLongError,
@@ -29,28 +29,6 @@ RATE = 16_000
 async def models():
     async with asyncio.timeout(20), serving_models() as found:
         yield found
-
-
-class Chat:
-    """Writes "one", "two"... until it is told to stop; ``last`` ends it by itself."""
-
-    def __init__(self, fake, last=None):
-        self.stop = asyncio.Event()
-        self.told = asyncio.Event()
-        self.last = last
-        fake.answer = self.answer
-
-    async def answer(self, message):
-        if message["op"] == "abort":
-            self.stop.set()
-            self.told.set()
-            return
-        yield {"EVENT": TextDelta(text="one")}
-        yield {"EVENT": TextDelta(text="two")}
-        if self.last is None:
-            await self.stop.wait()
-            self.last = Completed(finish_reason="abort")
-        yield self.last if isinstance(self.last, str) else {"EVENT": self.last}
 
 
 async def test_an_answer(models):
@@ -137,46 +115,6 @@ async def test_failures_keep_their_kind(models):
         await fake.stop()
         with pytest.raises(ModelUnavailableError):
             _ = [event async for event in chat.answer(HELLO)]
-
-
-class Voice:
-    """Says every character in two samples, the first of which is its code; words have marks."""
-
-    def __init__(self, fake, rate=RATE):
-        self.rate = rate
-        self.spoken = []
-        self.hold = asyncio.Event()
-        self.hold.set()
-        self.told = asyncio.Event()
-        fake.answer = self.answer
-
-    async def answer(self, message):
-        if message["op"] == "abort":
-            self.told.set()
-            self.hold.set()
-            return
-        text = message["text"]
-        self.spoken.append(text)
-        marks = [
-            WordMark(start_char=at, end_char=at + len(word), at_sample=2 * at)
-            for word in text.split()
-            for at in [text.index(word)]
-        ]
-        audio = np.repeat(np.frombuffer(text.encode("latin-1"), np.uint8), 2).astype(np.int16)
-        half = len(audio) // 2
-        yield {
-            "CHUNK": SpeechChunk(
-                sample_rate=self.rate, offset=0, words=[mark for mark in marks if mark.at_sample < half]
-            ),
-            "AUDIO": audio[:half],
-        }
-        await self.hold.wait()
-        yield {
-            "CHUNK": SpeechChunk(
-                sample_rate=self.rate, offset=half, words=[mark for mark in marks if mark.at_sample >= half]
-            ),
-            "AUDIO": audio[half:],
-        }
 
 
 def heard(pieces):

@@ -128,6 +128,8 @@ class _Compressed:
         )
 
     def encode(self, samples: NDArray[np.int16]) -> bytes:
+        if not len(samples):  # FFmpeg takes no empty frame
+            return b""
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
         frame.sample_rate = self._rate
         for converted in self._resampler.resample(frame):

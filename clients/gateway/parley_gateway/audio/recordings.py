@@ -35,7 +35,7 @@ def read_recording(data: bytes, max_s: float) -> NDArray[np.int16]:
     """
     container = _container(data)
     try:
-        with av.open(io.BytesIO(data), format=container) as file:
+        with av.open(io.BytesIO(data), "r", format=container) as file:
             if not file.streams.audio:
                 raise InvalidAudioError("there is no audio in the file")
             return _decode(file, int(max_s * INPUT_SAMPLE_RATE))
@@ -53,7 +53,7 @@ def _decode(file: av.container.InputContainer, limit: int) -> NDArray[np.int16]:
     def take(frames: list[AudioFrame]) -> None:
         nonlocal length
         for frame in frames:
-            pieces.append(frame.to_ndarray().reshape(-1))
+            pieces.append(frame.to_ndarray().reshape(-1).astype(np.int16, copy=False))
             length += len(pieces[-1])
         if length > limit:
             raise InvalidAudioError(f"the recording is longer than {limit // INPUT_SAMPLE_RATE} s")

@@ -8,7 +8,7 @@ from uuid import uuid4
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from parley.errors import InvalidAudioError, ParleyError, SessionIdleError, ShuttingDownError
+from parley.errors import InvalidAudioError, OverloadedError, ParleyError, SessionIdleError, ShuttingDownError
 from parley_gateway.closing import GOING_AWAY, Close, close_of
 from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
 from parley_gateway.gateway import Gateway
@@ -44,7 +44,7 @@ def close_for(error: ParleyError) -> Close:
         return Close(1011, "NET-0001")
     if isinstance(error, InvalidAudioError):
         return Close(1008, "DATA-0000")
-    if isinstance(error, GatewayError | ShuttingDownError):
+    if isinstance(error, GatewayError | OverloadedError | ShuttingDownError):
         return close_of(error)
     return close_of(error) if status_of(error) < 500 else Close(1011, "NET-0000")
 

@@ -121,6 +121,8 @@ class _Listening:
         async for event in self._recognition:
             for result in self._results.of(event):
                 self._writer.send_json(result)
+        for result in self._results.silence(self._sent_s):
+            self._writer.send_json(result)
         self._writer.send_json({"type": "Metadata", **self._transaction.metadata(round(self._sent_s, 3))})
         self._writer.close(*_DONE)
 

@@ -1,0 +1,253 @@
+"""Speech in Deepgram's form."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from fake_models import Voice
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from parley_gateway.audio.g711 import decode_ulaw
+from parley_gateway.audio.recordings import read_recording
+
+RATE = 24_000
+TEXT = "Hello there. How are you? "
+SAID = "Hello there.How are you?"
+
+
+@pytest.fixture
+def voice(gateway):
+    return Voice(gateway.models, rate=RATE)
+
+
+@asynccontextmanager
+async def open_voice(gateway, query="model=aura-2-thalia-en&encoding=linear16&sample_rate=24000"):
+    async with asyncio.timeout(10), connect(f"{gateway.ws_url}/v1/speak?{query}") as socket:
+        metadata = json.loads(await socket.recv())
+        assert (metadata["type"], metadata["model_name"]) == ("Metadata", "espeak")
+        yield socket
+
+
+async def say(socket, kind, **fields):
+    await socket.send(json.dumps({"type": kind, **fields}))
+
+
+async def until(socket, kind):
+    """The audio up to a message of a kind, and that message."""
+    audio = b""
+    while True:
+        message = await socket.recv()
+        if isinstance(message, bytes):
+            audio += message
+            continue
+        content = json.loads(message)
+        assert content["type"] == kind
+        return audio, content
+
+
+async def closed(socket):
+    try:
+        while True:
+            await socket.recv()
+    except ConnectionClosed:
+        return socket.close_code, socket.close_reason
+
+
+def text_of(audio):
+    return "".join(map(chr, np.frombuffer(audio, "<i2")[::2]))
+
+
+async def test_text_is_spoken(gateway, voice):
+    async with open_voice(gateway) as socket:
+        for word in TEXT.split():
+            await say(socket, "Speak", text=f"{word} ")
+        await say(socket, "Flush")
+        audio, flushed = await until(socket, "Flushed")
+        assert text_of(audio) == SAID
+        assert flushed["sequence_id"] == 0
+        await say(socket, "Flush")
+        assert await until(socket, "Flushed") == (b"", {"type": "Flushed", "sequence_id": 1})
+        await say(socket, "Speak", text="Bye.")
+        await say(socket, "Close")
+        audio, _ = await until(socket, "Flushed")
+        assert text_of(audio) == "Bye."
+        assert await closed(socket) == (1000, "")
+
+
+async def test_sentences_are_spoken_before_the_text_is_complete(gateway, voice):
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text="Hello there. How")
+        audio = b""
+        while len(audio) < 4 * len("Hello there."):
+            audio += await socket.recv()
+        assert text_of(audio) == "Hello there."
+
+
+async def test_clear_silences_the_voice(gateway, voice):
+    voice.hold.clear()
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text=TEXT)
+        await say(socket, "Flush")
+        await say(socket, "Speak", text="More. ")
+        first = await socket.recv()
+        assert isinstance(first, bytes)
+        await say(socket, "Clear")
+        await until(socket, "Cleared")
+        await voice.told.wait()
+        await say(socket, "Speak", text="Bye.")
+        await say(socket, "Flush")
+        audio, flushed = await until(socket, "Flushed")
+        assert (text_of(audio), flushed["sequence_id"]) == ("Bye.", 1)
+    assert voice.spoken == ["Hello there.", "Bye."]
+
+
+async def test_telephone_audio(gateway):
+    Voice(gateway.models, rate=8_000)
+    async with open_voice(gateway, "encoding=mulaw") as socket:
+        await say(socket, "Speak", text="Hello.")
+        await say(socket, "Flush")
+        audio, _ = await until(socket, "Flushed")
+    assert {asked["sample_rate"] for asked in gateway.models.asked} == {8_000}
+    assert len(decode_ulaw(audio)) == 2 * len("Hello.")
+
+
+async def test_voices_can_be_named(gateway, voice):
+    async with open_voice(gateway, "model=woman-1") as socket:
+        await say(socket, "Speak", text="Hello. ")
+        await say(socket, "Flush")
+        await until(socket, "Flushed")
+    assert {asked["voice"] for asked in gateway.models.asked} == {"woman-1"}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("encoding=mp3", "linear16"),
+        ("encoding=linear16&container=wav", "container"),
+        ("speed=1.5", "speed"),
+        ("callback=http://x", "callback"),
+        ("sample_rate=12345", "12345"),
+    ],
+)
+async def test_options_that_cannot_be_had_are_refused(gateway, query, said):
+    with pytest.raises(InvalidStatus) as caught:
+        async with open_voice(gateway, query):
+            pass
+    assert caught.value.response.status_code == 400
+    assert said in json.loads(caught.value.response.body)["err_msg"]
+
+
+async def test_a_voice_that_is_not_there_is_refused(gateway):
+    async def answer(message):
+        yield "unsupported_voice: no voice 'x'"
+
+    gateway.models.answer = answer
+    with pytest.raises(InvalidStatus) as caught:
+        async with open_voice(gateway, "model=x"):
+            pass
+    assert "no voice" in caught.value.response.headers["dg-error"]
+
+
+@pytest.mark.parametrize("message", [b"audio", "{", '{"type": "Sing"}', '{"type": "Speak"}'])
+async def test_messages_that_are_none_end_the_voice(gateway, voice, message):
+    async with open_voice(gateway) as socket:
+        await socket.send(message)
+        await until(socket, "Error")
+        assert await closed(socket) == (1008, "invalid_message")
+
+
+async def test_only_so_many_texts_wait(gateway, voice):
+    voice.hold.clear()
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text="Hello. ")
+        for _ in range(66):
+            await say(socket, "Flush")
+        assert (await closed(socket))[0] == 1013
+    await voice.told.wait()
+
+
+async def test_a_voice_that_fails_says_so(gateway):
+    async def answer(message):
+        yield "inference_failed: oh no"
+
+    gateway.models.answer = answer
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text="Hello. More")
+        _, error = await until(socket, "Error")
+        assert error["code"] == "inference_failed"
+        assert await closed(socket) == (1011, "NET-0000")
+
+
+async def test_a_client_that_vanishes_silences_the_voice(gateway, voice):
+    voice.hold.clear()
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text=TEXT)
+        await socket.recv()
+        socket.transport.abort()
+        await voice.told.wait()
+
+
+async def test_more_audio_than_may_wait_is_no_reason_to_give_up(start):
+    gateway = await start(writer={"bytes": 20_000})
+    voice = Voice(gateway.models, rate=RATE)
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text="Hello there, my friend. " * 200)
+        await say(socket, "Flush")
+        audio, _ = await until(socket, "Flushed")
+    assert len(audio) == sum(4 * len(text) for text in voice.spoken)
+    assert len(voice.spoken) == 201  # the first clause is spoken by itself
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+async def post(gateway, query="", **body):
+    return await gateway.http.post(f"/v1/speak?{query}", json={"text": TEXT, **body})
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("", "audio/mpeg"),
+        ("encoding=linear16", "audio/wav"),
+        ("encoding=linear16&container=wav&sample_rate=8000", "audio/wav"),
+        ("encoding=opus", "audio/ogg"),
+        ("encoding=flac", "audio/flac"),
+        ("encoding=aac", "audio/aac"),
+    ],
+)
+async def test_a_text_becomes_a_file(gateway, voice, query, kind):
+    answer = await post(gateway, query, text="Hello there. " * 300)
+    assert answer.headers["content-type"] == kind
+    spoken_s = sum(2 * len(text) for text in voice.spoken) / RATE
+    assert len(read_recording(answer.content, 60)) / 16_000 == pytest.approx(spoken_s, abs=0.1)
+
+
+async def test_a_text_becomes_raw_audio(gateway, voice):
+    answer = await post(gateway, "encoding=linear16&container=none&sample_rate=24000&model=aura-asteria-en")
+    assert text_of(answer.content) == SAID
+    assert answer.headers["content-type"] == "audio/l16;rate=24000"
+    assert (answer.headers["dg-char-count"], answer.headers["dg-model-name"]) == ("26", "espeak")
+    assert "dg-request-id" in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "said"),
+    [
+        ("encoding=speex", {}, "speex"),
+        ("encoding=mulaw&container=wav", {}, "G.711"),
+        ("encoding=mp3&container=wav", {}, "mp3"),
+        ("encoding=opus&sample_rate=24000", {}, "48000"),
+        ("", {"text": " "}, "characters"),
+        ("", {"text": "a" * 5_000}, "characters"),
+        ("", {"text": 3}, "cannot be read"),
+    ],
+)
+async def test_files_that_cannot_be_had_are_refused(gateway, voice, query, body, said):
+    answer = await post(gateway, query, **body)
+    assert answer.status_code == 400
+    assert said in answer.json()["err_msg"]
+    assert gateway.models.asked == []

@@ -1,0 +1,334 @@
+"""Chat completions and models in OpenAI's form."""
+
+import asyncio
+import json
+
+import pytest
+from fake_models import Chat
+
+from parley.errors import ShuttingDownError
+from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley_gateway.doors.openai.stops import StopFilter
+from parley_gateway.errors import ForbiddenError, RateLimitedError, UnauthorizedError
+
+PATH = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+DONE = Completed(finish_reason="stop", prompt_tokens=7, cached_tokens=3, completion_tokens=2)
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+USAGE = {
+    "prompt_tokens": 7,
+    "completion_tokens": 2,
+    "total_tokens": 9,
+    "prompt_tokens_details": {"cached_tokens": 3},
+}
+
+
+def says(gateway, *events):
+    """The model answers with these events."""
+
+    async def answer(message):
+        if message["op"] != "abort":
+            for event in events:
+                yield event if isinstance(event, str) else {"EVENT": event}
+
+    gateway.models.answer = answer
+
+
+def call(number):
+    return ToolCalled(call=ToolCall(id=f"c{number}", name="f", arguments={"x": number}))
+
+
+async def ask(gateway, **fields):
+    return await gateway.http.post(PATH, json={"model": "gpt-4o", "messages": HELLO, **fields})
+
+
+async def stream(gateway, **fields):
+    """The events of a streamed answer."""
+    answer = await ask(gateway, stream=True, **fields)
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def deltas(chunks):
+    return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+
+
+async def test_an_answer(gateway):
+    says(gateway, TextDelta(text="one "), TextDelta(text="two"), DONE)
+    answer = (await ask(gateway)).json()
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "qwen3"
+    assert answer["id"].startswith("chatcmpl-")
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "one two", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    assert answer["usage"] == USAGE
+
+
+async def test_what_the_model_is_asked(gateway):
+    says(gateway, DONE)
+    messages = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
+    harmless = {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "n": 1}
+    await ask(
+        gateway,
+        messages=messages,
+        tools=[TOOL],
+        temperature=0.7,
+        top_p=0.9,
+        max_tokens=50,
+        max_completion_tokens=40,
+        seed=5,
+        **harmless,
+    )
+    (asked,) = gateway.models.asked
+    assert asked["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "tool_calls": [{"id": "c1", "name": "f", "arguments": {"x": 1}}]},
+        {"role": "tool", "content": "2", "tool_call_id": "c1"},
+    ]
+    assert asked["tools"] == [{"name": "f", "description": "d", "parameters": {"type": "object"}}]
+    assert asked["sampling"] == {"temperature": 0.7, "top_p": 0.9, "max_tokens": 40, "seed": 5}
+
+
+async def test_defaults_are_the_gateways(start):
+    gateway = await start(stages={"answer_tokens": 9, "temperature": 0.5})
+    says(gateway, DONE)
+    await ask(gateway, tools=[TOOL], tool_choice="none")
+    (asked,) = gateway.models.asked
+    assert (asked["sampling"]["max_tokens"], asked["sampling"]["temperature"], asked["tools"]) == (9, 0.5, [])
+
+
+async def test_an_answer_in_pieces(gateway):
+    says(gateway, TextDelta(text="one "), TextDelta(text="two"), DONE)
+    chunks = await stream(gateway)
+    assert deltas(chunks) == [
+        {"role": "assistant", "content": "", "refusal": None},
+        {"content": "one "},
+        {"content": "two"},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, "stop"]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+async def test_usage_comes_last_where_it_is_asked_for(gateway):
+    says(gateway, TextDelta(text="one"), DONE)
+    chunks = await stream(gateway, stream_options={"include_usage": True})
+    assert [chunk["usage"] for chunk in chunks] == [None, None, None, USAGE]
+    assert chunks[-1]["choices"] == []
+
+
+async def test_calls_of_tools(gateway):
+    says(gateway, TextDelta(text="Wait."), call(1), call(2), Completed(finish_reason="tool_calls"))
+    answer = (await ask(gateway, tools=[TOOL])).json()["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["content"] == "Wait."
+    assert answer["message"]["tool_calls"][1] == {
+        "id": "c2",
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"x":2}'},
+    }
+    chunks = await stream(gateway, tools=[TOOL])
+    calls = [one for delta in deltas(chunks) for one in delta.get("tool_calls", [])]
+    assert [(one["index"], one["id"]) for one in calls] == [(0, "c1"), (1, "c2")]
+
+
+async def test_one_call_at_a_time(gateway):
+    says(gateway, call(1), call(2), Completed(finish_reason="tool_calls"))
+    answer = (await ask(gateway, tools=[TOOL], parallel_tool_calls=False)).json()["choices"][0]
+    assert [one["id"] for one in answer["message"]["tool_calls"]] == ["c1"]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["content"] is None
+
+
+async def test_an_answer_ends_before_a_stop(gateway):
+    model = Chat(gateway.models)  # "one", "two", and then nothing until it is told to stop
+    chunks = await stream(gateway, stop=["x", "etw"])
+    assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "on"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    await asyncio.wait_for(model.told.wait(), 5)
+
+
+@pytest.mark.parametrize(
+    ("stops", "texts", "shown"),
+    [
+        ([], ["a", "b"], ["a", "b", ""]),
+        (["END"], ["one E", "N", "D two"], ["one ", "", "", ""]),
+        (["END"], ["one E", "Nx"], ["one ", "ENx", ""]),
+        (["END"], ["one EN"], ["one ", "EN"]),
+        (["b", "ab"], ["xab"], ["x", ""]),
+        (["aab"], ["aa", "ab"], ["", "a", ""]),
+    ],
+)
+def test_what_may_be_shown(stops, texts, shown):
+    stopper = StopFilter(stops)
+    assert [stopper.feed(text) for text in texts] + [stopper.finish()] == shown
+
+
+async def test_a_client_that_leaves_stops_the_model(gateway):
+    model = Chat(gateway.models)
+    async with gateway.http.stream(
+        "POST", PATH, json={"model": "qwen3", "messages": HELLO, "stream": True}
+    ) as answer:
+        lines = answer.aiter_lines()
+        while '"two"' not in await anext(lines):
+            pass
+    await asyncio.wait_for(model.told.wait(), 5)
+
+
+async def test_a_client_that_leaves_stops_the_model_also_where_it_waits_for_the_whole(gateway):
+    model = Chat(gateway.models)
+    asking = asyncio.create_task(ask(gateway))
+    await asyncio.wait_for(model.asked.wait(), 5)
+    asking.cancel()
+    await asyncio.wait_for(model.told.wait(), 5)
+    await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("context_too_long: 9000", (400, "context_length_exceeded", "invalid_request_error")),
+        ("invalid_message: no", (400, "invalid_message", "invalid_request_error")),
+        ("overloaded: enough", (503, "overloaded", "server_error")),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_the_model_says_is_told(gateway, said, told, streamed):
+    says(gateway, said)
+    answer = await ask(gateway, stream=streamed)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == told
+
+
+async def test_an_answer_that_breaks_off_says_so(gateway):
+    says(gateway, TextDelta(text="one"), "inference_failed: oh no")
+    answer = await ask(gateway, stream=True)
+    last = answer.text.splitlines()[-2].removeprefix("data: ")
+    assert json.loads(last)["error"]["code"] == "inference_failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[]"}}],
+                    }
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ({"temperature": 3}, "temperature"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"logprobs": True}, "logprobs"),
+        ({"n": 2}, "n"),
+        ({"frequency_penalty": 1.0}, "frequency_penalty"),
+        ({"logit_bias": {"1": 1}}, "logit_bias"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"top_k": 3}, "top_k"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, param):
+    says(gateway, DONE)
+    answer = await ask(gateway, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert gateway.models.asked == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 50_000, b'{"model": "gpt-4o"}'])
+async def test_a_body_that_cannot_be_read(gateway, body):
+    answer = await gateway.http.post(PATH, content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_another_stages_model_cannot_answer(gateway):
+    answer = await ask(gateway, model="espeak")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UnauthorizedError("who?"), (401, "authentication_error", "invalid_api_key")),
+        (ForbiddenError("no"), (403, "permission_error", "forbidden")),
+        (RateLimitedError("slow", retry_after_s=3), (429, "rate_limit_error", "rate_limited")),
+    ],
+)
+@pytest.mark.parametrize("path", [PATH, "/v1/audio/speech", "/v1/audio/transcriptions"])
+async def test_who_may_not_come_in_is_told_so(gateway, monkeypatch, path, error, told):
+    async def refuse(request, scope):
+        raise error
+
+    monkeypatch.setattr(gateway.gateway.guard, "admit", refuse)
+    answer = await gateway.http.post(path, json={})
+    said = answer.json()["error"]
+    assert (answer.status_code, said["type"], said["code"]) == told
+    assert answer.headers.get("retry-after") == ("3" if answer.status_code == 429 else None)
+
+
+async def test_only_so_many_requests_at_once(start):
+    gateway = await start(stages={"requests": 1, "retry_after_s": 4})
+    model = Chat(gateway.models)
+    async with gateway.http.stream(
+        "POST", PATH, json={"model": "qwen3", "messages": HELLO, "stream": True}
+    ) as first:
+        await anext(first.aiter_lines())
+        refused = await ask(gateway)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
+    await asyncio.wait_for(model.told.wait(), 5)
+
+
+async def test_a_gateway_that_shuts_down_takes_nothing_new(gateway, monkeypatch):
+    says(gateway, DONE)
+    monkeypatch.setattr(gateway.gateway.calls, "draining", True)
+    answer = await ask(gateway)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, ShuttingDownError.code)
+
+
+async def test_models(gateway):
+    gateway.models.ready = {"qwen3", "espeak", "voice_agent"}
+    listed = (await gateway.http.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["qwen3", "espeak"]
+    one = (await gateway.http.get("/v1/models/qwen3")).json()
+    assert one == {"id": "qwen3", "object": "model", "created": 0, "owned_by": "parley"}
+    missing = await gateway.http.get("/v1/models/chatterbox")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")

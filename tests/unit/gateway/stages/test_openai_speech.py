@@ -1,0 +1,165 @@
+"""Speech in OpenAI's form."""
+
+import asyncio
+import base64
+import json
+
+import httpx
+import numpy as np
+import pytest
+from fake_models import Voice
+
+from parley_gateway.audio.recordings import read_recording
+
+PATH = "/v1/audio/speech"
+TEXT = "Hello there. How are you?"
+SPOKEN = len("Hello there.How are you?") * 2  # samples of the fake voice
+RATE = 24_000
+
+
+async def speak(gateway, **fields):
+    return await gateway.http.post(PATH, json={"model": "tts-1", "input": TEXT, "voice": "alloy", **fields})
+
+
+@pytest.fixture
+def voice(gateway):
+    return Voice(gateway.models, rate=RATE)
+
+
+async def test_a_text_is_spoken_as_raw_audio(gateway, voice):
+    answer = await speak(gateway, response_format="pcm")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "audio/pcm"
+    samples = np.frombuffer(answer.content, "<i2")
+    assert "".join(map(chr, samples[::2])) == "Hello there.How are you?"
+    assert {(asked["voice"], asked["sample_rate"]) for asked in gateway.models.asked} == {(None, RATE)}
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ("wav", "audio/wav"),
+        ("mp3", "audio/mpeg"),
+        ("opus", "audio/ogg"),
+        ("flac", "audio/flac"),
+        ("aac", "audio/aac"),
+        (None, "audio/mpeg"),
+    ],
+)
+async def test_files_can_be_read_again(gateway, voice, form, kind):
+    long = "Hello there. " * 300
+    answer = await speak(gateway, input=long, response_format=form)
+    assert answer.headers["content-type"] == kind
+    expected_s = sum(2 * len(text) for text in voice.spoken) / RATE
+    assert len(read_recording(answer.content, 60)) / 16_000 == pytest.approx(expected_s, abs=0.1)
+
+
+async def test_speech_as_events(gateway, voice):
+    answer = await speak(gateway, response_format="pcm", stream_format="sse")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line]
+    assert [event["type"] for event in events] == ["speech.audio.delta"] * 4 + ["speech.audio.done"]
+    audio = b"".join(base64.b64decode(event["audio"]) for event in events[:-1])
+    assert len(audio) == 2 * SPOKEN
+    assert events[-1]["usage"].keys() == {"input_tokens", "output_tokens", "total_tokens"}
+
+
+@pytest.mark.parametrize("name", ["woman-1", {"id": "woman-1"}])
+async def test_voices_and_languages_can_be_named(gateway, voice, name):
+    await speak(gateway, voice=name, model="espeak", language="de", instructions="Be kind.", speed=1)
+    assert {(asked["voice"], asked["language"]) for asked in gateway.models.asked} == {("woman-1", "de")}
+
+
+async def test_audio_is_sent_while_it_is_being_made(gateway, voice):
+    voice.hold.clear()
+    body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"}
+    async with gateway.http.stream("POST", PATH, json=body) as answer:
+        parts = answer.aiter_bytes()
+        assert await asyncio.wait_for(anext(parts), 5)
+        voice.hold.set()
+        rest = [part async for part in parts]
+    assert rest
+
+
+async def test_a_client_that_leaves_silences_the_voice(gateway, voice):
+    voice.hold.clear()
+    body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"}
+    async with gateway.http.stream("POST", PATH, json=body) as answer:
+        await anext(answer.aiter_bytes())
+    await asyncio.wait_for(voice.told.wait(), 5)
+    assert gateway.models.aborted() == [gateway.models.asked[0]["request_id"]]
+    assert voice.spoken == ["Hello there."]
+
+
+async def test_a_client_that_leaves_before_anything_is_said_silences_the_voice(gateway):
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def answer(message):
+        (told if message["op"] == "abort" else asked).set()
+        await told.wait()
+        return
+        yield
+
+    gateway.models.answer = answer
+    speaking = asyncio.create_task(speak(gateway))
+    await asyncio.wait_for(asked.wait(), 5)
+    speaking.cancel()
+    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait([speaking])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": " "}, "input"),
+        ({"input": "a" * 4_097}, "input"),
+        ({"speed": 2}, "speed"),
+        ({"response_format": "aiff"}, "response_format"),
+        ({"stream_format": "pigeon"}, "stream_format"),
+        ({"colour": "red"}, "colour"),
+        ({"voice": None}, "voice"),
+    ],
+)
+async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, voice, fields, param):
+    answer = await speak(gateway, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert gateway.models.asked == []
+
+
+async def test_another_stages_model_cannot_speak(gateway, voice):
+    answer = await speak(gateway, model="qwen3")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_voice_that_is_not_there_is_told_before_anything_is_sent(gateway):
+    async def answer(message):
+        yield "unsupported_voice: no voice 'x'"
+
+    gateway.models.answer = answer
+    told = await speak(gateway, voice="x")
+    assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_voice")
+
+
+async def test_audio_that_breaks_off_is_no_whole_answer(gateway):
+    spoken = Voice(gateway.models, rate=RATE)
+
+    async def answer(message):
+        async for piece in spoken.answer(message):
+            yield piece
+            yield "inference_failed: oh no"
+            return
+
+    gateway.models.answer = answer
+    with pytest.raises(httpx.RemoteProtocolError):
+        await speak(gateway, response_format="pcm")
+    told = await speak(gateway, response_format="pcm", stream_format="sse")
+    last = json.loads(told.text.splitlines()[-2].removeprefix("data: "))
+    assert last["error"]["code"] == "inference_failed"
+
+
+async def test_voices_are_listed(gateway):
+    listed = (await gateway.http.get("/v1/audio/voices")).json()
+    assert listed["object"] == "list"
+    assert [voice["id"] for voice in listed["data"]] == ["man-1", "man-2", "woman-1", "woman-2"]
+    assert {voice["object"] for voice in listed["data"]} == {"audio.voice"}

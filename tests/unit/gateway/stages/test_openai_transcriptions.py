@@ -1,0 +1,239 @@
+"""Transcriptions in OpenAI's form."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from recordings_for_tests import TONE, wav
+
+from parley.asr.messages import SpeechStoppedEvent, TranscribeReply, TranscriptEvent
+from parley.protocol import Word
+from parley_gateway.audio.encoding import make_encoder
+
+PATH = "/v1/audio/transcriptions"
+REPLY = TranscribeReply(
+    text="hello there good bye",
+    confidence=0.9,
+    words=[
+        Word(text="hello", start_ms=100, end_ms=400, confidence=0.9),
+        Word(text="there", start_ms=400, end_ms=700, confidence=0.8),
+        Word(text="good", start_ms=2_000, end_ms=2_300, confidence=0.9),
+        Word(text="bye", start_ms=3_723_400, end_ms=3_723_999, confidence=1.0),
+    ],
+    duration_ms=1_000,
+)
+
+
+async def transcribe(gateway, *, file=None, **fields):
+    gateway.models.transcript = REPLY
+    files = {"file": ("a.wav", wav() if file is None else file)}
+    return await gateway.http.post(PATH, files=files, data={"model": "whisper-1", **fields})
+
+
+async def test_a_recording_is_written_down(gateway):
+    answer = await transcribe(gateway, language="en", temperature="0", prompt="Names: Anna.")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "text": "hello there good bye",
+        "usage": {"type": "duration", "seconds": 1.0},
+    }
+    ((samples, message),) = gateway.models.transcribed
+    assert np.array_equal(samples, TONE)
+    assert (message.language, message.phrases) == ("en", [])
+
+
+async def test_names_can_be_expected(gateway):
+    answer = await transcribe(gateway, **{"keywords[]": ["Anna", "Ljubljana", " "]})
+    assert answer.status_code == 200
+    assert gateway.models.transcribed[0][1].phrases == ["Anna", "Ljubljana"]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "text"),
+    [
+        ("text", "text/plain", "hello there good bye\n"),
+        (
+            "srt",
+            "application/x-subrip",
+            (
+                "1\n00:00:00,100 --> 00:00:00,700\nhello there\n\n"
+                "2\n00:00:02,000 --> 00:00:02,300\ngood\n\n"
+                "3\n01:02:03,400 --> 01:02:03,999\nbye\n"
+            ),
+        ),
+        (
+            "vtt",
+            "text/vtt",
+            (
+                "WEBVTT\n\n00:00:00.100 --> 00:00:00.700\nhello there\n\n"
+                "00:00:02.000 --> 00:00:02.300\ngood\n\n01:02:03.400 --> 01:02:03.999\nbye\n"
+            ),
+        ),
+    ],
+)
+async def test_other_forms(gateway, form, kind, text):
+    answer = await transcribe(gateway, response_format=form)
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.text == text
+
+
+async def test_details(gateway):
+    answer = await transcribe(
+        gateway, response_format="verbose_json", **{"timestamp_granularities[]": ["word", "segment"]}
+    )
+    body = answer.json()
+    assert (body["task"], body["language"], body["duration"]) == ("transcribe", "en", 1.0)
+    assert body["words"][1] == {"word": "there", "start": 0.4, "end": 0.7}
+    assert [(one["id"], one["text"], one["start"], one["end"]) for one in body["segments"]][:2] == [
+        (0, "hello there", 0.1, 0.7),
+        (1, "good", 2.0, 2.3),
+    ]
+    assert body["segments"][0]["avg_logprob"] == pytest.approx((np.log(0.9) + np.log(0.8)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "there"), [(["word"], "words"), ([], "segments"), (["segment"], "segments")]
+)
+async def test_only_the_times_that_are_asked_for(gateway, asked, there):
+    answer = await transcribe(gateway, response_format="verbose_json", **{"timestamp_granularities[]": asked})
+    assert [name for name in ("words", "segments") if name in answer.json()] == [there]
+
+
+@pytest.mark.parametrize("form", ["mp3", "opus", "flac", "aac"])
+async def test_compressed_recordings_are_read(gateway, form):
+    encoder = make_encoder(form, 16_000)
+    answer = await transcribe(gateway, file=encoder.encode(TONE) + encoder.finish())
+    assert answer.status_code == 200
+    samples, _ = gateway.models.transcribed[0]
+    assert abs(len(samples) - 16_000) < 3_000
+    assert np.abs(samples).max() > 6_000
+
+
+async def test_stereo_at_another_rate_is_read(gateway):
+    await transcribe(gateway, file=wav(np.stack([TONE, TONE], 1), 32_000))
+    samples, _ = gateway.models.transcribed[0]
+    assert abs(len(samples) - 8_000) <= 16
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (b"", "no audio file of a known form"),
+        (b"#EXTM3U\nfile:///etc/passwd\n", "no audio file of a known form"),
+        (b"ffconcat version 1.0\nfile /etc/passwd\n", "no audio file of a known form"),
+        (b"OggS" + bytes(1_000), "cannot be read as ogg"),
+        (b"fLaC" + bytes(1_000), "cannot be read as flac"),
+        (b"\x1a\x45\xdf\xa3" + bytes(1_000), "cannot be read as matroska"),
+        (b"RIFF\x00\x00\x00\x00WAVE" + bytes(100), "cannot be read as wav"),
+        (wav(np.zeros(0, np.int16)), "empty"),
+    ],
+)
+async def test_what_is_no_recording_is_refused(gateway, file, said):
+    answer = await transcribe(gateway, file=file)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"], error["type"]) == ("invalid_file", "file", "invalid_request_error")
+    assert said in error["message"]
+    assert gateway.models.transcribed == []
+
+
+async def test_recordings_have_a_longest_length(start):
+    gateway = await start(stages={"recording_s": 1})
+    assert (await transcribe(gateway)).status_code == 200
+    answer = await transcribe(gateway, file=wav(np.zeros(20_000, np.int16)))
+    assert "longer than 1 s" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "status"),
+    [
+        ({"response_format": "diarized_json"}, "response_format", 400),
+        ({"include[]": ["logprobs"]}, "include", 400),
+        ({"known_speaker_names[]": ["Anna"]}, "known_speaker_names", 400),
+        ({"stream": "true", "response_format": "srt"}, "stream", 400),
+        ({"temperature": "7"}, "temperature", 400),
+        ({"nonsense": "1"}, "nonsense", 400),
+        ({"model": "qwen3"}, "model", 404),
+        ({"model": "nova-3"}, "model", 404),
+    ],
+)
+async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, param, status):
+    answer = await transcribe(gateway, **fields)
+    assert answer.status_code == status
+    assert answer.json()["error"]["param"] == param
+
+
+async def test_something_missing_is_named(gateway):
+    without_file = await gateway.http.post(PATH, data={"model": "whisper-1"})
+    without_model = await gateway.http.post(PATH, files={"file": ("a.wav", wav())})
+    assert [answer.json()["error"]["param"] for answer in (without_file, without_model)] == ["file", "model"]
+    assert (
+        await gateway.http.post(PATH, content=b"--x", headers={"content-type": "multipart/form-data"})
+    ).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "code", "retry"),
+    [
+        ("unsupported_language: not xx", 400, "unsupported_language", "false"),
+        ("overloaded: enough", 503, "overloaded", "true"),
+        ("inference_failed: oh no", 502, "inference_failed", "true"),
+    ],
+)
+async def test_what_the_model_says_is_told(gateway, said, status, code, retry):
+    gateway.models.transcript = said
+    answer = await gateway.http.post(PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.headers["x-should-retry"] == retry
+
+
+def hear_two_texts(models):
+    """Two utterances, the second of which is ended by the end of the recording."""
+
+    def hear(request):
+        _, _, _samples, message = request
+        if message.flush:
+            return [
+                SpeechStoppedEvent(utterance=2, at_ms=1, detected_at_ms=2),
+                TranscriptEvent(utterance=2, text="good bye", is_final=True),
+            ]
+        if sum(len(one[2]) for one in models.heard) == 16_000:
+            return [
+                TranscriptEvent(utterance=1, text="hel", is_final=False),
+                SpeechStoppedEvent(utterance=1, at_ms=1, detected_at_ms=2),
+                TranscriptEvent(utterance=1, text="hello", is_final=True),
+            ]
+        return []
+
+    models.hear = hear
+
+
+async def test_text_is_streamed_as_it_is_recognised(gateway):
+    hear_two_texts(gateway.models)
+    answer = await transcribe(gateway, stream="true", **{"keywords[]": ["Anna"]})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line]
+    assert events == [
+        {"type": "transcript.text.delta", "delta": "hello"},
+        {"type": "transcript.text.delta", "delta": " good bye"},
+        {"type": "transcript.text.done", "text": "hello good bye"},
+    ]
+    assert gateway.models.heard[0][3].options.phrases == ["Anna"]
+    assert gateway.models.ended.is_set()
+
+
+async def test_a_stream_that_breaks_says_so(gateway):
+    gateway.models.hear = lambda _: "inference_failed: oh no"
+    answer = await transcribe(gateway, stream="true")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_lost")
+
+
+async def test_a_client_that_leaves_is_not_worked_for(gateway):
+    gateway.models.may_hear.clear()
+    asking = asyncio.create_task(transcribe(gateway, stream="true"))
+    await asyncio.wait_for(gateway.models.hearing.wait(), 5)
+    asking.cancel()
+    await asyncio.wait([asking])
+    gateway.models.may_hear.set()
+    await asyncio.wait_for(gateway.models.ended.wait(), 5)
