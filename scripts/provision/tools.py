@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from provision.console import SetupError
@@ -131,14 +132,24 @@ def _run_readably(command: list[str], environment: dict[str, str], folder: Path)
     return None if hangs.is_set() else process.returncode
 
 
-def run_quietly(command: list[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+def run_quietly(
+    command: list[str], limit_s: float, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a program and keep what it prints.
+
+    Args:
+        command: the program and its arguments.
+        limit_s: how long it may take (seconds).
+        more: environment variables that it gets besides those of this process.
 
     Raises:
         SetupError: it did not end within ``limit_s`` seconds.
     """
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+        environment = {**os.environ, **(more or {})}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=limit_s, env=environment
+        )
     except subprocess.TimeoutExpired as error:
         name = " ".join(command[:4])
         raise SetupError(f"{name} did not end within {limit_s:.0f} s. Is the network reachable?") from error
