@@ -34,6 +34,8 @@ _log = logging.getLogger("parley.gateway")
 # After these the server itself is in question; after others only this call.
 _DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
 _BOUNDS = Bounds()
+# What doors take for their goodbyes, after their calls have ended (seconds).
+_LAST_WORDS_S = 3.0
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,7 +203,7 @@ class Calls:
         self.going_away.set()
         await asyncio.gather(*(call.hang_up() for call in self._open))
         # The doors have seen the end of their calls and say goodbye.
-        await self._empty_within(self._settings.close_s)
+        await self._empty_within(self._settings.close_s + _LAST_WORDS_S)
 
     async def aclose(self) -> None:
         """Wait for calls that are being hung up."""

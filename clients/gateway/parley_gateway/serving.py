@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,27 +102,31 @@ async def running(
         encrypted=bool(listen.certificate) or listen.public_url.startswith("https:"),
         insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
     )
-    listener = _listener(settings)
-    server = _Server(_configuration(app, settings))
-    serving = asyncio.get_running_loop().create_task(server.serve([listener]), name="gateway")
-    try:
-        # uvicorn tells nobody when it has started.
-        while not server.started and not serving.done():  # noqa: ASYNC110
-            await asyncio.sleep(_TICK_S)
-        if serving.done():
-            await serving
-            raise SettingsError("the gateway could not start; its log says why")
-        yield Running(gateway, _url(listen, listener))
-        await _first(gateway.calls.drain(0.0), now.wait())
-    finally:
-        server.should_exit = True
-        server.force_exit = now.is_set()
-        stopped, _ = await asyncio.wait([serving], timeout=2.0 * _REQUESTS_S)
-        if not stopped:
-            _log.error("the gateway did not stop by itself")
-            serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
+    with closing(_listener(settings)) as listener:
+        server = _Server(_configuration(app, settings))
+        serving = asyncio.get_running_loop().create_task(server.serve([listener]), name="gateway")
+        try:
+            # uvicorn tells nobody when it has started.
+            while not server.started and not serving.done():  # noqa: ASYNC110
+                await asyncio.sleep(_TICK_S)
+            if serving.done():
+                await serving
+                raise SettingsError("the gateway could not start; its log says why")
+            yield Running(gateway, _url(listen, listener))
+            await _first(gateway.calls.drain(0.0), now.wait())
+        finally:
+            server.should_exit = True
+            server.force_exit = now.is_set()
+            await _stopped(serving)
+
+
+async def _stopped(serving: asyncio.Task[None]) -> None:
+    done, _ = await asyncio.wait([serving], timeout=2.0 * _REQUESTS_S)
+    if not done:
+        _log.error("the gateway did not stop by itself")
+        serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

@@ -1,0 +1,154 @@
+"""A real gateway on a free port; its servers and their agents are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+from fake_agent import FakeAgent, polite
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError
+
+from parley.errors import ParleyError
+from parley_gateway.app import create_app
+from parley_gateway.doors.sessions.messages import SUBPROTOCOL
+from parley_gateway.servers import Server, Servers
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+DEADLINE_S = 5.0
+
+
+class FakeChannel:
+    """What a server owns and nobody speaks on."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakePool:
+    """Servers by address, each with its agent; `problems` says which are not ready."""
+
+    def __init__(self, agents: dict[str, FakeAgent]):
+        self.agents = agents
+        self.problems: dict[str, ParleyError] = {}
+        self.channels: dict[int, str] = {}
+
+    def open_channel(self, address: str) -> FakeChannel:
+        channel = FakeChannel()
+        self.channels[id(channel)] = address
+        return channel
+
+    async def probe(self, channel: FakeChannel, timeout_s: float) -> None:
+        problem = self.problems.get(self.channels[id(channel)])
+        if problem is not None:
+            raise problem
+
+    def transport(self, server: Server) -> FakeAgent:
+        return self.agents[server.address]
+
+
+class GatewayUnderTest:
+    """One gateway; with several behaviours, one server for each."""
+
+    def __init__(self, behaviours: tuple[Any, ...], parts: dict[str, dict[str, Any]]):
+        agents = [
+            FakeAgent(*one) if isinstance(one, tuple) else FakeAgent(one) for one in behaviours or (polite,)
+        ]
+        self.agents = agents
+        self.pool = FakePool({f"server-{number}:1": agent for number, agent in enumerate(agents)})
+        addresses = {"addresses": list(self.pool.agents), "retry_s": 0.01, "retry_max_s": 0.02}
+        parts["servers"] = addresses | parts.get("servers", {})
+        parts["listen"] = {"port": 0} | parts.get("listen", {})
+        self.settings = load_settings(flags=parts)
+        self.app = create_app(
+            self.settings,
+            servers=Servers(
+                self.settings.servers, open_channel=self.pool.open_channel, probe=self.pool.probe
+            ),
+            transport=self.pool.transport,
+        )
+        self.gateway = self.app.state.gateway
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        self.url = (await self._stack.enter_async_context(running(self.settings, app=self.app))).url
+        self.http = await self._stack.enter_async_context(httpx.AsyncClient(base_url=self.url))
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+        for agent in self.agents:
+            await agent.close()
+
+    @property
+    def ws_url(self) -> str:
+        return "ws" + self.url.removeprefix("http")
+
+    async def create(self, **options: Any) -> str:
+        answer = await self.http.post("/v1/sessions", json=options)
+        assert answer.status_code == 201, answer.text
+        return answer.json()["session_id"]
+
+    async def status(self, session_id: str) -> dict[str, Any]:
+        answer = await self.http.get(f"/v1/sessions/{session_id}/status")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    @asynccontextmanager
+    async def stream(self, session_id: str | None = None, **arguments: Any):
+        """The stream of a session, new if none is named."""
+        session_id = session_id or await self.create()
+        url = f"{self.ws_url}/v1/sessions/{session_id}/stream"
+        arguments = {"subprotocols": [SUBPROTOCOL], "compression": None} | arguments
+        async with connect(url, **arguments) as socket:
+            socket.session_id = session_id
+            yield socket
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        values = [
+            float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name
+        ]
+        assert values, name
+        return sum(values)
+
+
+async def receive(socket, kind: str) -> dict[str, Any]:
+    """The next message of a kind; others are skipped."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            message = await socket.recv()
+            if isinstance(message, str) and (content := json.loads(message))["type"] == kind:
+                return content
+
+
+async def closed(socket) -> tuple[int, str]:
+    """How the gateway closes a WebSocket; what comes before is read."""
+    async with asyncio.timeout(DEADLINE_S):
+        with suppress(ConnectionClosedError):
+            async for _ in socket:
+                pass
+        await socket.wait_closed()
+    return socket.close_code, socket.close_reason
+
+
+async def until(condition):
+    """Wait until something is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - whatever changes it tells nobody
+            await asyncio.sleep(0)
+
+
+async def frame_of(agent, matches, number=0):
+    """Wait until the agent's stream has a frame that matches."""
+
+    def find():
+        seen = agent.streams[number].seen if len(agent.streams) > number else ()
+        return next((frame for frame in seen if matches(frame)), None)
+
+    await until(find)
+    return find()

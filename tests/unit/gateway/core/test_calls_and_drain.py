@@ -1,0 +1,255 @@
+"""Which server takes a call, and how a process that shuts down ends its calls."""
+
+import asyncio
+import os
+import signal
+
+import httpx
+import pytest
+from fake_agent import CONNECTED, polite
+from listening_gateway import (
+    DEADLINE_S,
+    FakeChannel,
+    GatewayUnderTest,
+    closed,
+    receive,
+    until,
+)
+from websockets.exceptions import InvalidStatus
+
+from parley import protocol
+from parley.errors import (
+    DeadlineExceededError,
+    ModelUnavailableError,
+    ShuttingDownError,
+    TooManySessionsError,
+    UnsupportedVoiceError,
+)
+from parley_client.errors import ConnectError
+from parley_gateway import serving
+from parley_gateway.errors import NoServerReadyError, TooManyCallsError
+from parley_gateway.security.principal import ANONYMOUS
+from parley_gateway.servers import Servers, ServerSettings
+
+
+async def stubborn(stream):
+    """Never says goodbye."""
+    await stream.frames.get()
+    stream.say(CONNECTED)
+    await asyncio.Event().wait()
+
+
+async def open_and_close(one):
+    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test") as call:
+        return call.id
+
+
+# --- which server ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "refusal", [ConnectError("down"), TooManySessionsError("full"), ModelUnavailableError("gone")]
+)
+async def test_another_server_takes_a_call_that_one_refuses(gateway, refusal):
+    one = await gateway(refusal, polite)
+    call_id = await open_and_close(one)
+    assert one.agents[1].call_ids == [call_id]
+    assert await one.metric("parley_gateway_failovers_total") == 1
+
+
+async def test_only_servers_that_could_not_be_reached_are_left_out_afterwards(gateway):
+    one = await gateway(TooManySessionsError("full"), polite)
+    await open_and_close(one)
+    assert all(server.is_ready for server in one.gateway.servers.all)
+    other = await gateway(ConnectError("down"), polite, servers={"retry_s": 50.0, "retry_max_s": 50.0})
+    await open_and_close(other)
+    assert [server.is_ready for server in other.gateway.servers.all] == [False, True]
+
+
+async def test_a_refusal_for_good_is_not_tried_elsewhere(gateway):
+    one = await gateway(UnsupportedVoiceError("no such voice"), polite)
+    with pytest.raises(UnsupportedVoiceError):
+        await open_and_close(one)
+    assert one.agents[1].streams == []
+
+
+async def test_the_last_refusal_counts_if_nobody_takes_the_call(gateway):
+    one = await gateway(TooManySessionsError("full"), TooManySessionsError("full too"))
+    with pytest.raises(TooManySessionsError, match="full"):
+        await open_and_close(one)
+    assert one.gateway.calls.count == 0
+    assert [server.users for server in one.gateway.servers.all] == [0, 0]
+
+
+async def test_only_so_many_servers_are_tried(gateway):
+    full = TooManySessionsError("full")
+    one = await gateway(full, full, polite, servers={"attempts": 2})
+    with pytest.raises(TooManySessionsError):
+        await open_and_close(one)
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time(gateway):
+    async def silent(stream):
+        await asyncio.Event().wait()
+
+    one = await gateway(silent, polite, calls={"attempt_s": 0.05})
+    await open_and_close(one)
+    assert one.agents[1].streams
+
+
+async def test_opening_a_call_has_a_deadline_over_all_servers(gateway):
+    async def silent(stream):
+        await asyncio.Event().wait()
+
+    one = await gateway(silent, silent, calls={"attempt_s": 0.1, "open_s": 0.12})
+    with pytest.raises(DeadlineExceededError):
+        await open_and_close(one)
+
+
+async def test_calls_go_to_the_server_with_the_fewest(gateway):
+    one = await gateway(polite, polite)
+    calls = one.gateway.calls
+    async with (
+        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
+        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
+        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
+    ):
+        assert sorted(server.users for server in one.gateway.servers.all) == [1, 2]
+    assert [server.users for server in one.gateway.servers.all] == [0, 0]
+
+
+async def test_a_server_that_is_not_ready_is_left_out_until_it_is():
+    problems = {"a:1": ModelUnavailableError("loading")}
+    addresses = iter(["a:1", "b:1"])
+    names = {}
+    probed = asyncio.Queue()
+
+    def open_channel(_):
+        channel = FakeChannel()
+        names[channel] = next(addresses)
+        return channel
+
+    async def probe(channel, _):
+        probed.put_nowait(names[channel])
+        if names[channel] in problems:
+            raise problems[names[channel]]
+
+    settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=0.01, retry_max_s=0.01)
+    async with Servers(settings, open_channel=open_channel, probe=probe) as servers:
+        first, second = servers.all
+        assert (first.is_ready, first.problem) == (False, "loading")
+        assert {servers.lease().server for _ in range(4)} == {second}
+        with pytest.raises(NoServerReadyError):
+            servers.lease(excluding=[second])
+        problems.clear()
+        await until(lambda: first.is_ready)
+        assert {servers.lease().server for _ in range(4)} == {first, second}
+        problems["b:1"] = ModelUnavailableError("gone")
+        await until(lambda: not second.is_ready)
+        assert servers.is_ready
+
+
+async def test_one_late_answer_is_forgiven_and_two_are_not():
+    answers = asyncio.Queue()
+    checked = asyncio.Queue()
+
+    async def probe(*_):
+        checked.put_nowait(None)
+        answer = await answers.get()
+        if answer is not None:
+            raise answer
+
+    settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001, check_timeout_s=0.01)
+    late = DeadlineExceededError("late")
+    async with Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe) as servers:
+        (server,) = servers.all
+        for answer, is_ready in ((None, True), (late, True), (None, True), (late, True), (late, False)):
+            await checked.get()
+            answers.put_nowait(answer)
+            await until(answers.empty)
+            await until(lambda wanted=is_ready: server.is_ready is wanted)
+            assert server.is_ready is is_ready
+
+
+# --- room and drain ---------------------------------------------------------------------------
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing(gateway):
+    one = await gateway(stubborn, calls={"close_s": 0.05})
+    entered = asyncio.Event()
+
+    async def hold():
+        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    holding = asyncio.create_task(hold())
+    await entered.wait()
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    assert one.gateway.calls.count == 0
+    assert one.agents[0].streams[0].cancelled.is_set()
+    assert await one.metric("parley_gateway_calls") == 0
+
+
+async def test_a_drain_takes_no_new_calls_and_lets_the_old_ones_finish(gateway):
+    one = await gateway()
+    waiting = await one.create()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        draining = asyncio.create_task(one.gateway.calls.drain(30.0))
+        await until(lambda: one.gateway.calls.draining)
+        ready = await one.http.get("/readyz")
+        assert (ready.status_code, ready.json()["error"]["code"]) == (503, "shutting_down")
+        new = await one.http.post("/v1/sessions")
+        assert (new.status_code, new.json()["error"]["code"]) == (503, "shutting_down")
+        assert new.headers["Retry-After"]
+        with pytest.raises(InvalidStatus, match="503"):
+            async with one.stream(waiting):
+                pass
+        assert not draining.done()
+        await socket.send('{"type": "control", "action": "hangup"}')
+        assert await closed(socket) == (1000, "ended")
+    async with asyncio.timeout(5):
+        await draining
+
+
+@pytest.mark.parametrize("agent", [polite, stubborn])
+async def test_after_the_grace_calls_are_ended_and_clients_told(gateway, agent):
+    one = await gateway(agent, calls={"close_s": 0.1})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        async with asyncio.timeout(10):
+            await one.gateway.calls.drain(0.01)
+        assert await closed(socket) == (1001, "going_away")
+    assert one.gateway.calls.count == 0
+
+
+async def test_signals_drain_and_the_second_ends_at_once(monkeypatch):
+    one = GatewayUnderTest((stubborn,), {"listen": {"drain_s": 60.0}, "calls": {"close_s": 0.2}})
+    monkeypatch.setattr(serving, "create_app", lambda _: one.app)
+    ready = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serving.serve(one.settings, ready.set_result))
+    one.url = (await asyncio.wait_for(ready, DEADLINE_S)).url
+    async with httpx.AsyncClient(base_url=one.url) as one.http, one.stream() as socket:
+        await receive(socket, "connected")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: one.gateway.calls.draining)
+        assert (await one.http.get("/readyz")).status_code == 503
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(DEADLINE_S):
+            await task
+        assert (await closed(socket))[0] in (1001, 1006, 1012)
+    await until(lambda: one.gateway.calls.count == 0)
+    await one.stop()
+
+
+async def test_room_is_checked_before_anything_is_promised(gateway):
+    one = await gateway(calls={"limit": 1})
+    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test"):
+        with pytest.raises(TooManyCallsError):
+            one.gateway.calls.check_room(ANONYMOUS)
+    one.gateway.calls.check_room(ANONYMOUS)
+    one.gateway.calls.draining = True
+    with pytest.raises(ShuttingDownError):
+        one.gateway.calls.check_room(ANONYMOUS)

@@ -1,0 +1,311 @@
+"""Clients that read too slowly, have gone without a word, or send too much."""
+
+import asyncio
+import base64
+import gc
+import json
+import os
+import ssl
+import struct
+import subprocess
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import numpy as np
+import pytest
+from fake_agent import CONNECTED, serve
+from listening_gateway import DEADLINE_S, closed, frame_of, receive, until
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from parley import protocol
+from parley_gateway.protocols import WebSocketProtocol
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+SECOND = np.zeros(48_000, np.int16)
+
+
+async def talkative(stream):
+    """Sends much audio at every frame that brings some."""
+    audio = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=48_000, samples=len(SECOND))
+
+    def talk(frame):
+        for _ in range(200 if frame.audio else 0):
+            stream.say(audio, SECOND)
+
+    await serve(stream, talk)
+
+
+@asynccontextmanager
+async def raw_connection(one):
+    """A connection whose client does nothing by itself."""
+    host, port = one.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1_024)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def raw_stream(one):
+    """The same as a session's WebSocket."""
+    session_id = await one.create()
+    key = base64.b64encode(os.urandom(16)).decode()
+    async with raw_connection(one) as (reader, writer):
+        writer.write(
+            f"GET /v1/sessions/{session_id}/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        async with asyncio.timeout(DEADLINE_S):
+            assert b"101" in await reader.readuntil(b"\r\n\r\n")
+        yield reader, writer
+
+
+async def read_to_the_end(reader):
+    """Until the connection is gone; whether it was closed or reset."""
+    with suppress(ConnectionResetError):
+        async with asyncio.timeout(DEADLINE_S):
+            while await reader.read(65_536):
+                pass
+
+
+def frame(opcode, payload=b"", *, fin=True):
+    """A client's frame, masked with zeros."""
+    head = bytes([(0x80 if fin else 0) | opcode])
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + struct.pack("!H", size)
+    return head + length + bytes(4) + payload
+
+
+def connections(one):
+    """WebSockets whose connections the gateway still holds."""
+    return [
+        kept for kept in gc.get_objects() if isinstance(kept, WebSocketProtocol) and not kept.disconnected
+    ]
+
+
+async def ended(one):
+    await frame_of(one.agents[0], lambda frame: frame.end)
+    await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_a_client_that_reads_too_slowly_is_closed_and_its_call_ended(gateway):
+    one = await gateway(talkative, writer={"bytes": 200_000})
+    async with one.stream(max_queue=1) as socket:
+        await receive(socket, "connected")
+        await socket.send(bytes(320))
+        await ended(one)
+        assert await closed(socket) == (1013, "slow_reader")
+    assert await one.metric("parley_gateway_slow_readers_total") == 1
+    assert (await one.status(socket.session_id))["reason"] == "slow_reader"
+
+
+async def test_a_client_that_reads_nothing_at_all_cannot_keep_its_connection(gateway, monkeypatch):
+    monkeypatch.setattr("parley_gateway.protocols._LINGER_S", 0.05)
+    monkeypatch.setattr("parley_gateway.writer._CLOSE_S", 0.05)
+    one = await gateway(talkative, writer={"bytes": 200_000, "stall_s": 0.2})
+    async with raw_stream(one) as (reader, writer):
+        writer.write(frame(2, bytes(100)))
+        await ended(one)
+        await until(lambda: not connections(one))
+        await read_to_the_end(reader)
+
+
+async def test_a_half_open_connection_is_noticed(gateway):
+    one = await gateway(limits={"ping_interval_s": 0.05, "ping_timeout_s": 0.05})
+    async with raw_stream(one):  # answers no ping
+        await ended(one)
+
+
+async def test_a_client_that_answers_pings_stays(gateway):
+    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 1.0})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        pings = []
+        answer = socket.protocol.recv_frame
+
+        def note(frame):
+            pings.append(frame.opcode)
+            return answer(frame)
+
+        socket.protocol.recv_frame = note
+        await until(lambda: len(pings) >= 5)
+        assert set(pings) == {9}
+        assert one.gateway.calls.count == 1
+
+
+async def test_too_many_messages_close_the_stream(gateway):
+    one = await gateway(rates={"messages_per_s": 5, "burst_s": 1.0})
+    async with one.stream() as socket:
+        for _ in range(20):
+            await socket.send(json.dumps({"type": "commit"}))
+        assert (await receive(socket, "error"))["code"] == "rate_limited"
+        assert await closed(socket) == (1008, "rate_limited")
+    await ended(one)
+
+
+async def test_a_message_that_is_too_large_closes_the_stream(gateway):
+    one = await gateway(limits={"frame_bytes": 10_000})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(bytes(10_002))
+        assert (await closed(socket))[0] == 1009
+    await ended(one)
+
+
+async def test_a_message_of_endless_pieces_drops_the_connection(gateway):
+    one = await gateway()
+    async with raw_stream(one) as (_, writer):
+        writer.write(frame(2, b"", fin=False))
+        writer.write(frame(0, b"", fin=False) * 2_000)
+        await ended(one)
+
+
+async def test_pings_whose_answers_are_not_read_drop_the_connection(gateway):
+    one = await gateway()
+    pings = frame(9, bytes(120)) * 1_000
+    async with raw_stream(one) as (_, writer):
+
+        async def flood():
+            while True:
+                writer.write(pings)
+                await writer.drain()
+
+        flooding = asyncio.create_task(flood())
+        await ended(one)
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
+
+
+async def test_a_server_that_takes_no_audio_makes_the_client_wait(gateway):
+    async def stuck(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.may_send.clear()
+        await asyncio.Event().wait()
+
+    one = await gateway(stuck, calls={"send_s": 30.0, "acknowledge_s": 30.0, "close_s": 0.1})
+    taken = 0
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+
+        async def pour():
+            nonlocal taken
+            while True:
+                await socket.send(bytes(32_000))
+                taken += 1
+
+        pouring = asyncio.create_task(pour())
+        # Nothing else can be waited for: it stops being taken.
+        before = -1
+        while before != taken:
+            before = taken
+            await asyncio.sleep(0.3)
+        pouring.cancel()
+        # Two seconds wait in the call's queue; the rest fits into the network's buffers.
+        assert 2 <= taken < 600
+        received = await one.metric("parley_gateway_frames_received_total")
+        assert received <= 4
+        socket.transport.abort()
+
+
+async def test_a_call_too_many_is_refused_with_a_time_to_wait(gateway):
+    one = await gateway(calls={"limit": 1, "retry_after_s": 7.0})
+    waiting = await one.create()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        answer = await one.http.post("/v1/sessions")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_calls")
+        assert answer.headers["Retry-After"] == "7"
+        with pytest.raises(Exception, match="429") as refusal:
+            async with one.stream(waiting):
+                pass
+        assert refusal.value.response.headers["Retry-After"] == "7"
+    await until(lambda: one.gateway.calls.count == 0)
+    async with one.stream(waiting) as socket:
+        await receive(socket, "connected")
+
+
+async def test_one_key_cannot_have_all_calls(gateway):
+    one = await gateway(calls={"limit": 10, "per_key": 1})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        assert (await one.http.post("/v1/sessions")).status_code == 429
+
+
+async def test_a_body_that_is_too_large_is_refused(gateway):
+    one = await gateway(limits={"body_bytes": 100})
+    announced = await one.http.post("/v1/sessions", content=b" " * 101)
+
+    async def pieces():
+        for _ in range(101):
+            yield b" "
+
+    unannounced = await one.http.post("/v1/sessions", content=pieces())
+    for answer in (announced, unannounced):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "message_too_large")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(gateway):
+    one = await gateway(limits={"body_s": 0.05})
+    async with raw_connection(one) as (reader, writer):
+        writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 408 " in await reader.readline()
+
+
+async def test_a_connection_that_asks_nothing_is_closed(gateway, monkeypatch):
+    monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.05)
+    one = await gateway()
+    async with raw_connection(one) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        await read_to_the_end(reader)
+
+
+async def test_a_head_that_is_too_large_is_refused(gateway):
+    one = await gateway(limits={"header_bytes": 2_000})
+    async with raw_connection(one) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nX-Much: " + b"a" * 3_000)
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 400 " in await reader.readline()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate for this machine, and its key: their files."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split()
+        + f"-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+async def test_only_tls_1_3_is_spoken(certificate):
+    certificate, key = certificate
+    settings = load_settings(
+        flags={
+            "listen": {"port": 0, "certificate": str(certificate), "key": str(key)},
+            "servers": {"addresses": ["127.0.0.1:9"], "check_timeout_s": 0.2},
+        }
+    )
+    trust = ssl.create_default_context(cafile=certificate)
+    old = ssl.create_default_context(cafile=certificate)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with running(settings) as one:
+        assert one.url.startswith("https:")
+        async with httpx.AsyncClient(verify=trust) as client:
+            answer = await client.get(f"{one.url}/healthz")
+            assert "max-age" in answer.headers["Strict-Transport-Security"]
+        async with httpx.AsyncClient(verify=old) as client:
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"{one.url}/healthz")
+        url = f"ws{one.url.removeprefix('http')}/v1/sessions/x/stream"
+        with pytest.raises(InvalidStatus, match="404"):
+            await connect(url, ssl=trust)

@@ -1,0 +1,248 @@
+"""A session's stream: both directions, and every way to end it."""
+
+import json
+
+import numpy as np
+import pytest
+from fake_agent import serve
+from listening_gateway import closed, frame_of, receive, until
+from websockets.exceptions import InvalidStatus
+
+from parley import protocol
+from parley.errors import ModelUnavailableError, UnsupportedVoiceError
+from parley_client.errors import ConnectError
+from parley_gateway.doors.sessions.forwarding import _SEND
+from parley_gateway.doors.sessions.messages import FROM_CLIENT
+
+WORDS = protocol.Audio(
+    turn=1, response_id="r1", offset_ms=40, sample_rate=22_050, samples=3, text="Hello there"
+)
+
+
+async def speaking(stream):
+    """Says three samples for every frame with audio."""
+    await serve(stream, lambda frame: frame.audio and stream.say(WORDS, np.array([1, -2, 300], np.int16)))
+
+
+async def test_the_first_message_tells_what_to_send_and_to_expect(gateway):
+    one = await gateway()
+    async with one.stream() as socket:
+        assert socket.subprotocol == "parley.v1"
+        connected = json.loads(await socket.recv())
+    assert connected == {
+        "type": "connected",
+        "session_id": socket.session_id,
+        "protocol_version": protocol.PROTOCOL_VERSION,
+        "input_sample_rate": 16_000,
+        "output_sample_rate": 22_050,
+        "max_message_bytes": one.settings.limits.frame_bytes,
+    }
+
+
+async def test_audio_goes_both_ways_with_its_words_before_it(gateway):
+    one = await gateway(speaking)
+    async with one.stream() as socket:
+        await socket.send(b"\x01\x00\x02\x00")
+        audio = await receive(socket, "audio")
+        samples = await socket.recv()
+    assert (audio["response_id"], audio["offset_ms"], audio["text"]) == ("r1", 40, "Hello there")
+    assert samples == np.array([1, -2, 300], "<i2").tobytes()
+    assert (await frame_of(one.agents[0], lambda frame: frame.audio)).audio == b"\x01\x00\x02\x00"
+
+
+async def test_audio_without_samples_has_no_binary_message(gateway):
+    def say(stream, _):
+        stream.say(
+            protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=0, text="x")
+        )
+        stream.say(protocol.AgentState(state="listening"))
+
+    async def agent(stream):
+        await serve(stream, lambda frame: say(stream, frame))
+
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "audio")
+        assert json.loads(await socket.recv()) == {"type": "state", "state": "listening"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "tool_response", "call_id": "c", "output": {"x": 1}},
+        {"type": "control", "action": "mute"},
+        {"type": "control", "action": "unmute"},
+        {"type": "playback", "response_id": "r", "played_ms": 5},
+        {"type": "text", "text": "hi"},
+        {"type": "dtmf", "digits": "1#"},
+        {"type": "say", "text": "hi", "interruptible": False},
+        {"type": "update", "system_prompt": "Be brief."},
+        {"type": "commit"},
+        {"type": "discard"},
+        {"type": "respond", "use_tools": False},
+        {"type": "remember", "role": "user", "text": "hi"},
+        {"type": "interrupt", "response_id": "r"},
+        {"type": "truncate", "response_id": "r", "played_ms": 3},
+    ],
+    ids=lambda message: message["type"],
+)
+async def test_every_message_reaches_the_agent(gateway, message):
+    async def agent(stream):
+        stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050))
+        stream.say(protocol.ToolRequest(turn=1, call_id="c", name="f", arguments={}))
+        while (frame := await stream.frames.get()) is not None:
+            stream.acknowledge(frame)
+            if frame.end:
+                stream.hang_up()
+        stream.end()
+
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await receive(socket, "tool_request")
+        await socket.send(json.dumps(message))
+        seen = await frame_of(one.agents[0], lambda frame: frame.message and not frame.start)
+    assert protocol.decode_message(seen.message) == protocol.decode_message(json.dumps(message).encode())
+
+
+def test_there_is_a_way_for_every_kind_of_message():
+    assert set(_SEND) == set(FROM_CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("{", "invalid_message"),
+        ('{"type": "start"}', "invalid_message"),
+        ('{"type": "text", "text": ""}', "invalid_message"),
+        ('{"type": "text", "text": "a", "more": 1}', "invalid_message"),
+        ('{"type": "tool_response", "call_id": "none"}', "unknown_tool_call"),
+        ("[" * 10_000, "invalid_message"),
+    ],
+)
+async def test_a_bad_message_is_answered_and_the_session_goes_on(gateway, message, code):
+    one = await gateway(speaking)
+    async with one.stream() as socket:
+        await socket.send(message)
+        assert (await receive(socket, "error"))["code"] == code
+        await socket.send(bytes(320))
+        await receive(socket, "audio")
+
+
+async def test_a_hangup_is_answered_with_the_call_s_own_end(gateway):
+    one = await gateway()
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+        assert (await receive(socket, "closed"))["reason"] == "ended"
+        assert await closed(socket) == (1000, "ended")
+    assert (await one.status(socket.session_id))["state"] == "over"
+
+
+async def test_a_client_that_vanishes_ends_the_call(gateway):
+    one = await gateway()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        socket.transport.abort()
+    await frame_of(one.agents[0], lambda frame: frame.end)
+    await until(lambda: one.gateway.calls.count == 0)
+    assert (await one.status(socket.session_id))["reason"] == "disconnected"
+
+
+async def test_a_server_that_is_lost_is_told_once_and_the_stream_closed(gateway):
+    async def agent(stream):
+        await stream.frames.get()
+        stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050))
+        await stream.frames.get()
+        stream.fail(ModelUnavailableError("gone"))
+
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await socket.send(bytes(320))
+        error = await receive(socket, "error")
+        assert (error["code"], error["retryable"]) == ("call_lost", True)
+        assert await closed(socket) == (1011, "call_lost")
+
+
+async def test_an_agent_that_closes_the_call_closes_the_stream(gateway):
+    async def agent(stream):
+        await stream.frames.get()
+        stream.say(protocol.Connected(session_id="fake", output_sample_rate=22_050))
+        stream.hang_up("silence")
+        stream.end()
+
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        assert (await receive(socket, "closed"))["reason"] == "silence"
+        assert await closed(socket) == (1000, "silence")
+
+
+async def test_a_session_has_one_stream(gateway):
+    one = await gateway()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        with pytest.raises(InvalidStatus) as refusal:
+            async with one.stream(socket.session_id):
+                pass
+        assert refusal.value.response.status_code == 409
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream("no-such-session"):
+            pass
+    assert refusal.value.response.status_code == 404
+    assert json.loads(refusal.value.response.body)["error"]["code"] == "session_not_found"
+
+
+async def test_a_token_opens_its_session_and_no_other(gateway):
+    one = await gateway()
+    created = (await one.http.post("/v1/sessions")).json()
+    other = await one.create()
+    subprotocols = ["bearer", created["token"], "parley.v1"]
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream(other, subprotocols=subprotocols):
+            pass
+    assert refusal.value.response.status_code == 403
+    async with one.stream(created["session_id"], subprotocols=subprotocols) as socket:
+        assert socket.subprotocol == "parley.v1"
+        await receive(socket, "connected")
+        assert created["stream_url"] == f"{one.ws_url}/v1/sessions/{socket.session_id}/stream"
+
+
+async def test_a_session_that_the_server_refuses_for_now_may_be_tried_again(gateway):
+    one = await gateway((ConnectError("down"), speaking), servers={"attempts": 1})
+    session_id = await one.create()
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream(session_id):
+            pass
+    assert refusal.value.response.status_code == 503
+    assert int(refusal.value.response.headers["Retry-After"]) >= 1
+    status = await one.status(session_id)
+    assert (status["state"], status["reason"]) == ("waiting", "connect_failed")
+    await until(lambda: one.gateway.servers.is_ready)
+    async with one.stream(session_id) as socket:
+        await receive(socket, "connected")
+
+
+async def test_a_session_that_the_server_refuses_for_good_is_over(gateway):
+    one = await gateway(UnsupportedVoiceError("no such voice"))
+    session_id = await one.create(voice="nobody")
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream(session_id):
+            pass
+    assert refusal.value.response.status_code == 400
+    assert (await one.status(session_id))["reason"] == "unsupported_voice"
+
+
+async def test_options_reach_the_agent(gateway):
+    one = await gateway()
+    session_id = await one.create(
+        greeting="Hello.", output_sample_rate=8_000, turn={"eagerness": "patient"}, tools=[{"name": "f"}]
+    )
+    async with one.stream(session_id) as socket:
+        await receive(socket, "connected")
+    start = protocol.decode_message(one.agents[0].streams[0].seen[0].message)
+    assert start == protocol.Start(
+        greeting="Hello.",
+        output_sample_rate=8_000,
+        turn=protocol.TurnOptions(eagerness="patient"),
+        tools=[protocol.Tool(name="f")],
+    )

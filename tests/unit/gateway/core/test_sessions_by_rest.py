@@ -1,0 +1,169 @@
+"""Sessions by REST."""
+
+import json
+
+import pytest
+from fake_agent import serve
+from listening_gateway import frame_of, receive, until
+from websockets.exceptions import InvalidStatus
+
+from parley import protocol
+from parley.errors import ModelUnavailableError
+from parley_gateway.security.principal import Principal
+
+
+async def asking(stream):
+    """Asks for a tool at every text."""
+    request = protocol.ToolRequest(turn=1, call_id="c1", name="f", arguments={"x": 1})
+    await serve(stream, lambda frame: b'"text"' in frame.message and stream.say(request))
+
+
+async def test_a_new_session_waits(gateway):
+    one = await gateway()
+    answer = await one.http.post("/v1/sessions", json={"greeting": "Hello."})
+    assert answer.status_code == 201
+    created = answer.json()
+    assert created["expires_in_s"] == one.settings.sessions.connect_s
+    assert created["token"].startswith("ek_")
+    status = await one.status(created["session_id"])
+    assert (status["state"], status["turns"], status["pending_tools"]) == ("waiting", 0, [])
+    assert one.agents[0].streams == []
+
+
+async def test_nothing_need_be_said_about_a_session(gateway):
+    one = await gateway()
+    assert (await one.http.post("/v1/sessions")).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"nothing": 1}',
+        b'{"input_sample_rate": 8000}',
+        b'{"exaggeration": 3}',
+        b'{"tools": [{}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+)
+async def test_a_body_that_says_something_else_is_refused(gateway, body):
+    one = await gateway()
+    answer = await one.http.post("/v1/sessions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_message"
+
+
+async def test_a_session_to_which_nobody_connects_expires(gateway):
+    one = await gateway(sessions={"connect_s": 0.01})
+    session_id = await one.create()
+    status = await one.status(session_id)
+    while status["state"] == "waiting":
+        status = await one.status(session_id)
+    assert (status["state"], status["reason"]) == ("over", "session_expired")
+    with pytest.raises(InvalidStatus) as refusal:
+        async with one.stream(session_id):
+            pass
+    assert refusal.value.response.status_code == 410
+
+
+async def test_an_open_session_does_not_expire(gateway):
+    one = await gateway(sessions={"connect_s": 0.05})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        while (await one.status(socket.session_id))["state"] == "connecting":
+            pass
+        session_id = await one.create()  # a later one expires first
+        while (await one.status(session_id))["state"] != "over":
+            pass
+        assert (await one.status(socket.session_id))["state"] == "open"
+
+
+async def test_what_is_over_is_forgotten(gateway):
+    one = await gateway(sessions={"connect_s": 0.001, "remembered_s": 0.01})
+    session_id = await one.create()
+    answer = await one.http.get(f"/v1/sessions/{session_id}/status")
+    while answer.status_code == 200:
+        answer = await one.http.get(f"/v1/sessions/{session_id}/status")
+    assert answer.json()["error"]["code"] == "session_not_found"
+
+
+async def test_only_so_many_sessions_wait_and_are_remembered(gateway):
+    one = await gateway(sessions={"waiting": 2, "remembered": 1})
+    first, second = await one.create(), await one.create()
+    answer = await one.http.post("/v1/sessions")
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"]
+    for session_id in (first, second):
+        assert (await one.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
+    assert (await one.http.get(f"/v1/sessions/{first}/status")).status_code == 404
+    assert (await one.status(second))["reason"] == "deleted"
+
+
+async def test_deleting_an_open_session_hangs_up(gateway):
+    one = await gateway()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        assert (await one.http.delete(f"/v1/sessions/{socket.session_id}")).status_code == 204
+        await receive(socket, "closed")
+    await frame_of(one.agents[0], lambda frame: frame.end)
+    assert (await one.http.delete(f"/v1/sessions/{socket.session_id}")).status_code == 204
+
+
+async def test_tools_can_be_answered_by_rest_once(gateway):
+    one = await gateway(asking)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_request")
+        pending = (await one.status(socket.session_id))["pending_tools"]
+        assert pending == [{"call_id": "c1", "name": "f", "arguments": {"x": 1}}]
+        path = f"/v1/sessions/{socket.session_id}/tools"
+        answer = await one.http.post(path, json={"responses": [{"call_id": "c1", "output": [1]}]})
+        assert answer.json() == {"responses": 1, "tools": None}
+        seen = await frame_of(one.agents[0], lambda frame: b"tool_response" in frame.message)
+        assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c1", output=[1])
+        again = await one.http.post(path, json={"responses": [{"call_id": "c1"}]})
+        assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown_tool_call")
+
+
+async def test_tools_can_be_replaced_before_and_during_a_call(gateway):
+    one = await gateway()
+    session_id = await one.create(tools=[{"name": "old"}])
+    path = f"/v1/sessions/{session_id}/tools"
+    answer = await one.http.post(path, json={"tools": [{"name": "f"}]})
+    assert answer.json() == {"responses": 0, "tools": 1}
+    async with one.stream(session_id) as socket:
+        await receive(socket, "connected")
+        start = protocol.decode_message(one.agents[0].streams[0].seen[0].message)
+        assert start.tools == [protocol.Tool(name="f")]
+        assert (await one.http.post(path, json={"tools": []})).status_code == 200
+        seen = await frame_of(one.agents[0], lambda frame: b"update" in frame.message)
+        assert protocol.decode_message(seen.message) == protocol.Update(tools=[])
+    await until(lambda: one.gateway.calls.count == 0)
+    assert (await one.http.post(path, json={"tools": []})).status_code == 410
+
+
+async def test_somebody_else_s_session_is_not_there(gateway, monkeypatch):
+    one = await gateway()
+    session_id = await one.create()
+
+    async def admit(*_, **__):
+        return Principal(id="somebody else", scopes=frozenset(["agent"]))
+
+    monkeypatch.setattr(one.gateway.guard, "admit", admit)
+    for method, path in (("GET", "status"), ("POST", "tools")):
+        answer = await one.http.request(method, f"/v1/sessions/{session_id}/{path}", content=b"{}")
+        assert answer.status_code == 404
+    assert (await one.http.delete(f"/v1/sessions/{session_id}")).status_code == 404
+
+
+async def test_no_session_is_promised_that_no_server_could_hold(gateway):
+    one = await gateway()
+    one.pool.problems["server-0:1"] = ModelUnavailableError("down")
+    one.gateway.servers.all[0].doubt(ModelUnavailableError("down"))
+    answer = await one.http.post("/v1/sessions")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
+    assert answer.headers["Retry-After"]
+    assert (await one.http.get("/readyz")).status_code == 503
+    assert (await one.http.get("/healthz")).status_code == 200
