@@ -39,7 +39,7 @@ class Environment(NamedTuple):
     plugins: tuple[str, ...] = ()
     """Folders of the checkout with further projects that are installed in it."""
     javascript: str = ""
-    """Folder of the checkout with a package-lock.json; the environment's own Node.js installs what it names."""
+    """Folder with a package-lock.json; the environment's own Node.js installs what it names."""
 
     @property
     def steps(self) -> int:
