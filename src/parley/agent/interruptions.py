@@ -22,8 +22,12 @@ _TAIL_MS = 700.0
 """An answer of which no more than this is left is as good as over."""
 _QUESTION_TAIL_MS = 1_500.0
 """The same for one that ends with a question: people answer before they have heard its end."""
-_COMPARED_S = 1.0
-"""Of what was heard last, so much is looked at for an echo."""
+_PER_MS = INPUT_SAMPLE_RATE // 1000
+_COMPARED_MS = 1_000
+"""Of the sound, so much is looked at for an echo, at its end."""
+_KEPT_S = 4.0
+"""A text may come long after the end of the sound."""
+_AFTER_SPEECH_MS = 50
 _BEFORE_ONSET_MS = 200
 """An echo is there before it is loud enough to be taken for speech."""
 _ECHO_DELAY_S = 1.0
@@ -67,6 +71,8 @@ class _Candidate:
 
     policy: BargeIn
     at_ms: int
+    ended_ms: int | None = None
+    """Where the speech ended; None: it goes on."""
     speaking: bool = False
     texts_missing: int = 0
     counted: bool = False
@@ -106,7 +112,7 @@ class Interruptions:
         self._timer: asyncio.TimerHandle | None = None
         self._alarmed: Turn | None = None
         self._false_alarms = 0
-        self._heard = RecentAudio(round(_COMPARED_S * INPUT_SAMPLE_RATE))
+        self._heard = RecentAudio(round(_KEPT_S * INPUT_SAMPLE_RATE))
         self._echoes = EchoDetector(INPUT_SAMPLE_RATE)
         self._has_echo = False
         self._spoke_at = -_ECHO_DELAY_S
@@ -151,7 +157,7 @@ class Interruptions:
             return
         if candidate.events:
             candidate.policy.went_on()
-        candidate.speaking = True
+        candidate.speaking, candidate.ended_ms = True, None
         candidate.events.append(event)
         # It may have lasted long enough already; what is only a sound never has.
         self._obey(self._checked(candidate, candidate.policy.tick(_now())))
@@ -162,7 +168,7 @@ class Interruptions:
         if candidate is None or not candidate.speaking:
             self._turn_end.paused(event, detected_at)
             return
-        candidate.speaking = False
+        candidate.speaking, candidate.ended_ms = False, event.at_ms
         candidate.texts_missing += 1
         candidate.events.append(_Paused(event, detected_at))
         candidate.policy.stopped(event.at_ms - candidate.at_ms, _now())
@@ -242,14 +248,20 @@ class Interruptions:
         if isinstance(verdict, Interrupt) and verdict.reason == "speech" and not candidate.events:
             return None
         if isinstance(verdict, Interrupt):
-            since_ms = max(0, candidate.at_ms - _BEFORE_ONSET_MS)
-            if self._echoes.recognises(self._heard.since(since_ms * INPUT_SAMPLE_RATE // 1000)):
+            if self._echoes.recognises(self._sound_of(candidate)):
                 self._has_echo = True
                 candidate.policy.was_echo()
                 return None
         elif isinstance(verdict, Resume) and verdict.reason == "echo":
             self._has_echo = True
         return verdict
+
+    def _sound_of(self, candidate: _Candidate) -> NDArray[np.int16]:
+        """The end of the sound, without the silence after it: i16 ``[n]``."""
+        begin_ms = max(0, candidate.at_ms - _BEFORE_ONSET_MS)
+        end_ms = None if candidate.ended_ms is None else candidate.ended_ms + _AFTER_SPEECH_MS
+        until = None if end_ms is None else end_ms * _PER_MS
+        return self._heard.since(begin_ms * _PER_MS, until)[-_COMPARED_MS * _PER_MS :]
 
     def _obey(self, verdict: Verdict) -> None:
         if isinstance(verdict, Interrupt):

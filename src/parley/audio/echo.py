@@ -18,6 +18,8 @@ SHORTEST_S = 0.4
 _LONG_S = 0.8
 _SHORT_LIKENESS = 0.45
 _LONG_LIKENESS = 0.32
+_AROUND_S = 0.3
+"""Of silence that what was heard may have more than what was played, before it and after it."""
 _EMPHASIS = np.float32(0.95)
 
 
@@ -51,6 +53,8 @@ class EchoDetector:
         if length_s < SHORTEST_S or not self._sent:
             return False
         played = soxr.resample(np.concatenate(self._sent), self._sent_rate, self._sample_rate)
+        # What was heard may begin a moment before what was played, and end after it.
+        played = np.pad(played, round(_AROUND_S * self._sample_rate))
         needed = _LONG_LIKENESS if length_s >= _LONG_S else _SHORT_LIKENESS
         return likeness(heard, played) >= needed
 

@@ -36,11 +36,17 @@ class RecentAudio:
         while self._length - len(self._pieces[0].samples) >= self._capacity:
             self._length -= len(self._pieces.popleft().samples)
 
-    def since(self, position: int) -> NDArray[np.int16]:
-        """What is kept from the stream's sample ``position`` on: i16 ``[n]``, at most the capacity."""
+    def since(self, position: int, until: int | None = None) -> NDArray[np.int16]:
+        """What is kept from the stream's sample ``position`` on: i16 ``[n]``, at most the capacity.
+
+        Args:
+            position: where it begins.
+            until: where it ends; None: with what was heard last.
+        """
         if not self._pieces:
             return np.zeros(0, np.int16)
         kept = np.concatenate([piece.samples for piece in self._pieces])
         end = self._pieces[0].position + len(kept)
         wanted = min(max(end - position, 0), self._capacity)
-        return kept[max(len(kept) - wanted, 0) :]
+        after = 0 if until is None else max(end - until, 0)
+        return kept[max(len(kept) - wanted, 0) : max(len(kept) - after, 0)]

@@ -270,6 +270,21 @@ async def test_the_agents_own_sound_is_no_interruption_whatever_is_understood(ha
     assert len(call.chat.requests) == (1 if has_echo else 2)
 
 
+@pytest.mark.parametrize("has_echo", [True, False])
+async def test_an_echo_is_still_known_when_its_text_comes_after_the_answer_is_over(has_echo):
+    call = FakeCall()
+    call.synthesizer.loudness = 8_000
+    # The answer lasts from about 1.4 to 2.6 seconds.
+    call.hears((200, 1_000, "tell me a story"), (1_600, 2_700, "what is the weather in rome"))
+    call.chat.answers += [says("A short tale of a robot."), says("Okay.")]
+    if has_echo:
+        call.room = echo_of(call)
+    await call.start(Start(output_sample_rate=16_000, barge_in=BargeInOptions(pause_playback=False)))
+    await call.until(5_000)
+    await call.end()
+    assert len(call.chat.requests) == (1 if has_echo else 2)
+
+
 async def test_noise_that_goes_on_does_not_keep_the_agent_silent():
     call = await heard_over_the_story(3_000, 9_000, "")
     (resumed,) = call.outlet.of(Resumed)

@@ -62,6 +62,19 @@ def test_where_there_is_nothing_there_is_no_echo(heard, played):
     assert likeness(heard, played) == 0.0
 
 
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(0, 150), (200, 0), (150, 150)])
+def test_an_echo_is_recognised_with_the_silence_around_it(story, other, before_ms, after_ms):
+    sound = story[6_000:14_000]
+    detector = EchoDetector(RATE)
+    detector.sent(sound, RATE)
+
+    def heard(speech):
+        return quieter(np.pad(speech, (before_ms * 16, after_ms * 16)), 20)
+
+    assert detector.recognises(heard(sound))
+    assert not detector.recognises(heard(other[6_000:14_000]))
+
+
 def test_the_detector_remembers_what_was_sent_last(story, other):
     detector = EchoDetector(RATE, memory_s=2.0)
     assert not detector.recognises(story[:RATE])

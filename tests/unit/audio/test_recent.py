@@ -29,6 +29,14 @@ def test_what_was_heard_last_is_kept(lengths, position):
     assert recent.since(position).tolist() == list(range(first, end))
 
 
+@given(st.integers(0, 120), st.integers(0, 120))
+def test_the_end_may_be_left_out(position, until):
+    recent = RecentAudio(CAPACITY)
+    for start in range(0, 100, 10):
+        recent.append(piece(start, 10))
+    assert recent.since(position, until).tolist() == list(range(max(position, 50), min(until, 100)))
+
+
 def test_a_gap_makes_it_forget_what_came_before():
     recent = RecentAudio(CAPACITY)
     recent.append(piece(0, 20))
