@@ -19,9 +19,9 @@ class CallStats:
     events: int = 0
     dropped_audio_ms: float = 0.0
     """Audio given to ``offer_audio`` that found no room (milliseconds)."""
-    round_trips_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    round_trips_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), repr=False)
     """Request to acknowledgement (milliseconds); the newest ones."""
-    _in_flight: dict[str, float] = field(default_factory=dict)
+    _in_flight: dict[str, float] = field(default_factory=dict, repr=False)
 
     def note_sent(self, request_id: str) -> None:
         """A request leaves."""

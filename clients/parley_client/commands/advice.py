@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from parley.errors import InvalidMessageError
 from parley_client.errors import NoServerError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 """Where this file lies in a checkout; anywhere, if the client is installed."""
 _STATE = CHECKOUT / ".server"
+_TAKEN = "the server has a tool of this name"  # as parley.agent.validation says it
 _LOCAL = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")  # noqa: S104 - compared, not listened on
 
 
@@ -30,6 +32,8 @@ def advice(error: BaseException, server: str | None) -> str:
         error: what went wrong; its causes count too.
         server: ``host:port`` that was tried; None: none.
     """
+    if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
+        return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
     while not isinstance(error, NoServerError):
         if error.__cause__ is None:
             return ""

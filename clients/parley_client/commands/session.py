@@ -47,6 +47,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         help="functions marked with @tool, offered beside the built-in get_weather, get_time and set_timer",
     )
     group.add_argument(
+        "--no-demo-tools",
+        action="store_true",
+        help="leave the built-in ones out, for example because the server has tools of their names",
+    )
+    group.add_argument(
         "--temperature",
         type=within(*TEMPERATURE),
         metavar="X",
@@ -120,12 +125,12 @@ def _add_turns(parser: argparse.ArgumentParser) -> None:
 
 
 def tool_table(args: argparse.Namespace, on_answer: Callable[..., None] | None = None) -> ToolTable:
-    """The built-in tools and the user's.
+    """The built-in tools, unless they are not wanted, and the user's.
 
     Raises:
         ToolDefinitionError: the user's file is not usable.
     """
-    table = ToolTable(DEMO_TOOLS, on_answer=on_answer)
+    table = ToolTable(() if args.no_demo_tools else DEMO_TOOLS, on_answer=on_answer)
     for function in load_tools(args.tools) if args.tools else ():
         table.add(function)
     return table

@@ -116,9 +116,9 @@ class ToolDesk:
             late = not done and not running.dropped
             if late:
                 self._cancel(running, "timeout")
-                self._report(
-                    ToolTimeoutError(f"tool {call.name} did not answer within {running.limit_s:g} s")
-                )
+                error = ToolTimeoutError(f"tool {call.name} did not answer within {running.limit_s:g} s")
+                _log.warning("%s", error)
+                self._report(error)
             await self._end(running)
         except asyncio.CancelledError:
             self._cancel(running, "interrupted")

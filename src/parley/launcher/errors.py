@@ -4,6 +4,7 @@
 
     LauncherError (RuntimeError)
     ├── SetupIncompleteError      a package, library or file is missing
+    ├── ToolsFileError            the file of the server's own tools cannot be used
     ├── PortBusyError
     ├── AlreadyRunningError       another server uses the same state folder
     ├── SharedMemoryTooSmallError
@@ -23,6 +24,10 @@ class LauncherError(RuntimeError):
 
 class SetupIncompleteError(LauncherError):
     """Something that ``make setup`` provides is missing."""
+
+
+class ToolsFileError(LauncherError):
+    """The file of the server's own tools cannot be used; the message says what is wrong in it."""
 
 
 class PortBusyError(LauncherError):

@@ -16,6 +16,8 @@ _NOT_FOUND = re.compile(r"^\"failed to load '(?P<model>[^']+)': (?P<error>.*)\"$
 _STUB_FAILED = re.compile(r"^\"?Failed to preinitialize Python stub: (?P<error>.*?)\"?$")
 _PORT_TAKEN = re.compile(r"failed to start (?P<service>\w+) service: .*already in use")
 
+# What these say is meant for a person; where it was said is not.
+_EXPLAINED = re.compile(r"(?:ModelLoadingError|WeightsNotFoundError): (?P<text>.*?)\s*\n+At:\n.*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
 _PLAIN = {"n": "\n", "t": "\t", "r": ""}
 _NOISE = (
@@ -77,7 +79,7 @@ class LogState:
         """The failed models' own errors, and what they printed if that is all there is."""
         parts = []
         for model, error in self.failed.items():
-            parts.append(f"Model {model!r} did not load:\n{_indent(error)}")
+            parts.append(f"Model {model!r} did not load:\n{_indent(_explanation(error))}")
             if "is not healthy" in error:
                 tail = "\n".join(self.printed) or "(nothing)"
                 parts.append(f"Its process died. The last lines that models printed:\n{_indent(tail)}")
@@ -119,6 +121,11 @@ def _model_of_path(text: str) -> str:
 
 def _is_noise(line: str) -> bool:
     return any(word in line for word in _NOISE)
+
+
+def _explanation(error: str) -> str:
+    found = _EXPLAINED.fullmatch(error)
+    return found["text"] if found else error
 
 
 def _indent(text: str) -> str:

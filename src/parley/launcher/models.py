@@ -69,12 +69,11 @@ def leave_out_absent(
     absent: dict[str, str] = {}
     folders = model_folders(options)
     for folder in folders:
-        config = _read_config(folder, options.profile)
-        values = {} if config is None else {key: p.string_value for key, p in config.parameters.items()}
-        if values.get("optional") != "true":
+        parameters = read_parameters(folder, options.profile, environment)
+        if parameters is None or parameters.text("optional", "") != "true":
             continue
         try:
-            resolve_weights(Parameters(folder.name, values, model_dir=folder, environment=environment), "")
+            resolve_weights(parameters, "")
         except WeightsNotFoundError as error:
             absent[folder.name] = str(error)
     if not absent:
@@ -96,6 +95,21 @@ def count_instances(folder: Path, profile: str) -> int:
     if config is None:
         return 1
     return sum(max(1, group.count) for group in config.instance_group) or 1
+
+
+def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) -> Parameters | None:
+    """A model's settings in a profile; None if there is no such model, or Triton will refuse it.
+
+    Args:
+        folder: of the model.
+        profile: configuration.
+        environment: overrides them, as for the model itself.
+    """
+    config = _read_config(folder, profile) if (folder / "config.pbtxt").exists() else None
+    if config is None:
+        return None
+    values = {key: parameter.string_value for key, parameter in config.parameters.items()}
+    return Parameters(folder.name, values, model_dir=folder, environment=environment)
 
 
 def _read_config(folder: Path, profile: str) -> Any:

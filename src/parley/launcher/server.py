@@ -29,6 +29,7 @@ from parley.launcher.models import check_models, describe_left_out, leave_out_ab
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address, settle_ports
 from parley.launcher.processes import ProcessUsage, StubWatch, kill_session, usage
+from parley.launcher.tools_file import check_tools_file
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
@@ -121,6 +122,7 @@ class EmbeddedServer:
         """
         installation = self._installation or find_installation()
         check_models(self._options)
+        check_tools_file(self._options, os.environ)
         descriptor = self._lock.acquire()
         try:
             if self._lock.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ _MAX_REASON = 500
 _CLOSED = {"type": "object", "additionalProperties": False}
 _HIDDEN = "[hidden]"
 _MIN_SECRET = 4
+_log = logging.getLogger(__name__)
 
 
 class HttpTool:
@@ -57,15 +59,24 @@ class HttpTool:
         self._client = client
 
     async def call(self, arguments: Mapping[str, Any]) -> ToolOutcome:
-        """Run it; cancellation closes the connection, and failures are outcomes."""
+        """Run it; cancellation closes the connection, and failures are outcomes and lines in the log."""
         try:
             return await self._request(arguments)
         except ArgumentRefusedError as error:
-            return ToolOutcome.failed(str(error))
+            return self._failed(str(error))
         except _TooLongError:
-            return ToolOutcome.failed(f"the answer is longer than {self._settings.max_bytes} bytes")
+            return self._failed(f"the answer is longer than {self._settings.max_bytes} bytes")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return ToolOutcome.failed(f"the tool cannot be reached ({type(error).__name__})")
+            # The exception's own text may hold the URL, and with it what the user said.
+            return self._failed(f"the tool cannot be reached ({type(error).__name__})")
+
+    def _failed(self, reason: str) -> ToolOutcome:
+        """A failure; ``reason`` holds neither arguments nor secrets."""
+        self._log_failure(reason)
+        return ToolOutcome.failed(reason)
+
+    def _log_failure(self, reason: str) -> None:
+        _log.warning("tool %s failed: %s", self._settings.name, reason)
 
     async def _request(self, arguments: Mapping[str, Any]) -> ToolOutcome:
         method = self._settings.method
@@ -98,7 +109,8 @@ class HttpTool:
         if response.is_success:
             return ToolOutcome(self._hide_secrets(_value(text)))
         if response.is_redirect:
-            return ToolOutcome.failed(f"HTTP {status}: redirects are not followed")
+            return self._failed(f"HTTP {status}: redirects are not followed")
+        self._log_failure(f"HTTP {status}")
         value = _value(text)
         answer = self._hide_secrets(value)
         if answer != value:

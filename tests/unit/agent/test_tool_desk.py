@@ -164,12 +164,13 @@ async def test_a_client_cannot_answer_for_the_server():
         await task
 
 
-async def test_the_client_is_told_when_a_call_times_out():
+async def test_the_client_is_told_when_a_call_times_out(caplog):
     async with rig() as desk:
         assert await desk.call("open_door") == {"error": "timeout"}
         (cancelled,) = desk.of(ToolCancelled)
         assert (cancelled.call_id, cancelled.reason, cancelled.turn) == ("call-1-1", "timeout", 1)
         assert desk.codes == ["tool_timeout"]
+        assert caplog.text.count("tool open_door did not answer") == 1
 
 
 @pytest.mark.parametrize(

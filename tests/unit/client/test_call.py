@@ -572,6 +572,7 @@ async def test_round_trips_are_measured():
     assert call.stats.in_flight == 0
     assert len(call.stats.round_trips_ms) == 4  # three chunks and END; START lasts as long as the call
     assert all(value >= 0 for value in call.stats.round_trips_ms)
+    assert len(f"{call.stats}") < 120, "counts, not every single time"
 
 
 # --- tools ----------------------------------------------------------------------------------

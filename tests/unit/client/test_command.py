@@ -13,7 +13,9 @@ from fake_unary import serving
 from test_channel import web_server
 
 from parley import protocol
-from parley.errors import ModelUnavailableError
+from parley.agent.config import AgentConfig
+from parley.agent.validation import check_start
+from parley.errors import InvalidMessageError, ModelUnavailableError
 from parley_client.audio.files import read_speech
 from parley_client.cli import build_parser, main
 from parley_client.commands import demo, session, transcribe
@@ -128,6 +130,19 @@ async def test_the_http_port_is_recognised(clip):
 
 
 # --- what to do ---------------------------------------------------------------------------
+
+
+def test_a_tool_that_the_server_has_too_can_be_left_out():
+    class Server:
+        names = frozenset({"get_time"})
+        tools = ()
+
+    start = protocol.Start(tools=start_of().tools)
+    with pytest.raises(InvalidMessageError) as caught:
+        check_start(start, None, ["en"], AgentConfig(), Server())
+    assert "--no-demo-tools" in advice(caught.value, NOBODY)
+    assert advice(InvalidMessageError("something else"), NOBODY) == ""
+    assert not start_of("--no-demo-tools").tools
 
 
 def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():

@@ -50,6 +50,14 @@ def test_failures_are_found_in_every_form(line, model, error):
     assert failed[model].startswith(error)
 
 
+def test_what_a_model_says_of_its_settings_comes_without_a_trace():
+    assert read(RAISES).describe_failures() == (
+        "Model 'raises' did not load:\n    no weights at X;\n    run: make weights"
+    )
+    odd = read(RAISES.replace("WeightsNotFoundError", "KeyError")).describe_failures()
+    assert "raises/1/model.py(7)" in odd
+
+
 def test_progress_is_followed():
     state = read(
         'I1121 00:05:40.024647 32164 model_lifecycle.cc:472] "loading: good:1"',

@@ -108,6 +108,26 @@ async def test_a_refusal_is_told_with_its_words(http, toolbox):
     assert len(outcome.output["answer"]) == 500
 
 
+async def test_a_failure_is_one_line_in_the_log_without_what_was_said(http, toolbox, caplog):
+    caplog.set_level(logging.INFO, logger="parley")
+    headers = {"X-Key": "${KEY}"}
+    box = toolbox("/w/{city}", parameters=CITY, headers=headers, max_bytes=100)
+    http.answers += [
+        response(f"no such city, {SECRET}", status="404 Not Found"),
+        response(status="302 Found", Location="/"),
+        response("x" * 200),
+        response("fine"),
+    ]
+    for city in ("Springfield", "Springfield", "Springfield", "..", "Springfield"):
+        await box.call("t", {"city": city})
+    assert [record.getMessage() for record in caplog.records] == [
+        "tool t failed: HTTP 404",
+        "tool t failed: HTTP 302: redirects are not followed",
+        "tool t failed: the answer is longer than 100 bytes",
+        "tool t failed: the argument 'city' cannot be part of a path",
+    ]
+
+
 async def test_redirects_are_not_followed(http, toolbox):
     http.answers.append(response(status="302 Found", Location=http.url("/other")))
     outcome = await toolbox().call("t", {})
@@ -175,7 +195,7 @@ async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
     desk = ToolDesk([], events.append, AgentConfig(), toolbox())
     task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="t", arguments={})))
     await http.arrived.wait()
-    desk.drop()
+    desk.drop(1)
     task.cancel()
     async with asyncio.timeout(5):
         await asyncio.wait([task])

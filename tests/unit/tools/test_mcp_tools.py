@@ -133,7 +133,7 @@ async def test_a_dropped_call_is_cancelled_at_the_server(program):
         desk = ToolDesk([], events.append, AgentConfig(), box)
         task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="wait", arguments={})))
         await eventually(lambda: "waiting" in program.notes)
-        desk.drop()
+        desk.drop(1)
         task.cancel()
         await asyncio.wait([task])
         await eventually(program.given_up)
