@@ -1,0 +1,176 @@
+"""A session without a network: its client checks every event, its agent writes down what is wanted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from openai.types.realtime import RealtimeServerEvent
+from openai.types.realtime.realtime_session_create_request import RealtimeSessionCreateRequest
+from openai.types.realtime.realtime_transcription_session_create_request import (
+    RealtimeTranscriptionSessionCreateRequest,
+)
+from pydantic import BaseModel, TypeAdapter
+
+from parley import protocol
+from parley_client.events import AgentAudio
+from parley_gateway.doors.realtime.conversation import Conversation
+from parley_gateway.doors.realtime.events import server_event
+from parley_gateway.doors.realtime.session_config import SessionConfig
+from parley_gateway.doors.realtime.speaker import EventSpeaker
+
+_EVENTS = TypeAdapter(RealtimeServerEvent)
+# The SDK's type of a session that is asked for lacks what a session that is there has.
+_MORE = {
+    RealtimeSessionCreateRequest: {"id", "object", "expires_at"},
+    RealtimeTranscriptionSessionCreateRequest: {"id", "object"},
+}
+
+
+def check_event(event):
+    """Fail unless the SDK knows the event and all its fields."""
+    _check_fields(_EVENTS.validate_python(event))
+
+
+def _check_fields(value):
+    if isinstance(value, BaseModel):
+        unknown = set(value.model_extra or ()) - _MORE.get(type(value), set())
+        assert not unknown, f"{type(value).__name__} has no {unknown}"
+        for name in type(value).model_fields:
+            _check_fields(getattr(value, name))
+    elif isinstance(value, list):
+        for one in value:
+            _check_fields(one)
+
+
+class FakePort:
+    """Writes down what is wanted of the agent."""
+
+    def __init__(self):
+        self.wishes = []
+        self.audio_samples = 0
+        self.start = None
+
+    def open(self, start):
+        self.start = start
+
+    def audio(self, samples):
+        self.audio_samples += len(samples)
+
+    def __getattr__(self, name):
+        return lambda *values: self.wishes.append((name, *values))
+
+    def take(self):
+        """What was wanted since the last time."""
+        wishes, self.wishes = self.wishes, []
+        return wishes
+
+
+class Session:
+    """A conversation and both who take part in it."""
+
+    def __init__(self, *, session=None, opened=True):
+        self.now = 100.0
+        self.events = []
+        self.port = FakePort()
+        self.config = SessionConfig("sess_1", "gpt-realtime")
+        speaker = EventSpeaker(self._emit, lambda: self.config.output_format)
+        self.conversation = Conversation(self.config, self.port, self._emit, speaker, lambda: self.now)
+        self.conversation.begin()
+        if session is not None:
+            self.send("session.update", session={"type": "realtime", **session})
+        if opened:
+            self.conversation.opened()
+        self.take()
+
+    def _emit(self, kind, /, **fields):
+        event = server_event(kind, fields)
+        check_event(event)
+        self.events.append(json.loads(json.dumps(event)))
+
+    def send(self, kind, **fields):
+        """An event of the client's."""
+        self.conversation.receive(json.dumps({"type": kind, **fields}))
+
+    def hear(self, *events):
+        """Events of the agent's."""
+        for event in events:
+            self.conversation.hear(event)
+
+    def wait(self, seconds):
+        """Time passes."""
+        self.now += seconds
+        self.conversation.tick()
+
+    def take(self):
+        """What the client has heard since the last time."""
+        events, self.events = self.events, []
+        return events
+
+    def kinds(self):
+        """The types of it."""
+        return [event["type"] for event in self.take()]
+
+    def one(self, kind):
+        """The only event of this type since the last time; the others are gone, too."""
+        found = [event for event in self.take() if event["type"] == kind]
+        assert len(found) == 1, found
+        return found[0]
+
+    # --- what the agent does ----------------------------------------------------------------
+
+    def user_says(self, text, *, at_ms=1_000, utterance=1):
+        """A turn of the user's that is over."""
+        self.hear(
+            protocol.SpeechStarted(at_ms=at_ms),
+            protocol.SpeechStopped(at_ms=at_ms + 800, detected_at_ms=at_ms + 1_000),
+            protocol.Transcript(utterance=utterance, text=text, is_final=True, confidence=0.9),
+            protocol.TurnDecision(utterance=utterance, decision="commit", reason="waited", text=text),
+            protocol.AgentState(state="processing"),
+        )
+
+    def agent_says(self, text, *, turn=1, offset_ms=0, ms=500):
+        """Words and their audio."""
+        self.hear(
+            protocol.ResponseText(turn=turn, response_id=f"r-{turn}", text=text),
+            protocol.AgentState(state="speaking"),
+            audio(turn, offset_ms=offset_ms, ms=ms, text=text),
+        )
+
+    def agent_finishes(self, *, turn=1, audio_ms=500):
+        """The turn is over, and was heard."""
+        self.hear(
+            protocol.ResponseDone(turn=turn, response_id=f"r-{turn}", audio_ms=audio_ms),
+            protocol.TurnMetrics(turn=turn, prompt_tokens=30, cached_tokens=20, completion_tokens=7),
+            protocol.AgentState(state="listening"),
+        )
+
+    def agent_calls(self, *calls, turn=1):
+        """Functions are to be run: pairs of id and name."""
+        for call_id, name in calls:
+            self.hear(
+                protocol.ToolRequest(turn=turn, call_id=call_id, name=name, arguments={"city": "Paris"})
+            )
+
+    def interrupted(self, *, turn=1, played_ms=200, reason="words", text="Once"):
+        """The agent was made to stop."""
+        self.hear(
+            protocol.Interrupted(
+                turn=turn, response_id=f"r-{turn}", played_ms=played_ms, spoken_text=text, reason=reason
+            ),
+            protocol.TurnMetrics(turn=turn, prompt_tokens=30, completion_tokens=7, interrupted=True),
+            protocol.AgentState(state="listening"),
+        )
+
+
+def audio(turn, *, offset_ms=0, ms=100, text="", rate=24_000):
+    """A piece of the agent's speech."""
+    samples = np.full(rate * ms // 1000, 1_000, np.int16)
+    return AgentAudio(
+        turn=turn,
+        response_id=f"r-{turn}",
+        offset_ms=offset_ms,
+        sample_rate=rate,
+        samples=samples,
+        text=text,
+    )

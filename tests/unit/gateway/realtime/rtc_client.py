@@ -1,0 +1,134 @@
+"""A WebRTC client: a tone for a microphone, a level meter for a loudspeaker."""
+
+from __future__ import annotations
+
+import asyncio
+import fractions
+import json
+import time
+from contextlib import asynccontextmanager
+
+import numpy as np
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame
+from openai_session import check_event
+
+DEADLINE_S = 10.0
+_RATE = 48_000
+_SAMPLES = _RATE // 50
+
+
+class Tone(MediaStreamTrack):
+    """A sine of 440 Hz in real time; ``skip`` leaves frames out, as if packets were lost."""
+
+    kind = "audio"
+
+    def __init__(self):
+        super().__init__()
+        self.skip = 0
+        self._count = 0
+        self._began = time.monotonic()
+
+    async def recv(self):
+        self._count += 1 + self.skip
+        self.skip = 0
+        await asyncio.sleep(max(0.0, self._began + self._count / 50 - time.monotonic()))
+        at = np.arange(_SAMPLES) + self._count * _SAMPLES
+        samples = (8_000 * np.sin(at * 2 * np.pi * 440 / _RATE)).astype(np.int16)
+        frame = AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
+        frame.sample_rate = _RATE
+        frame.pts = self._count * _SAMPLES
+        frame.time_base = fractions.Fraction(1, _RATE)
+        return frame
+
+
+class RtcClient:
+    """One call."""
+
+    def __init__(self, http):
+        self.http = http
+        self.peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.microphone = Tone()
+        self.events = []
+        self.levels = []
+        """Loudness of every frame that was heard."""
+        self.location = ""
+        self._changed = asyncio.Event()
+        self._tasks = []
+        self.peer.addTrack(self.microphone)
+        self.channel = self.peer.createDataChannel("oai-events")
+        self.channel.on("message", self._take)
+        self.peer.on("track", lambda track: self._tasks.append(asyncio.create_task(self._listen(track))))
+
+    async def offer(self, session=None):
+        """Send the offer; the answer to it."""
+        await self.peer.setLocalDescription(await self.peer.createOffer())
+        sdp = self.peer.localDescription.sdp
+        if session is None:
+            headers = {"Content-Type": "application/sdp"}
+            answer = await self.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+        else:
+            form = {"sdp": (None, sdp), "session": (None, json.dumps(session))}
+            answer = await self.http.post("/v1/realtime/calls", files=form)
+        assert answer.status_code == 201, answer.text
+        assert answer.headers["content-type"].startswith("application/sdp")
+        self.location = answer.headers["location"]
+        await self.peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
+
+    def send(self, kind, **fields):
+        """An event of the client's."""
+        self.channel.send(json.dumps({"type": kind, **fields}))
+
+    async def receive(self, kind):
+        """The first event of this type."""
+        return await self._until(lambda: next((one for one in self.events if one["type"] == kind), None))
+
+    async def until(self, condition):
+        """Wait until something about what was heard is so."""
+        return await self._until(condition)
+
+    def kinds(self):
+        """The types of all events so far."""
+        return [event["type"] for event in self.events]
+
+    async def close(self):
+        """Hang up."""
+        await self.peer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _until(self, condition):
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := condition()):
+                self._changed.clear()
+                await self._changed.wait()
+        return found
+
+    def _take(self, message):
+        event = json.loads(message)
+        check_event(event)
+        self.events.append(event)
+        self._changed.set()
+
+    async def _listen(self, track):
+        while True:
+            try:
+                frame = await track.recv()
+            except MediaStreamError:
+                return
+            self.levels.append(int(np.abs(frame.to_ndarray()).max()))
+            self._changed.set()
+
+
+@asynccontextmanager
+async def calling(one, session=None):
+    """A call whose session has begun."""
+    client = RtcClient(one.http)
+    try:
+        await client.offer(session)
+        await client.receive("session.created")
+        yield client
+    finally:
+        await client.close()

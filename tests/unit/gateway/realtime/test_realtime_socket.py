@@ -1,0 +1,222 @@
+"""``/v1/realtime`` as a WebSocket: how it begins, carries, and ends."""
+
+import asyncio
+import base64
+import json
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from fake_agent import serve
+from listening_gateway import closed, frame_of, receive, until
+from openai_session import check_event
+from websockets.asyncio.client import connect
+
+from parley import protocol
+from parley.errors import TooManySessionsError
+
+SPEECH = protocol.Audio(turn=1, response_id="r-1", offset_ms=0, sample_rate=24_000, samples=4, text="Hello")
+
+
+@asynccontextmanager
+async def session(one, query="?model=gpt-realtime", **arguments):
+    """A connected client; its first event is gone already."""
+    async with connect(f"{one.ws_url}/v1/realtime{query}", compression=None, **arguments) as socket:
+        yield socket
+
+
+async def send(socket, kind, **fields):
+    await socket.send(json.dumps({"type": kind, **fields}))
+
+
+def of_agent(message):
+    """Whether a frame brings this message to the agent."""
+    return lambda frame: frame.message and json.loads(frame.message)["type"] == message
+
+
+async def answering(stream):
+    """Says hello to every request for an answer."""
+
+    def hear(frame):
+        if of_agent("respond")(frame):
+            stream.say(protocol.ResponseText(turn=1, response_id="r-1", text="Hello"))
+            stream.say(SPEECH, np.array([1, -2, 3, -4], np.int16))
+            stream.say(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=0))
+            stream.say(protocol.TurnMetrics(turn=1, prompt_tokens=3, completion_tokens=1))
+
+    await serve(stream, hear)
+
+
+async def test_a_session_begins_before_there_is_a_call(gateway):
+    one = await gateway()
+    async with session(one) as socket:
+        created = await receive(socket, "session.created")
+        check_event(created)
+        assert created["session"]["model"] == "gpt-realtime"
+        assert one.agents[0].streams == []
+        await send(socket, "session.update", session={"type": "realtime", "instructions": "Be brief."})
+        await receive(socket, "session.updated")
+    start = json.loads(one.agents[0].streams[0].seen[0].message)
+    assert start["system_prompt"] == "Be brief."
+    assert start["output_sample_rate"] == 24_000
+
+
+async def test_a_browser_brings_its_key_as_a_subprotocol(gateway):
+    one = await gateway()
+    protocols = ["realtime", "openai-insecure-api-key.abc"]
+    async with session(one, subprotocols=protocols) as socket:
+        assert socket.subprotocol == "realtime"
+        await receive(socket, "session.created")
+
+
+async def test_an_answer_is_heard(gateway):
+    one = await gateway(answering)
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        delta = await receive(socket, "response.output_audio.delta")
+        assert base64.b64decode(delta["delta"]) == np.array([1, -2, 3, -4], "<i2").tobytes()
+        done = await receive(socket, "response.done")
+        assert done["response"]["status"] == "completed"
+
+
+async def test_the_user_is_heard_in_the_order_of_events(gateway):
+    one = await gateway()
+    async with session(one) as socket:
+        for _ in range(3):
+            audio = base64.b64encode(np.full(2_400, 1_000, "<i2").tobytes()).decode()
+            await send(socket, "input_audio_buffer.append", audio=audio)
+        await send(socket, "input_audio_buffer.commit")
+        await frame_of(one.agents[0], of_agent("commit"))
+    seen = one.agents[0].streams[0].seen
+    until_commit = seen[: next(i for i, frame in enumerate(seen) if of_agent("commit")(frame))]
+    assert sum(len(frame.audio) for frame in until_commit) == pytest.approx(3 * 3_200, abs=300)
+
+
+async def test_more_audio_than_was_spoken_is_paced(gateway):
+    one = await gateway(realtime={"burst_s": 0.2, "pace": 4.0})
+    async with session(one) as socket:
+        audio = base64.b64encode(bytes(48_000)).decode()
+        began = asyncio.get_running_loop().time()
+        await send(socket, "input_audio_buffer.append", audio=audio)
+        await send(socket, "input_audio_buffer.append", audio=audio)
+        await send(socket, "input_audio_buffer.commit")
+        await frame_of(one.agents[0], of_agent("commit"))
+        assert 0.25 < asyncio.get_running_loop().time() - began < 2.0
+
+
+async def test_the_beta_is_refused_with_a_reason(gateway):
+    one = await gateway()
+    async with session(one, additional_headers={"OpenAI-Beta": "realtime=v1"}) as socket:
+        error = await receive(socket, "error")
+        check_event(error)
+        assert error["error"]["code"] == "beta_api_shape_disabled"
+        assert (await closed(socket))[0] == 4000
+
+
+async def test_a_call_that_is_not_to_be_had(gateway):
+    one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
+    async with session(one) as socket:
+        await send(socket, "session.update", event_id="mine", session={"type": "realtime"})
+        error = (await receive(socket, "error"))["error"]
+        assert (error["code"], error["event_id"]) == ("too_many_sessions", "mine")
+        assert await closed(socket) == (1013, "too_many_sessions")
+
+
+async def test_the_agent_hangs_up(gateway):
+    async def agent(stream):
+        await serve(stream, lambda frame: stream.hang_up("silence") if of_agent("respond")(frame) else None)
+
+    one = await gateway(agent)
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        done = await receive(socket, "response.done")
+        assert done["response"]["status"] == "cancelled"
+        assert await closed(socket) == (1000, "silence")
+
+
+async def test_a_lost_call_is_told(gateway):
+    async def agent(stream):
+        await serve(stream, lambda frame: stream.end() if of_agent("respond")(frame) else None)
+
+    one = await gateway(agent)
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        error = (await receive(socket, "error"))["error"]
+        assert (error["code"], error["type"]) == ("call_lost", "server_error")
+        assert (await closed(socket))[0] == 1011
+
+
+async def test_a_client_that_leaves_ends_its_call(gateway):
+    one = await gateway()
+    async with session(one) as socket:
+        await send(socket, "session.update", session={"type": "realtime"})
+        await receive(socket, "session.updated")
+    await until(lambda: one.gateway.calls.count == 0)
+    assert any(frame.end for frame in one.agents[0].streams[0].seen)
+
+
+async def test_a_client_that_does_nothing_is_sent_away(gateway):
+    one = await gateway(realtime={"first_event_s": 0.05})
+    async with session(one) as socket:
+        assert (await receive(socket, "error"))["error"]["code"] == "session_idle"
+        await closed(socket)
+
+
+async def test_a_session_ends_in_time(gateway):
+    one = await gateway(realtime={"session_s": 0.2})
+    async with session(one) as socket:
+        await send(socket, "session.update", session={"type": "realtime"})
+        await receive(socket, "session.updated")
+        assert (await receive(socket, "error"))["error"]["code"] == "session_expired"
+        assert (await closed(socket))[0] == 1008
+    await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_a_silent_client_keeps_its_call(gateway):
+    one = await gateway(realtime={"keep_alive_s": 0.02})
+    async with session(one) as socket:
+        await send(socket, "session.update", session={"type": "realtime"})
+        frame = await frame_of(one.agents[0], of_agent("control"))
+        assert json.loads(frame.message)["action"] == "unmute"
+
+
+async def test_what_the_client_library_refuses_is_told(gateway):
+    one = await gateway()
+    async with session(one) as socket:
+        tools = [{"type": "function", "name": "x", "parameters": {"type": "object", "x": "y" * 300_000}}]
+        await send(socket, "session.update", session={"type": "realtime"})
+        await receive(socket, "session.updated")
+        await send(socket, "session.update", event_id="big", session={"type": "realtime", "tools": tools})
+        error = (await receive(socket, "error"))["error"]
+        assert (error["code"], error["event_id"]) == ("invalid_message", "big")
+
+
+async def test_a_secret_brings_its_session(gateway):
+    one = await gateway()
+    wanted = {
+        "expires_after": {"anchor": "created_at", "seconds": 30},
+        "session": {"type": "realtime", "instructions": "Be brief.", "model": "gpt-realtime-mini"},
+    }
+    answer = await one.http.post("/v1/realtime/client_secrets", json=wanted)
+    assert answer.status_code == 200, answer.text
+    secret = answer.json()
+    assert secret["session"]["instructions"] == "Be brief."
+    async with session(one, additional_headers={"Authorization": f"Bearer {secret['value']}"}) as socket:
+        created = await receive(socket, "session.created")
+        assert created["session"]["instructions"] == "Be brief."
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"session": {"type": "realtime", "voice": "x"}}, "unknown_parameter"),
+        ({"expires_after": {"seconds": 5}}, "invalid_value"),
+        ({"sessions": {}}, "unknown_parameter"),
+    ],
+)
+async def test_a_secret_that_cannot_be_had(gateway, body, code):
+    one = await gateway()
+    answer = await one.http.post("/v1/realtime/client_secrets", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["type"] == "invalid_request_error"

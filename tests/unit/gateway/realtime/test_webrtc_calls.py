@@ -1,0 +1,222 @@
+"""Calls over WebRTC: audio as media, events by the data channel, and every way to end."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from aiortc.mediastreams import MediaStreamError
+from fake_agent import serve
+from listening_gateway import frame_of, until
+from openai_session import audio
+from rtc_client import RtcClient, calling
+
+from parley import protocol
+from parley_gateway.doors.realtime.speaker import Part
+from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
+
+LOUD = 4_000
+
+
+def message_of(kind):
+    """Whether a frame brings this message to the agent."""
+    return lambda frame: frame.message and json.loads(frame.message)["type"] == kind
+
+
+async def forgotten(location):
+    """Wait until the gateway has ended a call."""
+    name = location.rpartition("/")[2]
+    await until(lambda: name not in {task.get_name() for task in asyncio.all_tasks()})
+
+
+class Storyteller:
+    """Speaks for a second when it is asked, and stops when it is told to."""
+
+    def __init__(self):
+        self.stream = None
+
+    async def __call__(self, stream):
+        self.stream = stream
+        await serve(stream, self._hear)
+
+    def _hear(self, frame):
+        if message_of("respond")(frame):
+            self.stream.say(protocol.ResponseText(turn=1, response_id="r-1", text="Once upon a time."))
+            for offset_ms in range(0, 1_000, 100):
+                piece = protocol.Audio(
+                    turn=1, response_id="r-1", offset_ms=offset_ms, sample_rate=48_000, samples=4_800
+                )
+                self.stream.say(piece, np.tile(np.array([8_000, -8_000] * 24, np.int16).repeat(10), 10))
+
+    def finish(self):
+        self.stream.say(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=1_000))
+        self.stream.say(protocol.TurnMetrics(turn=1))
+
+    def interrupt(self):
+        self.stream.say(
+            protocol.Interrupted(turn=1, response_id="r-1", played_ms=300, spoken_text="Once", reason="words")
+        )
+        self.stream.say(protocol.TurnMetrics(turn=1, interrupted=True))
+
+
+async def test_an_answer_is_heard_and_its_end_is_told(gateway):
+    agent = Storyteller()
+    one = await gateway(agent)
+    async with calling(one) as client:
+        client.send("response.create")
+        started = await client.receive("output_audio_buffer.started")
+        await client.until(lambda: sum(level > LOUD for level in client.levels) > 40)
+        agent.finish()
+        await client.receive("output_audio_buffer.stopped")
+        kinds = client.kinds()
+        assert kinds.index("response.done") < kinds.index("output_audio_buffer.stopped")
+        assert "response.output_audio.delta" not in kinds
+        assert started["response_id"] == (await client.receive("response.done"))["response"]["id"]
+    mark = await frame_of(
+        one.agents[0], lambda frame: message_of("playback")(frame) and b"1000" in frame.message
+    )
+    assert json.loads(mark.message) == {"type": "playback", "response_id": "r-1", "played_ms": 1_000}
+
+
+async def test_an_interruption_flushes_what_was_not_played(gateway):
+    agent = Storyteller()
+    one = await gateway(agent)
+    async with calling(one) as client:
+        client.send("response.create")
+        await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
+        agent.interrupt()
+        truncated = await client.receive("conversation.item.truncated")
+        assert truncated["audio_end_ms"] == 300
+        await client.receive("output_audio_buffer.cleared")
+        done = await client.receive("response.done")
+        assert done["response"]["status_details"]["reason"] == "turn_detected"
+        heard = len(client.levels)
+        await client.until(lambda: len(client.levels) > heard + 30)
+        assert max(client.levels[-10:]) < LOUD
+        assert sum(level > LOUD for level in client.levels) < 40
+
+
+async def test_a_pause_holds_what_was_not_played(gateway):
+    agent = Storyteller()
+    one = await gateway(agent)
+    async with calling(one) as client:
+        client.send("response.create")
+        await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
+        agent.stream.say(protocol.Paused(turn=1, response_id="r-1", at_ms=100))
+        await client.until(lambda: max(client.levels[-15:]) < LOUD)
+        agent.stream.say(protocol.Resumed(turn=1, response_id="r-1", reason="noise"))
+        await client.until(lambda: sum(level > LOUD for level in client.levels) > 40)
+
+
+async def test_the_user_is_heard(gateway):
+    one = await gateway()
+    async with calling(one) as client:
+        client.microphone.skip = 10
+        stream = one.agents[0].streams
+        await until(lambda: stream and sum(len(frame.audio) for frame in stream[0].seen) > 32_000)
+        samples = np.frombuffer(b"".join(frame.audio for frame in stream[0].seen), "<i2")
+        assert np.abs(samples).max() > LOUD
+        spectrum = np.abs(np.fft.rfft(samples[-8_000:]))
+        assert spectrum.argmax() * 16_000 / 8_000 == pytest.approx(440, abs=5)
+        start = json.loads(stream[0].seen[0].message)
+        assert start["output_sample_rate"] == 48_000
+        assert start["barge_in"]["pause_playback"] is True
+
+
+async def test_a_session_comes_with_the_offer(gateway):
+    one = await gateway()
+    wanted = {"type": "realtime", "model": "gpt-realtime", "instructions": "Be brief."}
+    async with calling(one, wanted) as client:
+        created = await client.receive("session.created")
+        assert created["session"]["instructions"] == "Be brief."
+        assert "format" not in created["session"]["audio"]["output"]
+
+
+async def test_the_client_hangs_up_by_rest(gateway):
+    one = await gateway()
+    async with calling(one) as client:
+        client.send("session.update", session={"type": "realtime"})
+        await client.receive("session.updated")
+        assert (await one.http.post(f"{client.location}/hangup")).status_code == 200
+        await forgotten(client.location)
+        assert (await one.http.post(f"{client.location}/hangup")).status_code == 404
+
+
+async def test_a_client_that_leaves_ends_its_call(gateway):
+    one = await gateway()
+    async with calling(one) as client:
+        client.send("session.update", session={"type": "realtime"})
+        await client.receive("session.updated")
+    await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_the_agent_ends_the_call(gateway):
+    agent = Storyteller()
+    one = await gateway(agent)
+    async with calling(one) as client:
+        client.send("session.update", session={"type": "realtime"})
+        await client.receive("session.updated")
+        agent.stream.hang_up("silence")
+        await until(lambda: client.peer.connectionState == "closed")
+
+
+async def test_a_client_that_never_connects_is_forgotten(gateway):
+    one = await gateway(realtime={"ice_s": 0.1})
+    client = RtcClient(one.http)
+    await client.peer.setLocalDescription(await client.peer.createOffer())
+    headers = {"Content-Type": "application/sdp"}
+    sdp = client.peer.localDescription.sdp
+    answer = await one.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+    await forgotten(answer.headers["location"])
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "code"),
+    [
+        ("nothing", "application/sdp", "invalid_offer"),
+        ("v=0\r\n", "application/sdp", "invalid_offer"),
+        ("{}", "application/json", "invalid_content_type"),
+    ],
+)
+async def test_what_is_no_offer_is_refused(gateway, content, kind, code):
+    one = await gateway()
+    answer = await one.http.post("/v1/realtime/calls", content=content, headers={"Content-Type": kind})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == code
+
+
+async def test_a_form_without_an_offer_is_refused(gateway):
+    one = await gateway()
+    answer = await one.http.post("/v1/realtime/calls", files={"session": (None, "{}")})
+    assert answer.json()["error"]["param"] == "sdp"
+
+
+async def test_calls_may_be_switched_off(gateway):
+    one = await gateway(realtime={"webrtc": False})
+    headers = {"Content-Type": "application/sdp"}
+    answer = await one.http.post("/v1/realtime/calls", content="v=0", headers=headers)
+    assert answer.status_code in (404, 405)
+
+
+async def test_a_track_has_room_for_so_much_and_ends():
+    events = []
+    speaker = TrackSpeaker(lambda kind, /, **fields: events.append(kind), lambda *_: None)
+    part = Part("resp_1", "item_1", 0, "r-1")
+    for offset_ms in range(0, 5_000, 100):
+        speaker.play(part, audio(1, offset_ms=offset_ms, ms=100, rate=48_000))
+    frames = 0
+    speaker.track.pause()
+    await speaker.track.recv()
+    speaker.track.resume()
+    speaker.finish()
+    speaker.over("resp_1")
+    while not speaker.track.is_empty:
+        speaker.track._take()
+        frames += 1
+    assert frames == 150
+    assert speaker.track.played == ("r-1", 3_000)
+    assert events == ["output_audio_buffer.started", "output_audio_buffer.stopped"]
+    speaker.track.stop()
+    with pytest.raises(MediaStreamError):
+        await speaker.track.recv()
