@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity check-frameworks bench-frameworks test-browser
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -58,6 +58,10 @@ test-triton: setup ## Run the tests against the real server
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks
 	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(ARGS)
 
+test-browser: setup ## Run the tests of the gateway's page in a real Chromium
+	@$(PYTHON3) scripts/setup --browser
+	@$(PY) -m pytest tests/browser $(ARGS)
+
 test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts themselves, on small models
 	@status=0; for part in asr tts; do \
 	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
@@ -67,6 +71,9 @@ check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+
+check-frameworks: setup-frameworks ## Check the types of the plugins for Pipecat and LiveKit
+	@.venv-frameworks/bin/mypy -p pipecat_parley -p livekit.plugins.parley
 
 format: setup ## Put the sources into the standard format
 	@.venv/bin/ruff format .
@@ -92,6 +99,9 @@ convert: setup-export ## Convert a published Chatterbox checkpoint for the model
 
 bench-asr: setup setup-peers ## Compare streaming recognition with sherpa-onnx on the same model
 	@$(PY) perf/bench_asr.py $(ARGS)
+
+bench-frameworks: setup setup-frameworks ## Compare models in a Pipecat process with the server's
+	@$(PY) perf/bench_frameworks.py $(ARGS)
 
 bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
 	@$(PY) perf/bench_tts.py $(ARGS)

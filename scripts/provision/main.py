@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provision.browser import provide_browser
 from provision.console import Progress, SetupError
 from provision.environments import EXPORT, FRAMEWORKS, PEERS, SERVE, TALK, is_ready, make, write_locks
 
@@ -19,6 +20,7 @@ environment variables:
   PARLEY_PYTHON   the Python to build on: a path, or "managed" to let uv download one.
                   Default: the machine's Python 3.11 or 3.12 if its libpython is installed,
                   else a downloaded one
+  PARLEY_BROWSER  a Chromium for --browser and the tests of the page
   UV_CACHE_DIR    where uv keeps packages (default: .cache/uv in the checkout)
   PIP_*, UV_*     package sources; pip's configuration files are honoured too
 
@@ -48,6 +50,11 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="make .venv-frameworks (what the plugins and the gateway are tested with) instead",
     )
+    what.add_argument(
+        "--browser",
+        action="store_true",
+        help="only provide the Chromium that the gateway's page is tested with",
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
@@ -56,15 +63,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
-            return 0
-        if is_ready(ROOT, environment):
-            return 0
-        with _only_one():
-            if is_ready(ROOT, environment):  # another set-up has just done it
-                return 0
-            progress = Progress(environment.steps)
-            make(ROOT, environment, progress)
-            progress.done(f"{environment.name} is ready")
+        elif arguments.browser:
+            provide_browser()
+        elif not is_ready(ROOT, environment):
+            with _only_one():
+                if is_ready(ROOT, environment):  # another set-up has just done it
+                    return 0
+                progress = Progress(environment.steps)
+                make(ROOT, environment, progress)
+                progress.done(f"{environment.name} is ready")
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { FRAME, Framer, RATE } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/framer.js';
+import {
+  FRAME,
+  Framer,
+  RATE,
+} from '../../../clients/gateway/parley_gateway/doors/page/static/audio/framer.js';
 import { levelAt, sine } from './helpers.js';
 
 function frames(channels, rate) {
@@ -9,7 +13,11 @@ function frames(channels, rate) {
   const given = [];
   const length = channels[0]?.length ?? rate / 2;
   for (let at = 0; at + 128 <= length; at += 128) {
-    framer.process(channels.map((channel) => channel.subarray(at, at + 128)), 128, (frame) => given.push(frame));
+    framer.process(
+      channels.map((channel) => channel.subarray(at, at + 128)),
+      128,
+      (frame) => given.push(frame),
+    );
   }
   return given;
 }

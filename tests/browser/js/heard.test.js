@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { HeardTracker, PlaybackMarks } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/heard.js';
+import {
+  HeardTracker,
+  PlaybackMarks,
+} from '../../../clients/gateway/parley_gateway/doors/page/static/audio/heard.js';
 
 function reported(...reports) {
   const tracker = new HeardTracker();
@@ -41,7 +44,11 @@ test('a mark now and then, and one at once when it falls silent', () => {
   marks.update(heard(220), 220);
   marks.update(heard(250, false), 250);
   marks.update(heard(250, false), 300);
-  assert.deepEqual(sent, [['a', 10], ['a', 220], ['a', 250]]);
+  assert.deepEqual(sent, [
+    ['a', 10],
+    ['a', 220],
+    ['a', 250],
+  ]);
 });
 
 test('the next response does not take the place of the last mark', () => {
@@ -51,5 +58,9 @@ test('the next response does not take the place of the last mark', () => {
   marks.update({ id: 'a', playing: true, playedMs: 90 }, 80);
   marks.update({ id: 'b', playing: true, playedMs: 5 }, 90);
   marks.update({ id: 'b', playing: true, playedMs: 150 }, 250);
-  assert.deepEqual(sent, [['a', 10], ['a', 90], ['b', 150]]);
+  assert.deepEqual(sent, [
+    ['a', 10],
+    ['a', 90],
+    ['b', 150],
+  ]);
 });

@@ -2,7 +2,8 @@
 
 export function sine(hertz, rate, seconds, amplitude = 0.5) {
   const samples = new Float32Array(Math.round(rate * seconds));
-  for (let i = 0; i < samples.length; i += 1) samples[i] = amplitude * Math.sin((2 * Math.PI * hertz * i) / rate);
+  for (let i = 0; i < samples.length; i += 1)
+    samples[i] = amplitude * Math.sin((2 * Math.PI * hertz * i) / rate);
   return samples;
 }
 

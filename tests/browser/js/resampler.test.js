@@ -8,12 +8,19 @@ function convert(samples, from, to, block = 128) {
   const resampler = new Resampler(from, to);
   const pieces = [];
   const keep = (output) => pieces.push(output.slice());
-  for (let at = 0; at < samples.length; at += block) resampler.process(samples.subarray(at, at + block), keep);
+  for (let at = 0; at < samples.length; at += block)
+    resampler.process(samples.subarray(at, at + block), keep);
   resampler.flush(keep);
   return joined(pieces);
 }
 
-for (const [from, to] of [[48000, 16000], [44100, 16000], [96000, 16000], [22050, 48000], [24000, 44100]]) {
+for (const [from, to] of [
+  [48000, 16000],
+  [44100, 16000],
+  [96000, 16000],
+  [22050, 48000],
+  [24000, 44100],
+]) {
   test(`${from} to ${to} keeps a tone, its place and its length`, () => {
     const output = convert(sine(440, from, 0.5), from, to);
     assert.equal(output.length, to / 2);

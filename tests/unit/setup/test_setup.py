@@ -15,6 +15,7 @@ SCRIPTS = Path(__file__).parents[3] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from provision import (  # noqa: E402
+    browser,
     environments,
     main,
     system,
@@ -259,6 +260,26 @@ def test_packages_that_nobody_has(tmp_path):
         uv_that_records(tmp_path, "false").install("-r", "lock.txt")
 
 
+def test_only_large_packages_are_told_of_while_they_come(tmp_path, capsys):
+    said = """Resolved 90 packages in 1ms
+Downloading scipy (36.5MiB)
+Downloading torch (186.3MiB)
+ Downloaded scipy
+   Building espeak
+      Built espeak
+ + scipy==1.16
+Installed 90 packages in 2ms
+error: no disk"""
+    (tmp_path / "said").write_text(said)
+    uv_that_records(tmp_path, f"cat {tmp_path / 'said'} >&2").install("-r", "lock.txt")
+    assert [line.strip() for line in capsys.readouterr().err.splitlines()] == [
+        "Resolved 90 packages in 1ms",
+        "Downloading torch (186.3MiB)",
+        "Installed 90 packages in 2ms",
+        "error: no disk",
+    ]
+
+
 class FakeUv:
     """Notes what is asked of uv, and fails where told."""
 
@@ -446,3 +467,64 @@ def test_the_development_lock_agrees_with_the_serving_lock():
     )
     for other in (dev, talk):
         assert {name: version for name, version in other.items() if serve.get(name, version) != version} == {}
+
+
+# --- the browser ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with these programs on its path, each of which runs a line of shell."""
+
+    def make(root=True, **programs):
+        for name, line in programs.items():
+            path = tmp_path / name.replace("_", "-")
+            path.write_text(f"#!/bin/sh\n{line}\n")
+            path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("PARLEY_BROWSER", raising=False)
+        monkeypatch.setattr(browser.os, "geteuid", lambda: 0 if root else 1000)
+        return tmp_path
+
+    return make
+
+
+INSTALLING = "echo '#!/bin/sh' > {0}/chromium; /bin/chmod +x {0}/chromium"
+
+
+def test_a_browser_that_is_there_is_found(machine):
+    folder = machine(google_chrome="exit 0")
+    browser.provide_browser()
+    assert browser.find_browser() == str(folder / "google-chrome")
+
+
+def test_a_named_browser_comes_first(machine, monkeypatch):
+    machine(chromium="exit 0")
+    monkeypatch.setenv("PARLEY_BROWSER", "/opt/chrome")
+    assert browser.find_browser() == "/opt/chrome"
+
+
+def test_root_gets_the_browser_installed(machine, tmp_path):
+    machine(apt_get=INSTALLING.format(tmp_path))
+    browser.provide_browser()
+    assert browser.find_browser() == str(tmp_path / "chromium")
+
+
+def test_lists_of_packages_are_fetched_where_they_are_missing(machine, tmp_path):
+    updated = tmp_path / "updated"
+    lines = f'test "$1" = update && exec /usr/bin/touch {updated}\ntest -e {updated} || exit 100\n'
+    machine(apt_get=lines + INSTALLING.format(tmp_path))
+    browser.provide_browser()
+    assert updated.exists()
+
+
+def test_others_are_told_how_to_install_the_browser(machine, capsys):
+    machine(root=False, apt_get="exit 0")
+    assert main.main(["--browser"]) == 1
+    assert "sudo apt-get install chromium" in capsys.readouterr().err
+
+
+def test_what_apt_says_is_passed_on(machine):
+    machine(apt_get="echo no space left >&2; exit 100")
+    with pytest.raises(SetupError, match="no space left"):
+        browser.provide_browser()

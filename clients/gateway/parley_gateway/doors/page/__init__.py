@@ -30,11 +30,7 @@ _POLICY = {
 }
 _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
-    "Permissions-Policy": "microphone=(self), camera=(), geolocation=(), display-capture=()",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept-Encoding",
 }
 
 
@@ -57,7 +53,7 @@ def routes(_: Gateway) -> APIRouter:
 
 
 def _answer(request: Request, asset: Asset, caching: str) -> Response:
-    headers = {**_HEADERS, "ETag": asset.etag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
+    headers = {**_HEADERS, "ETag": asset.etag, "Cache-Control": caching}
     known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     if asset.etag in known:
         return Response(status_code=304, headers=headers)

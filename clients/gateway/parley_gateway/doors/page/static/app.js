@@ -24,7 +24,10 @@ class Page {
     const transcript = new Transcript();
     const times = new Times();
     this._scope = new Scope(byId('scope'));
-    this._conversation = new Conversation((entry) => transcript.show(entry), (entry) => transcript.remove(entry));
+    this._conversation = new Conversation(
+      (entry) => transcript.show(entry),
+      (entry) => transcript.remove(entry),
+    );
     this._latency = new Latency((turn) => times.add(turn));
     this._state = new StateView({
       onRetry: () => this._line.retryNow(),
@@ -42,6 +45,10 @@ class Page {
     this._player = new Player(this._sound, (message) => this._line.send(message));
     this._dialog = new SettingsDialog(this._settings, (settings) => this._change(settings));
     this._listenToControls();
+    if (!globalThis.isSecureContext) {
+      byId('start').disabled = true;
+      this._state.setTrouble('insecure');
+    }
   }
 
   // --- what the user does -----------------------------------------------------------------
@@ -73,9 +80,10 @@ class Page {
       await this._sound.open();
       await this._sound.listen();
       this._mute(false);
-      byId('start').disabled = false;
-      byId('typed').focus({ preventScroll: true });
       await this._line.hold(() => sessionOptions(this._settings));
+    } catch (error) {
+      this._line.fail(/** @type {Error} */ (error).message);
+      throw error;
     } finally {
       byId('start').disabled = false;
       this._player.begin();
@@ -130,7 +138,10 @@ class Page {
       this._latency.begin();
       this._player.begin();
       this._agent = 'listening';
-      if (state.again) this._conversation.note('Connected again. The agent has forgotten what was said before.');
+      // The start button has gone; a text field would open a phone's keyboard.
+      if (document.activeElement === document.body) byId('mute').focus({ preventScroll: true });
+      if (state.again)
+        this._conversation.note('Connected again. The agent has forgotten what was said before.');
       if (this._muted) this._mute(true);
     } else if (state.phase === 'lost' || state.phase === 'away') {
       this._player.begin();

@@ -32,7 +32,8 @@ export class HeardTracker {
     const before = this._reports[index];
     const after = this._reports[index + 1];
     if (!before) return { id: null, playing: false, playedMs: 0 };
-    if (!after || after.playedMs === 0) return { id: before.id, playing: before.playing, playedMs: before.playedMs };
+    if (!after || after.playedMs === 0)
+      return { id: before.id, playing: before.playing, playedMs: before.playedMs };
     // Between two responses: the second began as long ago as it has been played.
     const began = after.id === before.id ? before.end : after.end - after.playedMs / 1000;
     if (time <= began) return { id: before.id, playing: before.playing, playedMs: before.playedMs };

@@ -7,7 +7,8 @@ const MICROPHONE = { channelCount: 1, echoCancellation: true, noiseSuppression: 
 const COMPARED = 200;
 
 /** @typedef {'insecure' | 'refused' | 'none' | 'taken'} Trouble what is wrong with the microphone */
-/** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame end: milliseconds, performance.now() */
+/** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame
+ *  `end`: when its last sample was heard, milliseconds on the clock of performance.now(). */
 /** @typedef {{id: string | null, playing: boolean, playedMs: number, peak: number}} Heard */
 
 export class Sound {
@@ -57,7 +58,6 @@ export class Sound {
   async listen() {
     this._stop();
     try {
-      if (!navigator.mediaDevices) throw new DOMException('not a secure context', 'SecurityError');
       const stream = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
       if (!this._context || !this._capture) {
         stop(stream);
@@ -151,7 +151,6 @@ function stop(stream) {
 
 /** @param {DOMException} error @returns {Trouble} */
 function troubleOf({ name }) {
-  if (name === 'SecurityError' || !globalThis.isSecureContext) return 'insecure';
-  if (name === 'NotAllowedError') return 'refused';
+  if (name === 'NotAllowedError' || name === 'SecurityError') return 'refused';
   return name === 'NotReadableError' || name === 'AbortError' ? 'taken' : 'none';
 }

@@ -77,7 +77,9 @@ export function sessionStatus({ session_id: id, token }) {
   return ask(`v1/sessions/${encodeURIComponent(id)}/status`, { key: token });
 }
 
-/** @param {string | null} key @returns {Promise<any>} the voices, in the gateway's form */
+/** @typedef {{id: string, name?: string, languages?: string[]}} Voice */
+
+/** @param {string | null} key @returns {Promise<{data: Voice[]}>} */
 export function listVoices(key) {
   return ask('v1/audio/voices', { key });
 }

@@ -12,7 +12,10 @@ import { Stream } from './stream.js';
 /** A call that lasted this long was a good one. */
 const GOOD_MS = 5000;
 
-/** @typedef {'idle' | 'connecting' | 'live' | 'busy' | 'away' | 'lost' | 'locked' | 'failed' | 'ended'} Phase */
+/**
+ * @typedef {'idle' | 'connecting' | 'live' | 'busy' | 'away' | 'lost' | 'locked' | 'failed' | 'ended'} Phase
+ */
+/** @typedef {{phase: Phase, detail: string, retry: boolean, retryAfterMs: number}} Outcome */
 /** @typedef {{phase: Phase, detail: string, retryAt: number, again: boolean}} LineState
  *  `retryAt`: on the clock of performance.now(), 0: not at all. `again`: there was a connection before. */
 
@@ -83,6 +86,11 @@ export class Line {
     this._wake?.();
   }
 
+  /** The call cannot be held, for a reason of the page's own. @param {string} why */
+  fail(why) {
+    this._tell('failed', why, 0, false);
+  }
+
   /** Do not wait any longer. */
   retryNow() {
     this._wake?.();
@@ -101,7 +109,7 @@ export class Line {
   /**
    * One session, from its creation to its end.
    * @param {object} options @param {AbortSignal} signal @param {Backoff} backoff @param {() => void} onLive
-   * @returns {Promise<{phase: Phase, detail: string, retry: boolean, retryAfterMs: number}>}
+   * @returns {Promise<Outcome>}
    */
   async _once(options, signal, backoff, onLive) {
     this._closedReason = '';
@@ -146,22 +154,27 @@ export class Line {
   }
 }
 
-/** @param {Refusal} refusal */
+/** @param {Refusal} refusal @returns {Outcome} */
 function outcomeOf(refusal) {
-  const { status, code, retryAfterMs, message } = refusal;
-  if (status === 401 || (status === 403 && code === 'forbidden')) {
-    return { phase: /** @type {Phase} */ ('locked'), detail: message, retry: false, retryAfterMs };
+  const { status, retryAfterMs, message } = refusal;
+  if (status === 401) {
+    return { phase: 'locked', detail: message, retry: false, retryAfterMs };
   }
   /** @type {Phase} */
   const phase = status === 429 ? 'busy' : refusal.retryable ? 'away' : 'failed';
   return { phase, detail: message, retry: refusal.retryable, retryAfterMs };
 }
 
-/** @param {import('./stream.js').Closure} closure @param {string} told by the agent's last message */
+/**
+ * @param {import('./stream.js').Closure} closure @param {string} told by the agent's last message
+ * @returns {Outcome}
+ */
 function outcomeOfClosure({ code, reason }, told) {
   const detail = told || reason;
-  if (code === 1001 || reason === 'going_away') return { phase: /** @type {Phase} */ ('away'), detail, retry: true, retryAfterMs: 0 };
-  if (code === 1000) return { phase: /** @type {Phase} */ ('ended'), detail, retry: false, retryAfterMs: 0 };
-  if (code === 1008 || code === 1009) return { phase: /** @type {Phase} */ ('failed'), detail, retry: false, retryAfterMs: 0 };
-  return { phase: /** @type {Phase} */ ('lost'), detail, retry: true, retryAfterMs: 0 };
+  /** @type {Phase} */
+  let phase = 'lost';
+  if (code === 1001 || told === 'shutdown') phase = 'away';
+  else if (code === 1000) phase = 'ended';
+  else if (code === 1008 || code === 1009) phase = 'failed';
+  return { phase, detail, retry: phase === 'lost' || phase === 'away', retryAfterMs: 0 };
 }

@@ -72,7 +72,10 @@ export class Stream {
     this._socket.close(1000, 'hangup');
   }
 
-  /** @param {string | ArrayBuffer} data @param {(message: Message, samples: Int16Array | null) => void} give */
+  /**
+   * @param {string | ArrayBuffer} data
+   * @param {(message: Message, samples: Int16Array | null) => void} give
+   */
   _take(data, give) {
     if (typeof data !== 'string') {
       if (this._announced) give(this._announced, new Int16Array(data));

@@ -94,7 +94,9 @@ export class Conversation {
 
   /** @param {number} utterance @returns {UserEntry | null} */
   _entryOf(utterance) {
-    const users = this.entries.filter((entry) => entry.kind === 'user' && entry.id.startsWith(`${this._call}/`));
+    const users = this.entries.filter(
+      (entry) => entry.kind === 'user' && entry.id.startsWith(`${this._call}/`),
+    );
     const found = users.findLast((entry) => /** @type {UserEntry} */ (entry).parts.has(utterance));
     return /** @type {UserEntry | undefined} */ (found) ?? null;
   }
@@ -146,8 +148,15 @@ export class Conversation {
     this._close();
     /** @type {AgentEntry} */
     const entry = {
-      kind: 'agent', id, words: new SpokenWords(), heardMs: 0, audioMs: null, held: false, done: false,
-      cut: null, reason: '',
+      kind: 'agent',
+      id,
+      words: new SpokenWords(),
+      heardMs: 0,
+      audioMs: null,
+      held: false,
+      done: false,
+      cut: null,
+      reason: '',
     };
     this._put(entry);
     return entry;
@@ -227,7 +236,8 @@ export class Conversation {
   _put(entry) {
     this._entries.set(entry.id, entry);
     this._onChange(entry);
-    if (this._entries.size > LONGEST) this._remove(/** @type {Entry} */ (this._entries.values().next().value));
+    if (this._entries.size > LONGEST)
+      this._remove(/** @type {Entry} */ (this._entries.values().next().value));
   }
 
   /** @param {Entry} entry */

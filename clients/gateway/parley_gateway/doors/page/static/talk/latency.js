@@ -44,7 +44,10 @@ export class Latency {
     this._measured.clear();
   }
 
-  /** A frame was sent. @param {number} samples @param {number} end when its last sample was heard, milliseconds */
+  /**
+   * A frame was sent.
+   * @param {number} samples @param {number} end when its last sample was heard, milliseconds
+   */
   sent(samples, end) {
     this._sentMs += (1000 * samples) / RATE;
     this._sentEnd = end;

@@ -13,7 +13,9 @@ export const DEFAULTS = { voice: '', language: 'en', eagerness: '', bargeIn: tru
 export function loadSettings() {
   try {
     const stored = JSON.parse(localStorage.getItem(STORED) ?? '{}');
-    const known = Object.keys(DEFAULTS).filter((name) => typeof stored[name] === typeof DEFAULTS[/** @type {keyof Settings} */ (name)]);
+    const known = Object.keys(DEFAULTS).filter(
+      (name) => typeof stored[name] === typeof DEFAULTS[/** @type {keyof Settings} */ (name)],
+    );
     return { ...DEFAULTS, ...Object.fromEntries(known.map((name) => [name, stored[name]])) };
   } catch {
     return { ...DEFAULTS }; // storage is switched off, or holds something else

@@ -7,15 +7,40 @@
 const SKIES = ['sunny', 'cloudy', 'rainy', 'windy', 'foggy', 'snowy'];
 /** @type {Record<string, string>} */
 const ZONES = {
-  amsterdam: 'Europe/Amsterdam', athens: 'Europe/Athens', berlin: 'Europe/Berlin', boston: 'America/New_York',
-  cairo: 'Africa/Cairo', chicago: 'America/Chicago', dallas: 'America/Chicago', delhi: 'Asia/Kolkata',
-  denver: 'America/Denver', dublin: 'Europe/Dublin', geneva: 'Europe/Zurich', havana: 'America/Havana',
-  helsinki: 'Europe/Helsinki', lima: 'America/Lima', lisbon: 'Europe/Lisbon', london: 'Europe/London',
-  madrid: 'Europe/Madrid', miami: 'America/New_York', milan: 'Europe/Rome', nairobi: 'Africa/Nairobi',
-  'new york': 'America/New_York', oslo: 'Europe/Oslo', paris: 'Europe/Paris', prague: 'Europe/Prague',
-  rome: 'Europe/Rome', 'san francisco': 'America/Los_Angeles', seattle: 'America/Los_Angeles',
-  seoul: 'Asia/Seoul', stockholm: 'Europe/Stockholm', sydney: 'Australia/Sydney', tokyo: 'Asia/Tokyo',
-  toronto: 'America/Toronto', vienna: 'Europe/Vienna', warsaw: 'Europe/Warsaw',
+  amsterdam: 'Europe/Amsterdam',
+  athens: 'Europe/Athens',
+  berlin: 'Europe/Berlin',
+  boston: 'America/New_York',
+  cairo: 'Africa/Cairo',
+  chicago: 'America/Chicago',
+  dallas: 'America/Chicago',
+  delhi: 'Asia/Kolkata',
+  denver: 'America/Denver',
+  dublin: 'Europe/Dublin',
+  geneva: 'Europe/Zurich',
+  havana: 'America/Havana',
+  helsinki: 'Europe/Helsinki',
+  lima: 'America/Lima',
+  lisbon: 'Europe/Lisbon',
+  london: 'Europe/London',
+  madrid: 'Europe/Madrid',
+  miami: 'America/New_York',
+  milan: 'Europe/Rome',
+  nairobi: 'Africa/Nairobi',
+  'new york': 'America/New_York',
+  oslo: 'Europe/Oslo',
+  paris: 'Europe/Paris',
+  prague: 'Europe/Prague',
+  rome: 'Europe/Rome',
+  'san francisco': 'America/Los_Angeles',
+  seattle: 'America/Los_Angeles',
+  seoul: 'Asia/Seoul',
+  stockholm: 'Europe/Stockholm',
+  sydney: 'Australia/Sydney',
+  tokyo: 'Asia/Tokyo',
+  toronto: 'America/Toronto',
+  vienna: 'Europe/Vienna',
+  warsaw: 'Europe/Warsaw',
 };
 
 const text = (/** @type {string} */ description) => ({ type: 'string', description });
@@ -61,7 +86,9 @@ const FUNCTIONS = {
   get_time({ city }) {
     const timeZone = ZONES[String(city).toLowerCase()];
     if (!timeZone) throw new Error('unknown city');
-    return { time: new Intl.DateTimeFormat('en-GB', { timeZone, hour: '2-digit', minute: '2-digit' }).format() };
+    return {
+      time: new Intl.DateTimeFormat('en-GB', { timeZone, hour: '2-digit', minute: '2-digit' }).format(),
+    };
   },
   set_timer({ minutes }) {
     if (!(minutes > 0 && minutes <= 24 * 60)) throw new Error('a timer runs for 1 to 1440 minutes');

@@ -1,9 +1,10 @@
 // @ts-check
 /** The settings, and the question for a key. */
 import { Refusal, listVoices } from '../session/api.js';
-import { byId, make } from './dom.js';
+import { byId } from './dom.js';
 
 /** @typedef {import('../talk/settings.js').Settings} Settings */
+/** @typedef {import('../session/api.js').Voice} Voice */
 
 export class SettingsDialog {
   /**
@@ -28,40 +29,43 @@ export class SettingsDialog {
     elements.language.value = language;
     elements.eagerness.value = eagerness;
     elements.bargeIn.checked = bargeIn;
-    this._offerVoices([]);
-    elements.voice.value = voice;
+    this._offerVoices([], voice);
     this._dialog.showModal();
-    this._offerVoices(await namesOfVoices(key));
-    elements.voice.value = voice;
+    const voices = await knownVoices(key);
+    const offer = () => this._offerVoices(voices, elements.voice.value);
+    elements.language.onchange = offer;
+    offer();
   }
 
-  /** @param {string[]} names */
-  _offerVoices(names) {
-    const { voice } = this._settings;
-    const all = voice && !names.includes(voice) ? [voice, ...names] : names;
-    const options = all.map((name) => {
-      const option = /** @type {HTMLOptionElement} */ (make('option', '', name));
-      option.value = name;
-      return option;
+  /** Those that speak the language. @param {Voice[]} voices @param {string} chosen */
+  _offerVoices(voices, chosen) {
+    const { elements } = this._form;
+    const fitting = voices.filter(({ languages }) => {
+      return !languages?.length || languages.some((name) => name.split('-')[0] === elements.language.value);
     });
-    const standard = /** @type {HTMLOptionElement} */ (make('option', '', 'The server’s choice'));
-    standard.value = '';
-    this._form.elements.voice.replaceChildren(standard, ...options);
+    const offered = fitting.map(({ id, name }) => new Option(name || id, id));
+    const isKnown = !chosen || fitting.some(({ id }) => id === chosen);
+    const kept = isKnown ? [] : [new Option(chosen, chosen)];
+    elements.voice.replaceChildren(new Option('The server’s choice', ''), ...kept, ...offered);
+    elements.voice.value = chosen;
   }
 
   /** @returns {Settings} */
   _read() {
     const { voice, language, eagerness, bargeIn } = this._form.elements;
-    return { voice: voice.value, language: language.value, eagerness: eagerness.value, bargeIn: bargeIn.checked };
+    return {
+      voice: voice.value,
+      language: language.value,
+      eagerness: eagerness.value,
+      bargeIn: bargeIn.checked,
+    };
   }
 }
 
-/** @param {string | null} key @returns {Promise<string[]>} none where the gateway does not tell */
-async function namesOfVoices(key) {
+/** @param {string | null} key @returns {Promise<Voice[]>} none where the gateway does not tell */
+async function knownVoices(key) {
   try {
-    const answer = await listVoices(key);
-    const voices = Array.isArray(answer) ? answer : (answer?.voices ?? answer?.data ?? []);
-    return voices.map((/** @type {any} */ voice) => voice?.id ?? voice?.voice_id ?? voice).filter((/** @type {unknown} */ id) => typeof id === 'string');
+    return (await listVoices(key)).data;
   } catch (error) {
     if (error instanceof Refusal) return [];
     throw error;

@@ -62,7 +62,10 @@ export class Scope {
     }
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {'user' | 'agent'} side @param {number} width @param {number} height */
+  /**
+   * @param {CanvasRenderingContext2D} context @param {'user' | 'agent'} side
+   * @param {number} width @param {number} height
+   */
   _drawWave(context, side, width, height) {
     const step = width / SLOTS;
     const first = SLOTS - this._slots.length;
@@ -73,7 +76,11 @@ export class Scope {
     });
   }
 
-  /** Without motion: one bar for each side, as long as it is loud. @param {CanvasRenderingContext2D} context @param {'user' | 'agent'} side @param {number} width @param {number} height */
+  /**
+   * Without motion: one bar for each side, as long as it is loud.
+   * @param {CanvasRenderingContext2D} context @param {'user' | 'agent'} side
+   * @param {number} width @param {number} height
+   */
   _drawLevel(context, side, width, height) {
     const recent = this._slots.slice(-12).map((slot) => slot[side]);
     const long = shape(Math.max(0, ...recent)) * width;

@@ -17,10 +17,12 @@ const ENDED = /** @type {Record<string, string>} */ ({
   silence: 'The call ended: nobody said anything for too long.',
 });
 const TROUBLE = /** @type {Record<Trouble, string>} */ ({
-  insecure: 'The browser gives a microphone only to secure pages. Open this one with https, or on localhost. You can type.',
-  refused: 'The microphone is refused. Allow it beside the page’s address, then try again. You can type meanwhile.',
-  none: 'No microphone was found. Connect one, then try again. You can type meanwhile.',
-  taken: 'The microphone is in use by another program. Close that, then try again. You can type meanwhile.',
+  insecure:
+    'Browsers give microphone and sound only to secure pages. Open this one with https, or on localhost.',
+  refused:
+    'The microphone is refused. Allow it beside the page’s address and try again. You can type meanwhile.',
+  none: 'No microphone was found. Connect one and try again. You can type meanwhile.',
+  taken: 'Another program uses the microphone. Close it and try again. You can type meanwhile.',
 });
 
 export class StateView {
@@ -99,7 +101,8 @@ export class StateView {
     if (phase === 'lost') return `The connection was lost. ${soon}`;
     if (phase === 'failed') return `The call failed: ${detail || 'no reason was given'}`;
     if (phase === 'ended' && ENDED[detail]) return ENDED[detail];
-    return phase === 'live' && this._trouble ? TROUBLE[this._trouble] : '';
+    const isShown = this._trouble && (phase === 'live' || this._trouble === 'insecure');
+    return isShown ? TROUBLE[/** @type {Trouble} */ (this._trouble)] : '';
   }
 }
 

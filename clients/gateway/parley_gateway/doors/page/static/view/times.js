@@ -2,6 +2,8 @@
 /** Draws how long the user waited for each answer. */
 import { byId, make } from './dom.js';
 
+/** @typedef {import('../talk/latency.js').TurnTime} TurnTime */
+
 const SHOWN = 12;
 const NAMES = /** @type {Record<string, string>} */ ({
   silence: 'Silence heard',
@@ -16,11 +18,11 @@ export class Times {
   constructor() {
     this._list = byId('turns');
     this._empty = byId('no-turns');
-    /** @type {import('../talk/latency.js').TurnTime[]} */
+    /** @type {TurnTime[]} */
     this._turns = [];
   }
 
-  /** @param {import('../talk/latency.js').TurnTime} turn */
+  /** @param {TurnTime} turn */
   add(turn) {
     this._turns.unshift(turn);
     this._turns.length = Math.min(this._turns.length, SHOWN);
@@ -30,33 +32,41 @@ export class Times {
   }
 }
 
-/** @param {import('../talk/latency.js').TurnTime} turn @returns {number} */
+/** @param {TurnTime} turn @returns {number} */
 function lengthOf({ parts }) {
   return parts.reduce((sum, { ms }) => sum + ms, 0);
 }
 
-/** @param {import('../talk/latency.js').TurnTime} turn @param {number} longest milliseconds @returns {Node} */
+/** @param {TurnTime} turn @param {number} longest milliseconds @returns {Node} */
 function rowOf(turn, longest) {
-  const total = make('span', 'total', [String(Math.round(turn.totalMs ?? lengthOf(turn))), make('small', '', ' ms')]);
+  const total = make('span', 'total', [
+    String(Math.round(turn.totalMs ?? lengthOf(turn))),
+    make('small', '', ' ms'),
+  ]);
   const what = turn.totalMs === null ? 'measured by the server' : turn.said;
   const head = make('summary', '', [total, make('span', 'what', what), barOf(turn, longest)]);
   const parts = turn.parts.map(({ name, ms }) => ({ name: NAMES[name], ms, key: name }));
   const rows = [...parts, ...turn.details.map((detail) => ({ ...detail, key: '' }))];
-  const facts = rows.filter(({ ms }) => ms >= 0.5).flatMap(({ name, ms, key }) => {
-    const term = make('dt', '', name);
-    term.dataset.part = key;
-    return [term, make('dd', '', `${Math.round(ms)} ms`)];
-  });
+  const facts = rows
+    .filter(({ ms }) => ms >= 0.5)
+    .flatMap(({ name, ms, key }) => {
+      const term = make('dt', '', name);
+      term.dataset.part = key;
+      return [term, make('dd', '', `${Math.round(ms)} ms`)];
+    });
   const details = make('details', '', [head, make('dl', '', facts)]);
   return make('li', '', details);
 }
 
-/** @param {import('../talk/latency.js').TurnTime} turn @param {number} longest @returns {Node} */
+/** @param {TurnTime} turn @param {number} longest @returns {Node} */
 function barOf(turn, longest) {
   const bar = document.createElementNS(SVG, 'svg');
   bar.setAttribute('class', 'bar-of-parts');
   bar.setAttribute('role', 'img');
-  bar.setAttribute('aria-label', turn.parts.map(({ name, ms }) => `${NAMES[name]} ${Math.round(ms)} ms`).join(', '));
+  bar.setAttribute(
+    'aria-label',
+    turn.parts.map(({ name, ms }) => `${NAMES[name]} ${Math.round(ms)} ms`).join(', '),
+  );
   let x = 0;
   for (const { name, ms } of turn.parts) {
     const part = document.createElementNS(SVG, 'rect');

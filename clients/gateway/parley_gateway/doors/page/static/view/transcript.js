@@ -98,7 +98,12 @@ function wordsOf({ words, heardMs, audioMs, cut, done, held, reason }) {
 /** @param {import('../talk/conversation.js').ToolEntry} entry @returns {Node} */
 function toolOf({ name, given, output, state, byServer }) {
   const call = make('p', 'call', [make('code', '', name), make('span', '', written(given))]);
-  const words = { running: 'running', cancelled: 'cancelled', failed: 'failed', done: byServer ? 'run by the server' : '' };
+  const words = {
+    running: 'running',
+    cancelled: 'cancelled',
+    failed: 'failed',
+    done: byServer ? 'run by the server' : '',
+  };
   const result = output === undefined ? words[state] : written(output);
   return make('div', 'tool-card', [call, make('p', 'result', result)]);
 }

@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { Latency } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/latency.js';
+
+const METRICS = {
+  type: 'metrics',
+  turn: 1,
+  asr_final_ms: 60,
+  end_of_turn_ms: 40,
+  llm_first_token_ms: 30,
+  llm_total_ms: 90,
+  tool_ms: 0,
+  tts_first_audio_ms: 20,
+  first_audio_ms: 200,
+  interrupted: false,
+  speculated: false,
+};
+
+function measured() {
+  const turns = [];
+  const latency = new Latency((turn) => turns.push(turn));
+  // Two seconds of audio; the last sample came from the microphone at 12,000 ms.
+  latency.sent(32000, 12000);
+  return { latency, turns };
+}
+
+const partsOf = ({ parts }) => Object.fromEntries(parts.map(({ name, ms }) => [name, Math.round(ms)]));
+
+test('from the last sample of speech to the first audible one of the answer', () => {
+  const { latency, turns } = measured();
+  latency.apply({ type: 'speech_stopped', at_ms: 1800, detected_at_ms: 2000 }, null);
+  latency.apply({ type: 'transcript', text: 'what time is it', is_final: true }, null);
+  const samples = new Int16Array(1000);
+  samples.fill(5000, 50); // 50 ms of silence come first
+  const audio = { type: 'audio', turn: 1, response_id: 'r1', sample_rate: 1000, offset_ms: 0 };
+  latency.apply(audio, samples);
+  latency.heard({ id: 'r1', playing: true, playedMs: 40 }, 12290);
+  latency.heard({ id: 'r1', playing: true, playedMs: 60 }, 12310);
+  latency.apply(METRICS, null);
+  assert.equal(turns[0].totalMs, 500);
+  assert.equal(turns[0].said, 'what time is it');
+  assert.deepEqual(partsOf(turns[0]), { silence: 200, recognise: 60, decide: 40, answer: 100, play: 100 });
+});
+
+test('typed text has no end of speech: the server’s own time counts', () => {
+  const { latency, turns } = measured();
+  latency.apply({ ...METRICS, asr_final_ms: null }, null);
+  assert.equal(turns[0].totalMs, null);
+  assert.deepEqual(partsOf(turns[0]), { silence: 0, recognise: 0, decide: 40, answer: 160, play: 0 });
+});
+
+test('a turn without sound is no row', () => {
+  const { latency, turns } = measured();
+  latency.apply({ ...METRICS, first_audio_ms: null }, null);
+  assert.deepEqual(turns, []);
+});

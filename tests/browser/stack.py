@@ -1,0 +1,97 @@
+"""The real server and the real gateway, each of which can be stopped and started again in its place."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from parley.launcher import EmbeddedServer, ServerOptions
+
+HERE = Path(__file__).parent
+_START_S = 60.0
+_STOP_S = 20.0
+
+
+def free_ports(count):
+    """Ports that nobody uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Triton:
+    """The models of the cpu profile."""
+
+    def __init__(self, folder):
+        grpc, http, metrics = free_ports(3)
+        ports = {"grpc_port": grpc, "http_port": http, "metrics_port": metrics}
+        self._options = ServerOptions(state_dir=folder, **ports)
+        self.address = f"127.0.0.1:{grpc}"
+        self._server = None
+
+    def start(self):
+        self._server = EmbeddedServer(self._options)
+        self._server.start()
+
+    def stop(self):
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def kill(self):
+        """Stop it without a farewell to its sessions."""
+        self._server.kill()
+        self.stop()
+
+
+class GatewayProcess:
+    """A gateway of its own process; ``settings``: part_field → text."""
+
+    def __init__(self, server, log, **settings):
+        (self.port,) = free_ports(1)
+        defaults = {
+            "listen_port": str(self.port),
+            "listen_drain_s": "0.3",
+            "servers_addresses": server,
+        }
+        named = {f"PARLEY_GATEWAY_{name}".upper(): text for name, text in (defaults | settings).items()}
+        self._environment = {**os.environ, **named}
+        self._log = log
+        self._process = None
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "run_gateway.py")],
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            deadline = time.monotonic() + _START_S
+            ready = selector.select(deadline - time.monotonic())
+        line = self._process.stdout.readline() if ready else ""
+        assert line.strip() == self.url, self._log.read_text()
+
+    def stop(self, number=signal.SIGTERM):
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(_STOP_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+            self._process = None

@@ -1,0 +1,127 @@
+"""What the page says, and does, when something is in the way."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from playwright.sync_api import expect
+from stack import GatewayProcess
+from websockets.sync.client import connect
+
+from parley_gateway.security.keys import new_key
+
+FORGOTTEN = "Connected again. The agent has forgotten what was said before."
+
+
+@contextmanager
+def another_call(gateway, key):
+    """A call of somebody else's."""
+    answer = httpx2.post(f"{gateway.url}/v1/sessions", headers={"Authorization": f"Bearer {key}"})
+    session = answer.raise_for_status().json()
+    headers = {"Authorization": f"Bearer {session['token']}"}
+    with connect(session["stream_url"], subprotocols=["parley.v1"], additional_headers=headers) as socket:
+        socket.recv(timeout=10)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("flags", "state", "text"),
+    [
+        (["--disable-audio-input"], "none", "No microphone was found."),
+        (["--use-fake-device-for-media-stream", "--deny-permission-prompts"], "refused", "is refused."),
+    ],
+)
+def test_without_a_microphone_one_can_type(gateway, open_page, flags, state, text):
+    with open_page(gateway, flags=flags) as visit:
+        visit.begin()
+        expect(visit.page.locator("body")).to_have_attribute("data-trouble", state)
+        expect(visit.page.get_by_role("alert")).to_contain_text(text)
+        expect(visit.page.get_by_role("button", name="Try again")).to_be_visible()
+        visit.say("hello")
+        visit.wait_for_answer("How can I help you?")
+        assert visit.recording().samples.any(), "the answer is heard all the same"
+
+
+def test_a_page_that_is_not_secure_says_so(triton, open_page, tmp_path):
+    gateway = GatewayProcess(triton.address, tmp_path / "log", security_hosts="parley.test")
+    gateway.start()
+    try:
+        flags = ["--host-resolver-rules=MAP parley.test 127.0.0.1"]
+        with open_page(gateway, flags=flags, host="parley.test") as visit:
+            expect(visit.page.get_by_role("alert")).to_contain_text("only to secure pages")
+            expect(visit.page.get_by_role("button", name="Start talking")).to_be_disabled()
+            visit.problems = [each for each in visit.problems if "Cross-Origin-Opener-Policy" not in each]
+    finally:
+        gateway.stop()
+
+
+def test_a_key_is_asked_for_and_a_busy_gateway_is_waited_for(triton, open_page, tmp_path):
+    key = new_key("page", ["agent", "speak"])
+    keys = tmp_path / "keys.toml"
+    keys.write_text(key.line + "\n")
+    settings = {"security_keys_file": str(keys), "calls_limit": "1", "calls_retry_after_s": "1"}
+    gateway = GatewayProcess(triton.address, tmp_path / "log", **settings)
+    gateway.start()
+    try:
+        with open_page(gateway) as visit:
+            page = visit.page
+            page.get_by_role("button", name="Start talking").click()
+            dialog = page.get_by_role("dialog", name="A key is needed")
+            dialog.get_by_label("Key").fill("parley_wrong_key")
+            dialog.get_by_role("button", name="Continue").click()
+            expect(dialog.locator("#key-why")).not_to_be_empty()
+            with another_call(gateway, key.secret):
+                dialog.get_by_label("Key").fill(key.secret)
+                dialog.get_by_role("button", name="Continue").click()
+                visit.until("busy")
+                expect(page.get_by_role("alert")).to_contain_text("All lines are busy.")
+            visit.until("live")
+            visit.say("hello")
+            visit.wait_for_answer("How can I help you?")
+
+            (protocols,) = visit.seen("protocols")
+            assert protocols[0] == "bearer"
+            assert protocols[1] != key.secret
+            places = [*visit.seen("urls"), page.url, *page.evaluate("Object.values(localStorage)")]
+            assert not [place for place in places if key.secret in place or protocols[1] in place]
+            visit.problems = [each for each in visit.problems if " 401 " not in each and " 429 " not in each]
+    finally:
+        gateway.stop()
+
+
+def test_a_gateway_that_restarts_and_one_that_vanishes_are_survived(triton, open_page, tmp_path):
+    gateway = GatewayProcess(triton.address, tmp_path / "log")
+    gateway.start()
+    try:
+        with open_page(gateway) as visit:
+            visit.begin()
+            for number, phase in ((signal.SIGTERM, "away"), (signal.SIGKILL, "lost|away")):
+                visit.page.locator("#transcript").evaluate("list => list.replaceChildren()")
+                gateway.stop(number)
+                visit.until(phase)
+                expect(visit.page.get_by_role("alert")).to_contain_text("Trying again in")
+                gateway.start()
+                visit.until("live")
+                expect(visit.page.locator("#transcript")).to_contain_text(FORGOTTEN)
+                visit.say("hello")
+                visit.wait_for_answer("How can I help you?")
+            visit.problems = [each for each in visit.problems if "ERR_CONNECTION_REFUSED" not in each]
+    finally:
+        gateway.stop()
+
+
+def test_a_server_that_restarts_is_survived(triton, gateway, open_page):
+    with open_page(gateway, 1.0, "hello", 1.0) as visit:
+        visit.begin()
+        visit.wait_for_answer("How can I help you?")
+        triton.kill()
+        visit.until("away", "lost", "connecting")
+        triton.start()
+        visit.until("live", timeout=60_000)
+        expect(visit.page.locator("#transcript")).to_contain_text(FORGOTTEN)
+        visit.say("what can you do")
+        visit.wait_for_answer("set timers")
+        visit.problems = [each for each in visit.problems if " 503 " not in each and "code: 50" not in each]
