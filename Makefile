@@ -9,7 +9,7 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts lock clean fetch export convert test-parity check-frameworks bench-frameworks test-browser
+.PHONY: help fuzz setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts bench-gateway lock clean fetch export convert test-parity check-frameworks bench-frameworks test-browser
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -51,6 +51,9 @@ test: test-unit test-triton test-frameworks ## Run all tests, those against the 
 
 test-unit: setup ## Run the tests that need no server
 	@$(PY) -m pytest tests/unit $(ARGS)
+
+fuzz: setup ## Send the gateway 100000 messages, others each time (MESSAGES=...)
+	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(ARGS)
@@ -105,6 +108,9 @@ bench-frameworks: setup setup-frameworks ## Compare models in a Pipecat process 
 
 bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the real size and the whole chain)
 	@$(PY) perf/bench_tts.py $(ARGS)
+
+bench-gateway: setup ## Measure what the gateway adds to each frame of audio
+	@$(PY) perf/bench_gateway.py $(ARGS)
 
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)

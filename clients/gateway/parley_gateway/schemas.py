@@ -58,7 +58,7 @@ def components_of(kinds: Iterable[type]) -> tuple[list[dict[str, Any]], dict[str
     refs, components = msgspec.json.schema_components(listed, ref_template=_PREFIX + "{name}")
     for kind in _with_parts(listed):
         described = components.get(kind.__name__, {}).get("properties", {})
-        for name, text in _field_docs(kind).items():
+        for name, text in field_docs(kind).items():
             if name in described:
                 described[name]["description"] = text
     return list(refs), components
@@ -90,7 +90,7 @@ def _with_parts(kinds: Iterable[type]) -> list[type]:
 
 
 @cache
-def _field_docs(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """The docstrings below the fields of a struct and its bases."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
