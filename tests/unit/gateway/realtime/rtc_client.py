@@ -46,10 +46,10 @@ class Tone(MediaStreamTrack):
 class RtcClient:
     """One call."""
 
-    def __init__(self, http):
+    def __init__(self, http, microphone=None):
         self.http = http
         self.peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self.microphone = Tone()
+        self.microphone = microphone or Tone()
         self.events = []
         self.levels = []
         """Loudness of every frame that was heard."""
@@ -80,9 +80,11 @@ class RtcClient:
         """An event of the client's."""
         self.channel.send(json.dumps({"type": kind, **fields}))
 
-    async def receive(self, kind):
-        """The first event of this type."""
-        return await self._until(lambda: next((one for one in self.events if one["type"] == kind), None))
+    async def receive(self, kind, since=0):
+        """The first event of this type, from number ``since`` on."""
+        return await self._until(
+            lambda: next((one for one in self.events[since:] if one["type"] == kind), None)
+        )
 
     async def until(self, condition):
         """Wait until something about what was heard is so."""
@@ -123,9 +125,9 @@ class RtcClient:
 
 
 @asynccontextmanager
-async def calling(one, session=None):
+async def calling(http, session=None, microphone=None):
     """A call whose session has begun."""
-    client = RtcClient(one.http)
+    client = RtcClient(http, microphone)
     try:
         await client.offer(session)
         await client.receive("session.created")

@@ -62,7 +62,7 @@ class Storyteller:
 async def test_an_answer_is_heard_and_its_end_is_told(gateway):
     agent = Storyteller()
     one = await gateway(agent)
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("response.create")
         started = await client.receive("output_audio_buffer.started")
         await client.until(lambda: sum(level > LOUD for level in client.levels) > 40)
@@ -81,7 +81,7 @@ async def test_an_answer_is_heard_and_its_end_is_told(gateway):
 async def test_an_interruption_flushes_what_was_not_played(gateway):
     agent = Storyteller()
     one = await gateway(agent)
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("response.create")
         await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
         agent.interrupt()
@@ -99,7 +99,7 @@ async def test_an_interruption_flushes_what_was_not_played(gateway):
 async def test_a_pause_holds_what_was_not_played(gateway):
     agent = Storyteller()
     one = await gateway(agent)
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("response.create")
         await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
         agent.stream.say(protocol.Paused(turn=1, response_id="r-1", at_ms=100))
@@ -110,7 +110,7 @@ async def test_a_pause_holds_what_was_not_played(gateway):
 
 async def test_the_user_is_heard(gateway):
     one = await gateway()
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.microphone.skip = 10
         stream = one.agents[0].streams
         await until(lambda: stream and sum(len(frame.audio) for frame in stream[0].seen) > 32_000)
@@ -126,7 +126,7 @@ async def test_the_user_is_heard(gateway):
 async def test_a_session_comes_with_the_offer(gateway):
     one = await gateway()
     wanted = {"type": "realtime", "model": "gpt-realtime", "instructions": "Be brief."}
-    async with calling(one, wanted) as client:
+    async with calling(one.http, wanted) as client:
         created = await client.receive("session.created")
         assert created["session"]["instructions"] == "Be brief."
         assert "format" not in created["session"]["audio"]["output"]
@@ -134,7 +134,7 @@ async def test_a_session_comes_with_the_offer(gateway):
 
 async def test_the_client_hangs_up_by_rest(gateway):
     one = await gateway()
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("session.update", session={"type": "realtime"})
         await client.receive("session.updated")
         assert (await one.http.post(f"{client.location}/hangup")).status_code == 200
@@ -144,7 +144,7 @@ async def test_the_client_hangs_up_by_rest(gateway):
 
 async def test_a_client_that_leaves_ends_its_call(gateway):
     one = await gateway()
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("session.update", session={"type": "realtime"})
         await client.receive("session.updated")
     await until(lambda: one.gateway.calls.count == 0)
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_ends_its_call(gateway):
 async def test_the_agent_ends_the_call(gateway):
     agent = Storyteller()
     one = await gateway(agent)
-    async with calling(one) as client:
+    async with calling(one.http) as client:
         client.send("session.update", session={"type": "realtime"})
         await client.receive("session.updated")
         agent.stream.hang_up("silence")
