@@ -15,8 +15,10 @@ from provision.console import SetupError
 from provision.sources import read_pip_config, uv_environment, uv_options
 
 UV_VERSION = "0.13.8"
-_PACKAGE = re.compile(r" [-+~] \S")
-"""A line of uv's list of what it has installed and removed."""
+_PACKAGE = re.compile(r" [-+~] \S| *(Downloading|Downloaded|Building|Built|Updating|Updated) ")
+"""A line of uv about one package of many."""
+_LARGE = re.compile(r" *Downloading \S+ \((\d{3,}\.\dMiB|[\d.]+GiB)\)")
+"""The line of a package that takes so long that somebody may wonder what is going on."""
 # Seconds. Downloads have deadlines of their own; these are for what hangs all the same.
 _QUICK_S = 300.0
 _DOWNLOAD_S = 3600.0
@@ -106,7 +108,7 @@ class Uv:
 
 
 def _run_readably(command: list[str], environment: dict[str, str], folder: Path) -> int | None:
-    """Run uv and show what it says except for its list of all packages; the status, None if it hangs."""
+    """Run uv and show what it says, but of single packages the large ones only; None if it hangs."""
     process = subprocess.Popen(
         command, env=environment, cwd=folder, stderr=subprocess.PIPE, text=True, errors="replace"
     )
@@ -122,8 +124,8 @@ def _run_readably(command: list[str], environment: dict[str, str], folder: Path)
         with process:
             assert process.stderr is not None  # it is a pipe
             for line in process.stderr:
-                if not _PACKAGE.match(line):
-                    print(f"      {line.rstrip()}", file=sys.stderr, flush=True)
+                if not _PACKAGE.match(line) or _LARGE.match(line):
+                    print(f"      {line.strip()}", file=sys.stderr, flush=True)
     except BaseException:  # for example Ctrl-C
         process.kill()
         raise

@@ -106,18 +106,23 @@ def test_the_program_in_the_guide_runs_as_it_is(ask, monkeypatch, capsys):
 
     async def talks(stream):
         start = protocol.decode_message((await stream.frames.get()).message)
-        assert [tool.name for tool in start.tools] == ["get_weather", "get_time", "set_timer", "get_price"]
+        assert [tool.name for tool in start.tools] == ["get_weather"]
         stream.say(CONNECTED)
-        stream.say(protocol.Transcript(utterance=1, text="how much is tea", is_final=True, confidence=1))
-        arguments = {"item": "tea"}
-        stream.say(protocol.ToolRequest(turn=1, call_id="c", name="get_price", arguments=arguments))
+        stream.say(
+            protocol.Transcript(utterance=1, text="how is the weather in rome", is_final=True, confidence=1)
+        )
+        arguments = {"city": "Rome"}
+        stream.say(protocol.ToolRequest(turn=1, call_id="c", name="get_weather", arguments=arguments))
         while not answers:
             frame = await stream.frames.get()
             answers.extend([protocol.decode_message(frame.message)] if frame.message else [])
         event = protocol.Audio(
-            turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=22_050, text="Three euros."
+            turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=22_050, text="Sunny."
         )
         stream.say(event, np.ones(22_050, np.int16))
+        stream.say(protocol.TurnMetrics(turn=1))
+        while not (await stream.frames.get()).end:
+            pass
         stream.hang_up("hangup")
         stream.end()
 
@@ -128,12 +133,16 @@ def test_the_program_in_the_guide_runs_as_it_is(ask, monkeypatch, capsys):
         lambda server, **options: connect(server, transport=agent, retry=NO_RETRY, **options),
     )
     monkeypatch.setattr(sys, "argv", ["guide.py", "question.wav"])
-    exec(compile(program, "docs/client.md", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own text
-    assert answers == [protocol.ToolResponse(call_id="c", output={"euro": 3})]
+    program = compile(program, "docs/client.md", "exec")
+    exec(program, {"__name__": "__main__"})  # noqa: S102 - our own text
+    assert answers == [protocol.ToolResponse(call_id="c", output={"temperature": 21, "sky": "sunny"})]
     assert capsys.readouterr().out.splitlines() == [
-        "you: how much is tea",
-        "agent: 1000 ms at 22050 Hz, 'Three euros.'",
+        "you: how is the weather in rome",
+        "agent: 1000 ms at 22050 Hz, 'Sunny.'",
     ]
+    monkeypatch.setattr(sys, "argv", ["guide.py", "none.wav"])
+    with pytest.raises(SystemExit, match=r"error: none\.wav: no such file"):
+        exec(program, {"__name__": "__main__"})  # noqa: S102 - our own text
 
 
 async def test_the_tools_can_be_called():

@@ -98,6 +98,7 @@ class ChatterboxModel:
             default_voice=parameters.text("default_voice", "default"),
             sample_rate=parameters.integer("sample_rate", 24_000, minimum=8_000, maximum=48_000),
         )
+        await self._service.check_default_voice()
         self._handle = ChatterboxHandler(self._service)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(tell_failure)

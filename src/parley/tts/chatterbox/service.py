@@ -11,6 +11,7 @@ import numpy as np
 
 from parley.errors import (
     InvalidMessageError,
+    ParleyError,
     SessionNotFoundError,
     ShuttingDownError,
     UnsupportedSampleRateError,
@@ -60,6 +61,22 @@ class ChatterboxService:
     def __len__(self) -> int:
         """Utterances that are open."""
         return len(self._utterances)
+
+    async def check_default_voice(self) -> None:
+        """Log what requests that name no voice will be refused for, if they will be."""
+        voice, limit_s = self._default_voice, self._limits.voice_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._parts.voices.get(voice)
+        except TimeoutError:
+            _log.warning("the store of voices does not answer within %g s: the model starts", limit_s)
+        except ParleyError as error:
+            _log.warning(
+                "whoever names no voice is refused, because the default voice cannot be used: %s. Enroll one "
+                "with `parley voices enroll --id %s`, or name another in default_voice (docs/voices.md)",
+                error,
+                voice,
+            )
 
     async def speak(self, request: SpeakRequest, send: Send) -> None:
         """Speak an utterance; returns when it is over or was stopped.

@@ -332,6 +332,23 @@ class TestFailures:
         rig.assert_idle()
 
 
+class TestDefaultVoice:
+    async def test_one_that_is_not_there_is_told_at_the_start(self, caplog):
+        rig = Rig()
+        await rig.service.check_default_voice()
+        assert not caplog.records
+        rig.service._default_voice = "anna"
+        await rig.service.check_default_voice()
+        (record,) = caplog.records
+        assert "there is no voice 'anna'. Enroll one with `parley voices enroll --id anna`" in record.message
+
+    async def test_a_store_that_hangs_does_not_hold_the_start_up(self, caplog):
+        rig = Rig(voice_s=1.0)
+        rig.voices.delay_s = 100.0
+        await rig.service.check_default_voice()
+        assert "does not answer within 1 s" in caplog.text
+
+
 class TestStopping:
     @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.0015, 0.01, 0.03, 0.1, 0.3, 0.4])
     async def test_at_any_time(self, after_s):
