@@ -69,7 +69,7 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
         written = function.get("arguments") or {}
         arguments = msgspec.json.decode(written) if isinstance(written, str) else written
         return msgspec.convert({"id": call["id"], "name": function["name"], "arguments": arguments}, ToolCall)
-    except (KeyError, AttributeError, msgspec.MsgspecError) as error:
+    except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         raise InvalidMessageError(f"a tool call cannot be read: {error}") from error
 
 

@@ -25,15 +25,16 @@ from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService 
 from frameworks.sessions import PROMPT, Services, Waits, run_level  # noqa: E402
 from parley_client.turns import percentile  # noqa: E402
 
-_FEWEST = 12
+_FEWEST = 8
 """Turns of a level at least, so that a percentile means something."""
 
 
-def remote(server: str) -> Callable[[], Services]:
+def remote(server: str, *, interim: bool) -> Callable[[], Services]:
     """Services of a Parley server."""
     settings = ParleyLLMService.Settings(system_instruction=PROMPT)
+    texts = ParleySTTService.Settings(partial_interval_ms=240 if interim else 0)
     return lambda: (
-        ParleySTTService(server=server),
+        ParleySTTService(server=server, settings=texts),
         ParleyLLMService(server=server, settings=settings),
         ParleyTTSService(server=server),
     )
@@ -58,8 +59,8 @@ def local() -> Callable[[], Services]:
 
 
 async def _main(args: argparse.Namespace) -> None:
-    make = remote(args.server) if args.server else local()
-    await run_level(make, 1, 3)  # what only the first call pays for
+    make = remote(args.server, interim=args.interim) if args.server else local()
+    await run_level(make, 1, 2)  # what only the first call pays for
     limit_ms = float("inf")
     for sessions in args.sessions:
         waits = await run_level(make, sessions, max(args.turns, -(-_FEWEST // sessions)))
@@ -78,6 +79,7 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="", help="of Parley; without: the models in this process")
+    parser.add_argument("--interim", action="store_true", help="with interim texts, as it is by default")
     parser.add_argument("--sessions", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--turns", type=int)
     logger.remove()
