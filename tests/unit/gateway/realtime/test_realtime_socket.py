@@ -220,3 +220,12 @@ async def test_a_secret_that_cannot_be_had(gateway, body, code):
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == code
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("query", ["?model=x", "?intent=transcription"])
+async def test_sessions_end_with_the_process(gateway, query):
+    one = await gateway()
+    async with session(one, query) as socket:
+        await receive(socket, "session.created")
+        one.gateway.calls.going_away.set()
+        assert await closed(socket) == (1001, "going_away")

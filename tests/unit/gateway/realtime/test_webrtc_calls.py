@@ -160,6 +160,13 @@ async def test_the_agent_ends_the_call(gateway):
         await until(lambda: client.peer.connectionState == "closed")
 
 
+async def test_calls_end_with_the_process(gateway):
+    one = await gateway()
+    async with calling(one.http) as client:
+        one.gateway.calls.going_away.set()
+        await forgotten(client.location)
+
+
 async def test_a_client_that_never_connects_is_forgotten(gateway):
     one = await gateway(realtime={"ice_s": 0.1})
     client = RtcClient(one.http)

@@ -13,12 +13,14 @@ from parley_gateway.doors.realtime.secret_sessions import SecretSessions, create
 from parley_gateway.doors.realtime.webrtc.calls import WebRtcCalls
 from parley_gateway.doors.realtime.websocket import serve_websocket
 from parley_gateway.gateway import Gateway
+from parley_gateway.stages import StageDesk
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime`` and what belongs to it."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
+    desk = StageDesk(gateway)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -29,7 +31,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.websocket("/v1/realtime")
     async def realtime(websocket: WebSocket) -> None:
-        await serve_websocket(websocket, gateway, secrets)
+        await serve_websocket(websocket, gateway, secrets, desk)
 
     @router.post("/v1/realtime/client_secrets")
     async def client_secret(request: Request) -> Response:

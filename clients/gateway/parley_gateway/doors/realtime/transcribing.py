@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket
 
 from parley.errors import SessionIdleError
 from parley_client.stages.recognition import Recognition
+from parley_gateway.doors.realtime.beginning import until_going_away
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
@@ -19,6 +20,7 @@ from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import messages, run_socket
+from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 _MAX_WAITING = 256
@@ -31,12 +33,16 @@ class TranscribingSession:
 
     Args:
         gateway: The parts of the process.
+        desk: Bounds the sessions.
         writer: Sends to the client.
         given: Settings that the client's secret brings.
     """
 
-    def __init__(self, gateway: Gateway, writer: SocketWriter, given: dict[str, Any]) -> None:
+    def __init__(
+        self, gateway: Gateway, desk: StageDesk, writer: SocketWriter, given: dict[str, Any]
+    ) -> None:
         self._gateway = gateway
+        self._desk = desk
         self._settings = gateway.settings.realtime
         self._writer = writer
         self._config = TranscriptionConfig(given)
@@ -57,7 +63,12 @@ class TranscribingSession:
                 await self._room.wait()
 
         await run_socket(
-            self._writer, self._gateway, hear(), self._speak(), on_error=self._transcriber.refuse
+            self._writer,
+            self._gateway,
+            hear(),
+            self._speak(),
+            until_going_away(self._gateway),
+            on_error=self._transcriber.refuse,
         )
 
     # --- the way to the recogniser ----------------------------------------------------------
@@ -94,9 +105,9 @@ class TranscribingSession:
                 await self._changed.wait()
         except TimeoutError as error:
             raise SessionIdleError(f"no audio came within {limit_s:g} s") from error
-        with self._gateway.servers.lease() as lease:
+        with self._desk.lease() as server:
             async with Recognition(
-                lease.server, self._config.options(), model=self._gateway.settings.stages.recognizer
+                server, self._config.options(), model=self._gateway.settings.stages.recognizer
             ) as stream:
                 uplink = asyncio.create_task(self._run(stream), name="transcription uplink")
                 try:

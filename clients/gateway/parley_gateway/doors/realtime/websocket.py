@@ -7,7 +7,7 @@ from starlette.websockets import WebSocket
 
 from parley.errors import ParleyError
 from parley_gateway.closing import Close, close_of_call
-from parley_gateway.doors.realtime.beginning import first_config
+from parley_gateway.doors.realtime.beginning import first_config, until_going_away
 from parley_gateway.doors.realtime.events import Emit, server_event
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions
@@ -17,6 +17,7 @@ from parley_gateway.doors.realtime.transcribing import TranscribingSession
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import accept, messages, refuse, run_socket
+from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 SUBPROTOCOL = "realtime"
@@ -24,7 +25,9 @@ _BETA = Close(4000, "beta_not_supported")
 _UNKNOWN_CALL = Close(4004, "call_not_found")
 
 
-async def serve_websocket(websocket: WebSocket, gateway: Gateway, secrets: SecretSessions) -> None:
+async def serve_websocket(
+    websocket: WebSocket, gateway: Gateway, secrets: SecretSessions, desk: StageDesk
+) -> None:
     """Hold one session over one WebSocket, from the request to the goodbye."""
     transcribes = websocket.query_params.get("intent") == "transcription"
     try:
@@ -41,7 +44,7 @@ async def serve_websocket(websocket: WebSocket, gateway: Gateway, secrets: Secre
         return
     given = secrets.find(websocket)
     if transcribes or given.get("type") == "transcription":
-        await TranscribingSession(gateway, writer, given).serve(websocket, principal)
+        await TranscribingSession(gateway, desk, writer, given).serve(websocket, principal)
     else:
         await _Socket(websocket, gateway, writer, principal, given).serve()
 
@@ -72,7 +75,12 @@ class _Socket:
         """Until one side ends it."""
         self._session.begin()
         await run_socket(
-            self._writer, self._gateway, self._hear(), self._speak(), on_error=self._session.fail
+            self._writer,
+            self._gateway,
+            self._hear(),
+            self._speak(),
+            until_going_away(self._gateway),
+            on_error=self._session.fail,
         )
 
     async def _hear(self) -> None:

@@ -20,6 +20,7 @@ from aiortc import (
 
 from parley.errors import DeadlineExceededError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
+from parley_gateway.doors.realtime.beginning import until_going_away
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.session import RealtimeSession
@@ -31,6 +32,9 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 
 _log = logging.getLogger("parley.gateway")
+# They tell of every pair of addresses that is tried.
+for _name in ("aioice", "aiortc"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 CHANNEL = "oai-events"
 _MESSAGES = 256
 _BUFFERED_BYTES = 1_048_576
@@ -57,6 +61,7 @@ class Peer:
     def __init__(self, call_id: str, gateway: Gateway, principal: Principal, config: SessionConfig) -> None:
         self.id = call_id
         self.principal = principal
+        self._gateway = gateway
         self._settings = gateway.settings.realtime
         self._meter = gateway.guard.meter(principal)
         self._connection = RTCPeerConnection(
@@ -166,6 +171,7 @@ class Peer:
                 ("audio", self._hear()),
                 ("marks", self._tell_played()),
                 ("connection", self._connect()),
+                ("farewell", self._watch_process()),
             )
         ]
         try:
@@ -183,6 +189,10 @@ class Peer:
                 await self._connected.wait()
         except TimeoutError:
             self._end(SessionExpiredError(f"no connection within {self._settings.ice_s:g} s"))
+
+    async def _watch_process(self) -> None:
+        await until_going_away(self._gateway)
+        self.hang_up()
 
     async def _take_events(self) -> None:
         while True:
