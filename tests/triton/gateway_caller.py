@@ -1,0 +1,106 @@
+"""A person on a gateway's WebSocket: speaks recordings in real time and notes what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import wave
+from contextlib import asynccontextmanager
+
+import httpx
+from websockets.asyncio.client import connect
+
+from parley.launcher.options import ROOT
+
+CLIPS = ROOT / "tests" / "data" / "conversation"
+CHUNK_MS = 20
+DEADLINE_S = 30.0
+
+
+class Caller:
+    """One session; ``events`` are the JSON messages, each ``audio`` with the binary one behind it."""
+
+    def __init__(self, socket, session_id, http):
+        self.socket = socket
+        self.session_id = session_id
+        self.http = http
+        self.events = []
+        self.tools = {}
+        """Name → answers a request by the WebSocket."""
+        self._clips = asyncio.Queue()
+        self._changed = asyncio.Condition()
+
+    async def hear(self):
+        """Note everything; the samples of audio are put into their message."""
+        async for message in self.socket:
+            if isinstance(message, bytes):
+                before = self.events[-1]
+                assert before["type"] == "audio"
+                assert "pcm" not in before
+                assert len(message) == 2 * before["samples"]
+                before["pcm"] = message
+                continue
+            event = json.loads(message) | {"at_s": time.monotonic()}
+            self.events.append(event)
+            if event["type"] == "tool_request" and event["name"] in self.tools:
+                answer = self.tools[event["name"]](**event["arguments"])
+                await self.send("tool_response", call_id=event["call_id"], output=answer)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def talk(self):
+        """A microphone that never pauses: clips, and silence between them."""
+        size = CHUNK_MS * 32
+        pcm, due = b"", time.monotonic()
+        while True:
+            if not pcm and not self._clips.empty():
+                pcm = self._clips.get_nowait()
+            await self.socket.send((pcm[:size] + bytes(size))[:size])
+            pcm = pcm[size:]
+            due += CHUNK_MS / 1000
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def say(self, clip):
+        """Speak a recording as soon as the one before it is over."""
+        with wave.open(str(next(CLIPS.glob(f"*-{clip}.wav")))) as file:
+            self._clips.put_nowait(file.readframes(file.getnframes()))
+
+    async def send(self, kind, **fields):
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    def of(self, kind, since=0):
+        return [event for event in self.events[since:] if event["type"] == kind]
+
+    def answer(self, response_id):
+        """A response's text so far."""
+        return "".join(event["text"] for event in self.of("response") if event["response_id"] == response_id)
+
+    async def until(self, kind, since=0, **fields):
+        """The first event of a kind with these fields, from position ``since`` on."""
+
+        def find():
+            matching = (event for event in self.of(kind, since) if fields.items() <= event.items())
+            return next(matching, None)
+
+        async with asyncio.timeout(DEADLINE_S), self._changed:
+            await self._changed.wait_for(find)
+        return find()
+
+
+@asynccontextmanager
+async def call(url, **options):
+    """A session of the gateway at ``url``."""
+    async with httpx.AsyncClient(base_url=url) as http:
+        created = (await http.post("/v1/sessions", json=options)).raise_for_status().json()
+        async with connect(
+            created["stream_url"], subprotocols=["bearer", created["token"], "parley.v1"], compression=None
+        ) as socket:
+            one = Caller(socket, created["session_id"], http)
+            hearing, talking = asyncio.create_task(one.hear()), asyncio.create_task(one.talk())
+            try:
+                yield one
+            finally:
+                talking.cancel()
+                hearing.cancel()
+                await asyncio.gather(hearing, talking, return_exceptions=True)

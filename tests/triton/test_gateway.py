@@ -1,0 +1,112 @@
+"""The recorded conversation over the gateway's WebSocket, with the real server."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import msgspec
+import pytest
+from gateway_caller import call
+
+from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.tools import ToolTable
+from parley_gateway.serving import running
+from parley_gateway.settings import load_settings
+
+TOOLS = msgspec.to_builtins(ToolTable(DEMO_TOOLS).definitions)
+
+
+@pytest.fixture
+async def gateway(server):
+    flags = {"listen": {"port": 0}, "servers": {"addresses": [server.endpoints.grpc]}}
+    async with running(load_settings(flags=flags)) as one:
+        yield one.url
+
+
+async def ask_for_the_weather(caller):
+    """A tool, answered on the stream."""
+    caller.tools["get_weather"] = lambda city: {"temperature": 8, "sky": f"foggy in {city}"}
+    caller.say("weather")
+    heard = await caller.until("transcript", is_final=True)
+    assert heard["text"].lower().strip(".?") == "what's the weather in paris"
+    request = await caller.until("tool_request")
+    assert (request["name"], request["arguments"]) == ("get_weather", {"city": "Paris"})
+    done = await caller.until("response_done")
+    assert "8 degrees" in caller.answer(done["response_id"])
+
+
+async def ask_for_the_time(caller):
+    """A tool, answered by REST."""
+    before = len(caller.events)
+    caller.say("time")
+    request = await caller.until("tool_request", before)
+    assert request["name"] == "get_time"
+    path = f"/v1/sessions/{caller.session_id}"
+    pending = (await caller.http.get(f"{path}/status")).json()["pending_tools"]
+    assert [tool["call_id"] for tool in pending] == [request["call_id"]]
+    responses = [{"call_id": request["call_id"], "output": {"time": "20:54"}}]
+    done = await caller.http.post(f"{path}/tools", json={"responses": responses})
+    assert done.json() == {"responses": 1, "tools": None}
+    done = await caller.until("response_done", before)
+    assert "20:54" in caller.answer(done["response_id"])
+
+
+async def interrupt_a_story(caller):
+    """Speech over the agent's."""
+    before = len(caller.events)
+    caller.say("story")
+    await caller.until("transcript", before, is_final=True)
+    heard = len(caller.events)
+    story = (await caller.until("audio", heard))["response_id"]
+    await asyncio.sleep(2.0)  # the story is being heard
+    caller.say("stop")
+    interrupted = await caller.until("interrupted", heard, response_id=story)
+    assert interrupted["reason"] in ("command", "words", "speech")
+    assert interrupted["played_ms"] > 1_000
+    assert interrupted["spoken_text"]
+    assert caller.answer(story).startswith(interrupted["spoken_text"][:20])
+    assert caller.of("paused", heard)[0]["response_id"] == story
+    at = caller.events.index(interrupted)
+    await caller.until("metrics", at)
+    assert all(event["response_id"] != story for event in caller.of("audio", at))
+
+
+async def test_a_conversation_with_tools_and_an_interruption(gateway):
+    async with call(gateway, tools=TOOLS) as caller:
+        connected = await caller.until("connected")
+        assert connected["session_id"] == caller.session_id
+        await ask_for_the_weather(caller)
+        await ask_for_the_time(caller)
+        await interrupt_a_story(caller)
+        status = (await caller.http.get(f"/v1/sessions/{caller.session_id}/status")).json()
+        assert (status["state"], status["pending_tools"]) == ("open", [])
+        assert status["turns"] >= 2
+        await caller.send("control", action="hangup")
+        assert (await caller.until("closed"))["reason"] == "ended"
+
+    audio = caller.of("audio")
+    assert all(len(event.get("pcm", b"")) == 2 * event["samples"] for event in audio)
+    assert {event["sample_rate"] for event in audio} == {22_050}
+    for one, two in pairwise(audio):
+        if one["response_id"] == two["response_id"]:
+            assert abs(two["offset_ms"] - one["offset_ms"] - 1000 * one["samples"] / 22_050) <= 1
+    assert caller.of("error") == []
+
+
+async def test_tools_replaced_by_rest_count_in_the_next_turn(gateway):
+    async with call(gateway) as caller:
+        await caller.until("connected")
+        path = f"/v1/sessions/{caller.session_id}/tools"
+        assert (await caller.http.post(path, json={"tools": TOOLS})).json()["tools"] == len(TOOLS)
+        await caller.until("updated")
+        await caller.send("text", text="what's the weather in paris")
+        assert (await caller.until("tool_request"))["name"] == "get_weather"
+        assert (await caller.http.delete(path.removesuffix("/tools"))).status_code == 204
+        await caller.until("closed")
+
+
+async def test_a_voice_that_is_not_there_is_refused_and_the_session_over(gateway):
+    with pytest.raises(Exception, match="400"):
+        async with call(gateway, voice="nobody"):
+            pass
