@@ -9,7 +9,9 @@ ARGS ?=
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help fuzz setup setup-talk setup-export setup-peers setup-frameworks demo gateway test test-unit test-triton test-frameworks serve talk check format eval bench simulate bench-asr bench-tts bench-gateway lock clean fetch export convert test-parity check-frameworks bench-frameworks test-browser
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo serve talk gateway \
+    test test-unit test-triton test-frameworks test-browser test-parity fuzz check check-frameworks format \
+    eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks fetch export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -47,13 +49,10 @@ talk: setup-talk ## Talk to the server started by "make serve" with your microph
 gateway: setup ## Let browsers and other clients in to the server started by "make serve"
 	@$(call quiet-if-interrupted,.venv/bin/parley gateway $(ARGS))
 
-test: test-unit test-triton test-frameworks ## Run all tests, those against the real server too
+test: test-unit test-triton test-frameworks test-browser ## Run all tests, those against the real server too
 
 test-unit: setup ## Run the tests that need no server
 	@$(PY) -m pytest tests/unit $(ARGS)
-
-fuzz: setup ## Send the gateway 100000 messages, others each time (MESSAGES=...)
-	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(ARGS)
@@ -69,6 +68,9 @@ test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts t
 	@status=0; for part in asr tts; do \
 	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
 	done; exit $$status
+
+fuzz: setup ## Send the gateway 100000 messages, others each time (MESSAGES=...)
+	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz $(ARGS)
 
 check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .
