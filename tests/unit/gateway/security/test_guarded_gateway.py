@@ -1,0 +1,171 @@
+"""A gateway with keys, as clients meet it."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core")]
+
+from listening_gateway import GatewayUnderTest  # noqa: E402
+
+
+@pytest.fixture
+async def gateway(keys_file):
+    """Starts a gateway that knows one key, with more settings by part."""
+    started = []
+
+    async def start(**parts):
+        parts["security"] = {"keys_file": str(keys_file.path)} | parts.get("security", {})
+        one = GatewayUnderTest((), parts)
+        await one.start()
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        await one.stop()
+
+
+def bearer(credential):
+    return {"Authorization": f"Bearer {credential}"}
+
+
+def stream_url(gateway, session_id):
+    return f"{gateway.ws_url}/v1/sessions/{session_id}/stream"
+
+
+async def new_session(gateway, key):
+    answer = await gateway.http.post("/v1/sessions", headers=bearer(key))
+    assert answer.status_code == 201
+    return answer.json()
+
+
+async def refusal(url, **options):
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(url, **options):
+            pass
+    return caught.value.response
+
+
+async def test_without_a_key_nothing_is_open(gateway):
+    one = await gateway()
+    for path in ("/v1/sessions", "/v1/tokens", "/v1/realtime/client_secrets"):
+        answer = await one.http.post(path)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/v1/realtime", "/v1/listen", "/v1/speak", "/v1/sessions/x/stream"):
+        assert (await refusal(one.ws_url + path)).status_code == 401
+
+
+async def test_answers_make_browsers_careful_and_name_no_server(gateway, keys_file):
+    one = await gateway(listen={"public_url": "https://voice.example"})
+    answer = await one.http.post("/v1/sessions", headers=bearer(keys_file.key))
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["strict-transport-security"]
+    assert "server" not in answer.headers
+    page = await one.http.get("/")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+
+
+async def test_guessing_is_stopped(gateway, keys_file):
+    one = await gateway(rates={"auth_failures": "3/minute"})
+    answers = [await one.http.post("/v1/sessions", headers=bearer("parley_x_y")) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [401, 401, 401, 429]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    refused = await refusal(one.ws_url + "/v1/realtime", additional_headers=bearer(keys_file.key))
+    assert refused.status_code == 429
+
+
+async def test_a_key_in_a_url_is_refused_and_logged_nowhere(gateway, keys_file, caplog):
+    one = await gateway()
+    with caplog.at_level(logging.DEBUG):
+        answer = await one.http.post(f"/v1/sessions?api_key={keys_file.key}")
+        refused = await refusal(f"{one.ws_url}/v1/listen?token={keys_file.key}")
+    assert answer.status_code == refused.status_code == 401
+    assert "do not belong in URLs" in answer.text
+    from_gateway = [
+        record for record in caplog.records if not record.name.startswith(("httpx", "websockets"))
+    ]
+    assert from_gateway
+    assert keys_file.key not in "\n".join(map(logging.Formatter().format, from_gateway))
+    assert keys_file.key not in answer.text
+
+
+async def test_a_page_opens_its_stream_with_the_sessions_token(gateway, keys_file):
+    one = await gateway()
+    session = await new_session(one, keys_file.key)
+    protocols = ["bearer", session["token"], "parley.v1"]
+    async with connect(session["stream_url"], subprotocols=protocols, origin=one.url) as socket:
+        assert socket.subprotocol == "parley.v1"
+    other = await new_session(one, keys_file.key)
+    assert (await refusal(other["stream_url"], subprotocols=protocols)).status_code == 403
+
+
+async def test_another_page_may_not_connect(gateway, keys_file):
+    one = await gateway(security={"origins": ["https://app.example"]})
+    session = await new_session(one, keys_file.key)
+    options = {"subprotocols": ["bearer", session["token"], "parley.v1"]}
+    assert (await refusal(session["stream_url"], origin="https://evil.example", **options)).status_code == 403
+    async with connect(session["stream_url"], origin="https://app.example", **options) as socket:
+        assert socket.subprotocol == "parley.v1"
+
+
+async def test_a_single_use_token_opens_one_connection(gateway, keys_file):
+    one = await gateway()
+    wish = {"single_use": True, "ttl_s": 30, "scopes": ["agent"]}
+    answer = await one.http.post("/v1/tokens", json=wish, headers=bearer(keys_file.key))
+    assert answer.status_code == 201
+    assert answer.headers["cache-control"] == "no-store"
+    token = answer.json()["token"]
+    protocols = ["realtime", f"openai-insecure-api-key.{token}"]
+    async with connect(f"{one.ws_url}/v1/realtime?model=parley", subprotocols=protocols) as socket:
+        assert socket.subprotocol == "realtime"
+    again = await refusal(f"{one.ws_url}/v1/realtime?model=parley", subprotocols=protocols)
+    assert again.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wish", "status"),
+    [
+        ({"scopes": ["admin"]}, 403),
+        ({"scopes": []}, 400),
+        ({"scopes": ["root"]}, 400),
+        ({"ttl_s": 0}, 400),
+        ({"ttl": 5}, 400),
+        ({"session_id": ""}, 400),
+    ],
+)
+async def test_a_token_has_to_be_asked_for_properly(gateway, keys_file, wish, status):
+    one = await gateway()
+    answer = await one.http.post("/v1/tokens", json=wish, headers=bearer(keys_file.key))
+    assert answer.status_code == status
+
+
+async def test_a_token_is_not_exchanged_for_another(gateway, keys_file):
+    one = await gateway()
+    token = (await one.http.post("/v1/tokens", headers=bearer(keys_file.key))).json()["token"]
+    assert (await one.http.post("/v1/tokens", headers=bearer(token))).status_code == 403
+
+
+async def test_a_key_that_is_taken_away_opens_nothing_any_more(gateway, keys_file):
+    one = await gateway()
+    await new_session(one, keys_file.key)
+    keys_file.write("# nobody")
+    one.gateway.guard.reload()
+    assert (await one.http.post("/v1/sessions", headers=bearer(keys_file.key))).status_code == 401
+
+
+async def test_a_flood_of_messages_ends_the_connection(gateway, keys_file):
+    one = await gateway(rates={"messages_per_s": 5, "burst_s": 1})
+    session = await new_session(one, keys_file.key)
+    async with connect(session["stream_url"], additional_headers=bearer(keys_file.key)) as socket:
+        for _ in range(50):
+            await socket.send(b"\x00\x00")
+        await socket.wait_closed()
+    assert (socket.close_code, socket.close_reason) == (1008, "rate_limited")
