@@ -108,7 +108,7 @@ async def _run(
                 on_error(error)
             writer.close(*close_of(error))
         writer.close(*(GOING_AWAY if gateway.calls.going_away.is_set() else HANGUP))
-        await tasks[0]
+        await asyncio.wait(tasks[:1], timeout=gateway.settings.writer.stall_s)
     finally:
         for task in tasks:
             task.cancel()

@@ -94,8 +94,11 @@ class SocketWriter:
         try:
             while await self._next():
                 waiting = self._waiting[0]
-                async with asyncio.timeout(self._settings.stall_s) as self._stall:
-                    await self._send(waiting.message)
+                try:
+                    async with asyncio.timeout(self._settings.stall_s) as self._stall:
+                        await self._send(waiting.message)
+                finally:
+                    self._stall = None
                 self._added.observe(time.perf_counter() - waiting.since_s)
                 if self._waiting:  # else it was emptied meanwhile
                     self._waiting.popleft()

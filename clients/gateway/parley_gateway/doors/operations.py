@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
@@ -32,8 +32,10 @@ def routes(gateway: Gateway) -> APIRouter:
         return JSONResponse({"status": "ready", "servers": ready, "calls": gateway.calls.count})
 
     @router.get("/metrics", response_model=None)
-    async def metrics() -> Response:
-        """Counters, in the text form of Prometheus."""
+    async def metrics(request: Request) -> Response:
+        """Counters, as Prometheus reads them; where keys are asked for, with the scope ``admin``."""
+        if gateway.guard.authenticated:
+            await gateway.guard.admit(request, "admin")
         for server in gateway.servers.all:
             gateway.metrics.server_ready.labels(server.address).set(server.is_ready)
             gateway.metrics.server_users.labels(server.address).set(server.users)

@@ -17,6 +17,7 @@ from parley import protocol
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.doors.sessions.messages import FROM_CLIENT, FROM_GATEWAY
 from parley_gateway.errors import SettingsError
+from parley_gateway.security.keys import new_key
 from parley_gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[4]
@@ -223,6 +224,23 @@ async def test_counters_tell_of_calls_frames_and_servers(gateway):
         assert await one.metric("parley_gateway_calls_opened_total") == 1
         assert await one.metric("parley_gateway_added_seconds_count") >= 1
         assert await one.metric("parley_gateway_frames_sent_total") >= 1
+
+
+async def test_counters_are_for_administrators_where_anybody_is_asked(gateway, tmp_path):
+    plain, admin = new_key("plain", ["agent"]), new_key("admin", ["admin"])
+    file = tmp_path / "keys.toml"
+    file.write_text(f"{plain.line}\n{admin.line}\n")
+    one = await gateway(security={"keys_file": str(file)})
+    statuses = [
+        (
+            await one.http.get("/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
+        ).status_code
+        for key in ("", plain.secret, admin.secret)
+    ]
+    assert statuses == [401, 403, 200]
+    assert (await one.http.get("/readyz")).status_code == 200
+    answer = await one.http.post("/v1/sessions")
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
 
 
 async def test_logs_hold_no_query_strings(gateway, caplog):

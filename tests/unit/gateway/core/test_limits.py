@@ -83,9 +83,7 @@ def frame(opcode, payload=b"", *, fin=True):
 
 def connections(one):
     """WebSockets whose connections the gateway still holds."""
-    return [
-        kept for kept in gc.get_objects() if isinstance(kept, WebSocketProtocol) and not kept.disconnected
-    ]
+    return [kept for kept in gc.get_objects() if type(kept) is WebSocketProtocol and not kept.disconnected]
 
 
 async def ended(one):

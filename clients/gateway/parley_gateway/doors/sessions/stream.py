@@ -10,7 +10,7 @@ from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
-from parley_gateway.closing import close_of_call
+from parley_gateway.closing import HANGUP, close_of_call
 from parley_gateway.doors.sessions.book import Session, SessionBook
 from parley_gateway.doors.sessions.forwarding import forward, tell
 from parley_gateway.doors.sessions.messages import SUBPROTOCOL, read_message
@@ -66,7 +66,7 @@ class _Stream:
         close = await run_socket(
             self._writer, self._gateway, self._hear(), self._speak(), on_error=self._tell_error
         )
-        return "disconnected" if self._writer.is_gone else close.reason
+        return "disconnected" if self._writer.is_gone and close == HANGUP else close.reason
 
     def _tell_error(self, error: ParleyError) -> None:
         self._writer.send_json(protocol.ErrorEvent.of(error))

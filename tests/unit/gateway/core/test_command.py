@@ -1,0 +1,72 @@
+"""The command ``parley gateway``."""
+
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from parley_client.cli import build_parser, main
+from parley_client.commands.gateway import _flags
+
+STARTED_S = 30.0
+
+
+def flags(*arguments):
+    return _flags(build_parser().parse_args(["gateway", *arguments]))
+
+
+def test_flags_are_settings():
+    given = flags(
+        "--listen", "[::1]:9000", "--server", "a:1, b:2", "--drain-seconds", "3", "--certificate", "c"
+    )
+    assert given["servers"] == {"addresses": ["a:1", "b:2"]}
+    assert (given["listen"]["host"], given["listen"]["port"]) == ("::1", 9000)
+    assert (given["listen"]["drain_s"], given["listen"]["certificate"]) == (3.0, "c")
+    assert set(flags()["listen"].values()) == {None}
+    assert flags("--listen", "9000")["listen"]["host"] is None
+
+
+@pytest.mark.parametrize("arguments", [["--listen", "host"], ["--listen", "h:70000"], ["--server", "a:1,b"]])
+def test_what_is_no_address_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as refusal:
+        flags(*arguments)
+    assert refusal.value.code == 2
+    assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], "without authentication is refused"),
+        (["--listen", "0", "--certificate", "none.pem"], "certificate none.pem cannot be used"),
+        (["--config", "none.toml"], "none.toml"),
+        (["--listen", "192.0.2.1:0", "--config", "keys.toml"], "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys.toml").write_text("[security]\ninsecure_allow_anonymous = true\n")
+    assert main(["gateway", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert words in " ".join(shown.split())
+    assert "Traceback" not in shown
+
+
+def test_it_says_where_it_is_and_ends_when_told():
+    command = [sys.executable, "-m", "parley_client", "gateway", "--listen", "0", "--server", "127.0.0.1:9"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for_people, for_programs = process.stdout.readline(), process.stdout.readline()
+            words = dict(word.split("=", 1) for word in for_programs.split()[1:])
+            assert for_programs.startswith("ready ")
+            assert words["http"] in for_people
+            assert words["servers"] == "127.0.0.1:9"
+            assert httpx.get(f"{words['http']}/healthz").status_code == 200
+            assert httpx.get(f"{words['http']}/readyz").status_code == 503
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(STARTED_S) == 0
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
