@@ -14,53 +14,25 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
-from gateway_echo import STAMP_BYTES
+from gateway_callers import Way, ask_directly, ask_through, call_directly, call_through
 from rich.console import Console
 from rich.table import Table
-from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as connect_socket
 
-from parley_client import connect
-from parley_client.call import Call
-from parley_client.events import AgentAudio
 from parley_client.turns import percentile
 
 _GOALS_MS = {0.5: 3.0, 0.99: 10.0}
 _START_S = 30.0
-_SETTLE_S = 1.0
 _LIMITS = {
     "PARLEY_GATEWAY_CALLS_LIMIT": "512",
     "PARLEY_GATEWAY_CALLS_PER_KEY": "512",
     "PARLEY_GATEWAY_SESSIONS_WAITING": "512",
 }
-
-
-@dataclass
-class Way:
-    """The times of all frames that went one way (milliseconds)."""
-
-    there: list[float] = field(default_factory=list)
-    back: list[float] = field(default_factory=list)
-    late: list[float] = field(default_factory=list)
-    """How late the client itself was with a frame: not the way's fault."""
-
-    def note(self, stamps: bytes) -> None:
-        """Take in an echoed frame."""
-        now = time.monotonic_ns()
-        sent, received, returned = (
-            int.from_bytes(stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES], "little") for at in range(3)
-        )
-        self.there.append((received - sent) / 1e6)
-        self.back.append((now - returned) / 1e6)
 
 
 @contextmanager
@@ -85,68 +57,21 @@ def _program(*command: str, **environment: str) -> Iterator[tuple[psutil.Process
         process.wait(_START_S)
 
 
-async def _send_in_time(
-    send: Callable[[bytes], Any], args: argparse.Namespace, seconds: float, way: Way, phase: float
-) -> None:
-    """A frame every ``frame_ms``; callers do not speak in step."""
-    size = args.frame_ms * 32
-    began = time.monotonic() + phase * args.frame_ms / 1000
-    for number in range(int(seconds * 1000 / args.frame_ms)):
-        due = began + number * args.frame_ms / 1000
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
-        way.late.append(1000 * (time.monotonic() - due))
-        await send(time.monotonic_ns().to_bytes(STAMP_BYTES, "little") + bytes(size - STAMP_BYTES))
-
-
-async def _direct_caller(call: Call, args: argparse.Namespace, way: Way, phase: float) -> None:
-    async def hear() -> None:
-        async for event in call:
-            if isinstance(event, AgentAudio):
-                way.note(event.samples[: 3 * STAMP_BYTES // 2].tobytes())
-
-    hearing = asyncio.create_task(hear())
-    await _send_in_time(call.send_audio, args, args.seconds, way, phase)
-    await asyncio.sleep(_SETTLE_S)
-    hearing.cancel()
-
-
-async def _socket_caller(socket: ClientConnection, args: argparse.Namespace, way: Way, phase: float) -> None:
-    async def hear() -> None:
-        async for message in socket:
-            if isinstance(message, bytes):
-                way.note(message[: 3 * STAMP_BYTES])
-
-    hearing = asyncio.create_task(hear())
-    await _send_in_time(socket.send, args, args.seconds, way, phase)
-    await asyncio.sleep(_SETTLE_S)
-    hearing.cancel()
-
-
-async def _open_sockets(stack: AsyncExitStack, url: str, count: int) -> list[ClientConnection]:
-    sockets = []
-    async with httpx.AsyncClient(base_url=url) as http:
-        for _ in range(count):
-            created = (await http.post("/v1/sessions")).raise_for_status().json()
-            socket = await stack.enter_async_context(connect_socket(created["stream_url"], compression=None))
-            assert json.loads(await socket.recv())["type"] == "connected"
-            sockets.append(socket)
-    return sockets
-
-
-async def _direct(server: str, args: argparse.Namespace, way: Way) -> None:
-    async with AsyncExitStack() as stack:
-        calls = [await stack.enter_async_context(connect(server)) for _ in range(args.sessions)]
-        await asyncio.gather(
-            *(_direct_caller(call, args, way, place / len(calls)) for place, call in enumerate(calls))
-        )
-
-
-async def _through(url: str, args: argparse.Namespace, way: Way, idle: int = 0) -> None:
-    async with AsyncExitStack() as stack:
-        await _open_sockets(stack, url, idle)
-        sockets = await _open_sockets(stack, url, args.sessions)
-        await asyncio.gather(
-            *(_socket_caller(socket, args, way, place / len(sockets)) for place, socket in enumerate(sockets))
+async def _measure_agent(args: argparse.Namespace, url: str, console: Console) -> None:
+    """What the gateway adds to a question that the agent answers at once, and its answer."""
+    direct: list[float] = []
+    through: list[float] = []
+    for _ in range(args.rounds):
+        await ask_directly(args.server, args, direct)
+        await ask_through(url, args, through)
+    for share in (0.5, 0.99):
+        ways = [
+            f"{percentile(times, share):.2f} ms {name}"
+            for times, name in ((direct, "by gRPC"), (through, "here"))
+        ]
+        console.print(
+            f"{args.sessions} sessions of voice_agent, an update and its answer at p{share * 100:.0f}: "
+            f"{' and '.join(ways)}, so {_added(through, direct, share):.2f} ms for both ways"
         )
 
 
@@ -167,13 +92,13 @@ async def _measure(
     at_rest_mb = gateway.memory_info().rss / 1e6
     used_s = 0.0
     for _ in range(args.rounds):
-        await _direct(server, args, direct)
+        await call_directly(server, args, direct)
         before = sum(gateway.cpu_times()[:2])
-        await _through(url, args, through)
+        await call_through(url, args, through)
         used_s += sum(gateway.cpu_times()[:2]) - before
     with_calls_mb = gateway.memory_info().rss / 1e6
     peak = asyncio.create_task(_peak_mb(gateway))
-    await _through(url, args, crowded, args.idle)
+    await call_through(url, args, crowded, args.idle)
     peak.cancel()
     crowded_mb = await peak
     return {
@@ -225,6 +150,12 @@ def _report(args: argparse.Namespace, found: dict[str, Any], console: Console) -
     return met
 
 
+def _start_gateway(stack: ExitStack, server: str) -> tuple[psutil.Process, str]:
+    command = ("-m", "parley_client", "gateway", "--listen", "0", "--server", server)
+    process, line = stack.enter_context(_program(*command, **_LIMITS))
+    return process, line.split("http=")[1].split()[0]
+
+
 def main() -> int:
     """Measure and print.
 
@@ -236,19 +167,22 @@ def main() -> int:
     parser.add_argument("--idle", type=int, default=200, help="that only listen (default: %(default)s)")
     parser.add_argument("--frame-ms", type=int, default=20, help="default: %(default)s ms")
     parser.add_argument(
-        "--seconds", type=float, default=10.0, help="of speech per turn (default: %(default)s)"
+        "--seconds", type=float, default=8.0, help="of speech per turn (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=2, help="turns of each way (default: %(default)s)")
+    parser.add_argument("--server", metavar="HOST:PORT", help="ask the agent of this server too")
+    parser.add_argument("--questions", type=int, default=50, help="to it (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times to FILE")
     args = parser.parse_args()
+    console = Console()
     with ExitStack() as stack:
         _, port = stack.enter_context(_program(str(Path(__file__).with_name("gateway_echo.py"))))
         server = f"127.0.0.1:{port}"
-        command = ("-m", "parley_client", "gateway", "--listen", "0", "--server", server)
-        gateway, line = stack.enter_context(_program(*command, **_LIMITS))
-        url = line.split("http=")[1].split()[0]
+        gateway, url = _start_gateway(stack, server)
         found = asyncio.run(_measure(args, server, url, gateway))
-    met = _report(args, found, Console())
+        met = _report(args, found, console)
+        if args.server:
+            asyncio.run(_measure_agent(args, _start_gateway(stack, args.server)[1], console))
     if args.json:
         ways = {name: vars(found[name]) for name in ("direct", "through", "crowded")}
         args.json.write_text(json.dumps({**found, **ways}))

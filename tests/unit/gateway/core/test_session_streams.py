@@ -1,5 +1,6 @@
 """A session's stream: both directions, and every way to end it."""
 
+import asyncio
 import json
 
 import numpy as np
@@ -246,3 +247,28 @@ async def test_options_reach_the_agent(gateway):
         turn=protocol.TurnOptions(eagerness="patient"),
         tools=[protocol.Tool(name="f")],
     )
+
+
+async def test_many_sessions_leave_nothing_behind(gateway):
+    one = await gateway(speaking, rates={"ip_sessions": "", "key_sessions": ""})
+
+    async def hold(way):
+        async with one.stream() as socket:
+            await socket.send(bytes(320))
+            await receive(socket, "audio")
+            if way == "hangup":
+                await socket.send(json.dumps({"type": "control", "action": "hangup"}))
+                await closed(socket)
+            elif way == "vanish":
+                socket.transport.abort()
+
+    await hold("leave")
+    await until(lambda: one.gateway.calls.count == 0)
+    before = len(asyncio.all_tasks())
+    for _ in range(5):
+        await asyncio.gather(*(hold(way) for way in ("hangup", "vanish", "leave") * 3))
+    await until(lambda: one.gateway.calls.count == 0)
+    # The agents are the test's own, and end with it.
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+    assert [server.users for server in one.gateway.servers.all] == [0]
+    assert await one.metric("parley_gateway_calls") == 0
