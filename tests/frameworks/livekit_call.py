@@ -11,6 +11,8 @@ from livekit.agents import Agent, AgentSession, inference
 from livekit.agents.voice import TranscriptSynchronizer, io
 from recordings import RATE, Microphone, Notes
 
+_SILERO = "silero"
+
 
 class Ear(io.AudioInput):
     """Hears recordings."""
@@ -116,7 +118,7 @@ class Call:
 
 
 @asynccontextmanager
-async def calling(stt, llm, tts, *, instructions, tools=()):
+async def calling(stt, llm, tts, *, instructions, tools=(), turn_detection="vad", vad=_SILERO):
     """A call to an agent of these models."""
     notes = Notes()
     microphone = Microphone()
@@ -125,9 +127,9 @@ async def calling(stt, llm, tts, *, instructions, tools=()):
         stt=stt,
         llm=llm,
         tts=tts,
-        vad=inference.VAD(model="silero"),
+        vad=vad and inference.VAD(model=vad),
         turn_handling={
-            "turn_detection": "vad",
+            "turn_detection": turn_detection,
             "endpointing": {"min_delay": 0.3, "max_delay": 1.0},
             "interruption": {"mode": "vad", "min_duration": 0.2, "resume_false_interruption": False},
         },

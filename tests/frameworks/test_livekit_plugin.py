@@ -88,6 +88,26 @@ async def test_a_conversation_with_a_tool_and_an_interruption(triton):
     assert {m.metadata.model_provider for m in measured if isinstance(m, LLMMetrics)} == {"Parley"}
 
 
+async def test_the_servers_own_end_of_speech_ends_a_turn(triton):
+    models = parley.STT(server=triton), parley.LLM(server=triton), parley.TTS(server=triton)
+    async with calling(*models, instructions=PROMPT, turn_detection="stt", vad=None) as call:
+        assert await call.ask("01-hello") == ("hello", "Hello! How can I help you?")
+    assert call.of("error") == []
+
+
+async def test_nothing_stays_behind_of_what_was_left(triton):
+    story = conversation("tell me a story")
+    async with parley.LLM(server=triton) as model, parley.TTS(server=triton) as tts:
+        for _ in range(70):  # each model takes 64 requests, and so does the connection
+            async with model.chat(chat_ctx=story, conn_options=ONCE) as answer:
+                await anext(answer)
+            async with tts.synthesize("Once upon a time, " * 40, conn_options=ONCE) as speech:
+                await anext(speech)
+        response = await model.chat(chat_ctx=story, conn_options=ONCE).collect()
+        async with tts.synthesize(response.text, conn_options=ONCE) as speech:
+            assert (await speech.collect()).duration > 5
+
+
 async def test_a_flush_brings_the_final_text_at_once(triton):
     async with parley.STT(server=triton) as stt, stt.stream() as stream:
         push(stream, recording("02-weather"))

@@ -32,6 +32,7 @@ from pipecat.metrics.metrics import (
 )
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.services.llm_service import FunctionCallParams
+from pipecat.services.tts_service import TextAggregationMode
 from pipecat.utils.errors import ErrorCategory
 from pipecat_call import calling, running
 from pipecat_parley import ParleyLLMAdapter, ParleyLLMService, ParleySTTService, ParleyTTSService
@@ -137,8 +138,9 @@ async def test_other_rates_are_heard_too(triton):
     assert [frame.text for frame in pipeline.of(TranscriptionFrame)] == ["what's the weather in paris"]
 
 
-async def test_every_word_is_told_when_it_is_heard(triton):
-    tts = ParleyTTSService(server=triton)
+@pytest.mark.parametrize("mode", TextAggregationMode)
+async def test_every_word_is_told_when_it_is_heard(triton, mode):
+    tts = ParleyTTSService(server=triton, text_aggregation_mode=mode)
     async with running(tts) as pipeline:
         await pipeline.worker.queue_frame(TTSSpeakFrame("Hello there, you two. How are you?"))
         await pipeline.wait_for(TTSStoppedFrame)
@@ -322,10 +324,17 @@ async def test_a_server_that_was_away_is_found_again(fake):
     from grpc import aio
     from tritonclient.grpc import service_pb2_grpc
 
+    async def answer(_):
+        yield {"EVENT": TextDelta(text="Here again.")}
+        yield {"EVENT": Completed(finish_reason="stop")}
+
+    fake.answer = answer
     text = TranscriptEvent(utterance=1, text="here again", is_final=True)
     stt = ParleySTTService(server=fake.address, reconnect=PATIENT)
-    async with running(stt) as pipeline:
+    async with running(stt, ParleyLLMService(server=fake.address)) as pipeline:
         await until(lambda: starts(fake))
+        await pipeline.worker.queue_frame(ask())
+        await pipeline.wait_for(LLMTextFrame)
         await fake.stop()
         await speak_until(pipeline, ErrorFrame)
         back = aio.server()
@@ -335,9 +344,23 @@ async def test_a_server_that_was_away_is_found_again(fake):
         fake.hear = lambda _: [text]
         try:
             await speak_until(pipeline, TranscriptionFrame)
+            since = len(pipeline.notes.events)
+            await pipeline.worker.queue_frame(ask())
+            assert (await pipeline.wait_for(LLMTextFrame, since=since)).text == "Here again."
         finally:
             await back.stop(None)
     assert stt.is_usable
+
+
+async def test_a_silent_server_holds_nothing_up():
+    tts = ParleyTTSService(server="127.0.0.1:9")
+    async with running(tts) as pipeline:
+        for _ in range(4):
+            since = len(pipeline.notes.events)
+            await pipeline.worker.queue_frame(TTSSpeakFrame("Hello."))
+            await pipeline.wait_for(ErrorFrame, since=since, category=ErrorCategory.CONNECTIVITY)
+            await pipeline.wait_for(TTSStoppedFrame, since=since, timeout_s=5)
+    assert tts.is_usable
 
 
 async def test_a_server_that_stays_away_is_given_up():

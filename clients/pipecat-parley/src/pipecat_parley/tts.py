@@ -90,6 +90,8 @@ class ParleyTTSService(TTSService):
         )
         if settings is not None:
             complete.apply_update(settings)
+        # Failures are told as such; a server that comes back, or text without a word in it, is none.
+        kwargs.setdefault("max_consecutive_zero_audio_contexts", 0)
         super().__init__(
             text_aggregation_mode=text_aggregation_mode,
             append_trailing_space=True,  # what separates sentences
@@ -174,6 +176,7 @@ class ParleyTTSService(TTSService):
             self._spoken[context_id].speech.add(text)
         except ParleyError as error:
             yield ErrorFrame(f"nothing is said: {error.to_log()}", exception=error, processor=self)
+            await self._end_context(context_id)  # nothing else would, and what follows waits for its end
             return
         await self.start_tts_usage_metrics(text)
         yield None
@@ -217,6 +220,9 @@ class ParleyTTSService(TTSService):
         except ParleyError as error:
             await self.push_error(f"speech broke off: {error.to_log()}", exception=error)
         del self._spoken[context_id]  # a stopped one was taken away before, and its task cancelled
+        await self._end_context(context_id)
+
+    async def _end_context(self, context_id: str) -> None:
         if self.audio_context_available(context_id):
             await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
             await self.remove_audio_context(context_id)
