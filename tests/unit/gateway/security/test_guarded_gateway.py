@@ -1,5 +1,6 @@
 """A gateway with keys, as clients meet it."""
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -159,6 +160,20 @@ async def test_a_key_that_is_taken_away_opens_nothing_any_more(gateway, keys_fil
     keys_file.write("# nobody")
     one.gateway.guard.reload()
     assert (await one.http.post("/v1/sessions", headers=bearer(keys_file.key))).status_code == 401
+
+
+async def test_a_call_is_written_down_from_beginning_to_end(gateway, keys_file, caplog):
+    caplog.set_level(logging.INFO, "parley.audit")
+    one = await gateway()
+    session = await new_session(one, keys_file.key)
+    async with connect(session["stream_url"], additional_headers=bearer(keys_file.key)) as socket:
+        await socket.send('{"type": "control", "action": "hangup"}')
+        await socket.wait_closed()
+    await one.gateway.calls.drain(5)
+    lines = [json.loads(record.message) for record in caplog.records if record.name == "parley.audit"]
+    opened, closed = (line for line in lines if line["event"].startswith("call_"))
+    assert (opened["event"], opened["who"], opened["door"]) == ("call_opened", keys_file.id, "sessions")
+    assert (closed["event"], closed["call"], closed["reason"]) == ("call_closed", opened["call"], "ended")
 
 
 async def test_a_flood_of_messages_ends_the_connection(gateway, keys_file):

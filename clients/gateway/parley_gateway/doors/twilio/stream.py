@@ -64,8 +64,8 @@ async def serve_stream(
             return
         options = _options(settings, start)
         async with gateway.calls.open(options, principal=principal, door=DOOR) as call:
-            audit("session_opened", principal, door=DOOR, session=call.id, call=start.start.call_sid)
-            reason = await _Stream(
+            audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
+            await _Stream(
                 websocket=websocket,
                 gateway=gateway,
                 settings=settings,
@@ -73,7 +73,6 @@ async def serve_stream(
                 start=start,
                 received=received,
             ).run()
-            audit("session_closed", principal, door=DOOR, session=call.id, result=reason)
     except ParleyError as error:
         gateway.metrics.refused.labels(error.code).inc()
         await websocket.close(*close_of(error))
@@ -140,10 +139,9 @@ class _Stream:
         self._decoder = Decoder(AudioFormat("ulaw", SAMPLE_RATE))
         self._playback = Playback(start.stream_sid, self._writer.send_json, self._report)
 
-    async def run(self) -> str:
-        """Until one side hangs up; returns why."""
-        close = await run_socket(self._writer, self._gateway, self._hear(), self._speak())
-        return "disconnected" if self._writer.is_gone else close.reason
+    async def run(self) -> None:
+        """Until one side hangs up."""
+        await run_socket(self._writer, self._gateway, self._hear(), self._speak())
 
     async def _hear(self) -> None:
         """From the caller to the agent, until the caller hangs up."""
