@@ -31,7 +31,7 @@ class Metrics:
         )
         self.failovers = Counter(
             "parley_gateway_failovers",
-            "Servers that refused a call before another took it",
+            "Times that a server refused a call for now",
             registry=registry,
         )
         self.sent = Counter(
