@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -145,3 +147,20 @@ async def test_what_is_spoken_can_be_heard(stages, clips):
         await stream.send_all(audio)
         stream.end()
         assert final_text([event async for event in stream])
+
+
+async def test_the_guides_program(server):
+    """As it is printed, but for the address."""
+    guide = (ROOT / "docs" / "stages.md").read_text()
+    program = re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1]
+    here = program.replace("127.0.0.1:8001", server.endpoints.grpc)
+    recording = ROOT / "tests/data/conversation/01-hello.wav"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", here, str(recording), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    lines = out.decode().splitlines()
+    assert process.returncode == 0
+    assert lines[0] == "you: hello"
+    assert all(line.startswith("agent: ") for line in lines[1:])
+    assert " ".join(re.findall(r"'(.+)'", out.decode())) == "Hello! How can I help you?"

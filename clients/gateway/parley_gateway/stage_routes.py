@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import uuid4
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -18,8 +19,13 @@ _log = logging.getLogger("parley.gateway")
 _CLIENT_CLOSED = 499
 
 
-def route_class(answer: Callable[[ParleyError], Response]) -> type[APIRoute]:
-    """A class of routes for which ``answer`` tells of failures."""
+def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> type[APIRoute]:
+    """A class of routes that follow a protocol.
+
+    Args:
+        answer: tells of failures.
+        id_header: carries an id of the request, unless the route gives it one.
+    """
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -27,14 +33,16 @@ def route_class(answer: Callable[[ParleyError], Response]) -> type[APIRoute]:
 
             async def answer_failures(request: Request) -> Response:
                 try:
-                    return await handle(request)
+                    response = await handle(request)
                 except ClientDisconnect:
-                    return Response(status_code=_CLIENT_CLOSED)  # nobody reads it
+                    response = Response(status_code=_CLIENT_CLOSED)  # nobody reads it
                 except ParleyError as error:
                     request.app.state.gateway.metrics.refused.labels(error.code).inc()
                     if status_of(error) >= 500:
                         _log.warning("%s failed: %s", request.url.path, error.to_log())
-                    return answer(error)
+                    response = answer(error)
+                response.headers.setdefault(id_header, uuid4().hex)
+                return response
 
             return answer_failures
 

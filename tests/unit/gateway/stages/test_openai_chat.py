@@ -280,6 +280,12 @@ async def test_a_body_that_cannot_be_read(gateway, body):
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
+async def test_every_answer_has_an_id_of_its_own(gateway):
+    says(gateway, DONE)
+    answers = [await ask(gateway), await ask(gateway, stream=True), await ask(gateway, n=2)]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 3
+
+
 async def test_another_stages_model_cannot_answer(gateway):
     answer = await ask(gateway, model="espeak")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")

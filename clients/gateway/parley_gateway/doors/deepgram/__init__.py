@@ -19,7 +19,7 @@ from parley_gateway.stages import StageDesk
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/listen`` and ``/v1/speak``, both by WebSocket and by POST."""
     desk = StageDesk(gateway)
-    router = APIRouter(prefix="/v1", tags=["deepgram"], route_class=route_class(answer))
+    router = APIRouter(prefix="/v1", tags=["deepgram"], route_class=route_class(answer, "dg-request-id"))
     router.post("/listen", response_model=None)(RecordingRoute(gateway, desk).create)
     router.post("/speak", response_model=None, openapi_extra=body(SpeakBody))(
         SpeechRoute(gateway, desk).create
