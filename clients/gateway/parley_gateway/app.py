@@ -70,7 +70,7 @@ def create_app(
     app.add_middleware(AccessLog)
     for routes in DOORS:
         app.include_router(routes(gateway))
-    complete_openapi(app)
+    complete_openapi(app, authenticated=gateway.guard.authenticated)
 
     @app.get("/asyncapi.json", include_in_schema=False)
     async def asyncapi_document() -> dict[str, Any]:

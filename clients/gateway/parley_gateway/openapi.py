@@ -31,15 +31,28 @@ _KINDS = (
     TokenRequest,
     TokenAnswer,
 )
+# Nobody is asked here.
+_OPEN = ("/healthz", "/readyz")
 
 
-def complete_openapi(app: FastAPI) -> None:
-    """Let ``/openapi.json`` describe the structs too."""
+def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
+    """Let ``/openapi.json`` describe the structs too, and how one says who one is.
+
+    Args:
+        app: The application.
+        authenticated: Whether anybody is asked.
+    """
     of_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = add_components(of_fastapi(), _KINDS)
+            document = add_components(of_fastapi(), _KINDS)
+            if authenticated:
+                document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"key": []}]
+                for path in _OPEN:
+                    document["paths"][path]["get"]["security"] = []
+            app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

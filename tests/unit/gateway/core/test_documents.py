@@ -241,6 +241,9 @@ async def test_counters_are_for_administrators_where_anybody_is_asked(gateway, t
     assert (await one.http.get("/readyz")).status_code == 200
     answer = await one.http.post("/v1/sessions")
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    document = (await one.http.get("/openapi.json")).json()
+    assert document["security"] == [{"key": []}]
+    assert document["paths"]["/readyz"]["get"]["security"] == []
 
 
 async def test_logs_hold_no_query_strings(gateway, caplog):
