@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from parley_gateway.security.origins import Origins
 
 _CORS_MAX_AGE_S = 600
-_HSTS = "max-age=63072000; includeSubDomains"
+_HSTS = "max-age=31536000"
 _USUAL = {
     # Answers for programs: whatever is in one, a browser makes no page of it. The page brings its own policy.
     "Content-Security-Policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -34,6 +34,7 @@ async def test_the_first_message_tells_what_to_send_and_to_expect(gateway):
         "type": "connected",
         "session_id": socket.session_id,
         "protocol_version": protocol.PROTOCOL_VERSION,
+        "encoding": "pcm16",
         "input_sample_rate": 16_000,
         "output_sample_rate": 22_050,
         "max_message_bytes": one.settings.limits.frame_bytes,

@@ -12,6 +12,7 @@ from typing import Literal
 from parley import protocol
 from parley.errors import ParleyError, SessionNotFoundError, UnknownToolCallError
 from parley_client.call import Call
+from parley_gateway.audio.codecs import Encoding
 from parley_gateway.doors.sessions.messages import PendingTool, SessionStatus
 from parley_gateway.doors.sessions.settings import SessionSettings
 from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
@@ -25,11 +26,15 @@ class Session:
         start: How the agent is told to hold it.
         owner: Id of the principal that created it.
         connect_s: How long it waits for its stream (seconds).
+        encoding: Of its stream's audio.
     """
 
-    def __init__(self, start: protocol.Start, owner: str, connect_s: float) -> None:
+    def __init__(
+        self, start: protocol.Start, owner: str, connect_s: float, encoding: Encoding = "pcm16"
+    ) -> None:
         self.id = str(uuid.uuid4())
         self.start = start
+        self.encoding = encoding
         self.owner = owner
         self.created = datetime.now(UTC)
         self.expires_s = time.monotonic() + connect_s
@@ -91,7 +96,7 @@ class SessionBook:
         self._over: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
         self._expiries: dict[str, asyncio.TimerHandle] = {}
 
-    def create(self, start: protocol.Start, principal: Principal) -> Session:
+    def create(self, start: protocol.Start, principal: Principal, encoding: Encoding = "pcm16") -> Session:
         """A new session that waits for its stream.
 
         Raises:
@@ -103,7 +108,7 @@ class SessionBook:
                 f"{settings.waiting} sessions wait for their streams, which is all this gateway holds",
                 retry_after_s=settings.connect_s,
             )
-        session = Session(start, principal.id, settings.connect_s)
+        session = Session(start, principal.id, settings.connect_s, encoding)
         self._alive[session.id] = session
         self._wait(session)
         return session

@@ -9,6 +9,7 @@ from parley import protocol
 from parley_client.call import Call
 from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.doors.sessions.messages import Connected, State
+from parley_gateway.doors.sessions.wire import Wire
 from parley_gateway.writer import SocketWriter
 
 _SEND: dict[type, Callable[[Call, Any], None]] = {
@@ -44,7 +45,9 @@ def forward(call: Call, message: protocol.ClientMessage) -> None:
     _SEND[type(message)](call, message)
 
 
-def tell(writer: SocketWriter, event: CallEvent, session_id: str, max_message_bytes: int) -> None:
+def tell(
+    writer: SocketWriter, event: CallEvent, wire: Wire, *, session_id: str, max_message_bytes: int
+) -> None:
     """Pass an event on. Audio is a message with its place and words, and its samples right behind."""
     match event:
         case AgentAudio():
@@ -59,13 +62,14 @@ def tell(writer: SocketWriter, event: CallEvent, session_id: str, max_message_by
                 )
             )
             if len(event.samples):
-                writer.send_bytes(event.samples.astype("<i2", copy=False).tobytes())
+                writer.send_bytes(wire.write(event.samples))
         case protocol.Connected():
             writer.send_json(
                 Connected(
                     session_id=session_id,
                     protocol_version=event.protocol_version,
-                    input_sample_rate=event.input_sample_rate,
+                    encoding=wire.encoding,
+                    input_sample_rate=wire.input_sample_rate,
                     output_sample_rate=event.output_sample_rate,
                     max_message_bytes=max_message_bytes,
                 )

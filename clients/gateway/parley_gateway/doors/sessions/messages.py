@@ -13,6 +13,8 @@ import msgspec
 
 from parley import protocol
 from parley.errors import InvalidMessageError
+from parley_gateway.audio.codecs import Encoding
+from parley_gateway.doors.sessions.wire import G711_RATE
 
 SUBPROTOCOL = "parley.v1"
 
@@ -29,7 +31,9 @@ SessionOptions = msgspec.defstruct(
         else (field.name, field.type, msgspec.field(default_factory=field.default_factory))
         for field in msgspec.structs.fields(protocol.Start)
         if field.name not in _FIXED
-    ],
+    ]
+    # Of binary messages, both ways. G.711 has 8 kHz, whatever `output_sample_rate` says.
+    + [("encoding", Encoding, "pcm16")],
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
@@ -39,7 +43,10 @@ SessionOptions = msgspec.defstruct(
 
 def start_of(options: msgspec.Struct) -> protocol.Start:
     """How the agent is told."""
-    return protocol.Start(**{name: getattr(options, name) for name in options.__struct_fields__})
+    given = msgspec.structs.asdict(options)
+    if given.pop("encoding") != "pcm16":
+        given["output_sample_rate"] = G711_RATE
+    return protocol.Start(**given)
 
 
 class SessionCreated(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +127,12 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
     session_id: str
     protocol_version: int
+    encoding: Encoding
+    """Of binary messages, both ways: mono PCM16, little endian, or G.711."""
     input_sample_rate: int
-    """Of binary messages to the gateway: mono PCM16, little endian (Hz)."""
+    """Of those to the gateway (Hz)."""
     output_sample_rate: int
-    """Of binary messages from it, the same (Hz)."""
+    """Of those from it (Hz)."""
     max_message_bytes: int
     """No message may be longer."""
 

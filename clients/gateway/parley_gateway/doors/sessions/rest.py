@@ -71,12 +71,13 @@ class _Rest:
         principal = await gateway.guard.admit(request, "agent")
         if principal.session_id is not None:
             raise ForbiddenError("these credentials are for one session only")
-        start = start_of(_read(await request.body() or b"{}", SessionOptions))
+        options = _read(await request.body() or b"{}", SessionOptions)
+        start = start_of(options)
         check_start(start)
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
-        session = self._book.create(start, principal)
+        session = self._book.create(start, principal, options.encoding)
         audit("session_created", principal, session=session.id)
         return _answer(_created(request, gateway, principal, session), 201)
 

@@ -14,6 +14,7 @@ from parley_gateway.closing import HANGUP, close_of_call
 from parley_gateway.doors.sessions.book import Session, SessionBook
 from parley_gateway.doors.sessions.forwarding import forward, tell
 from parley_gateway.doors.sessions.messages import SUBPROTOCOL, read_message
+from parley_gateway.doors.sessions.wire import Wire
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.meter import Meter
 from parley_gateway.sockets import accept, messages, refuse, run_socket
@@ -59,6 +60,7 @@ class _Stream:
         self._call = call
         self._gateway = gateway
         self._meter = meter
+        self._wire = Wire(session.encoding)
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
 
     async def run(self) -> str:
@@ -83,7 +85,7 @@ class _Stream:
     async def _take(self, message: str | bytes) -> None:
         try:
             if isinstance(message, bytes):
-                await self._call.send_audio(message)
+                await self._call.send_audio(self._wire.read(message))
                 return
             content = read_message(message)
             if isinstance(content, protocol.Control) and content.action == "hangup":
@@ -100,7 +102,7 @@ class _Stream:
         limit = self._gateway.settings.limits.frame_bytes
         async for event in self._call:
             self._session.note(event)
-            tell(self._writer, event, self._session.id, limit)
+            tell(self._writer, event, self._wire, session_id=self._session.id, max_message_bytes=limit)
         closed = self._call.closed
         if closed is not None and not self._gateway.calls.going_away.is_set():
             self._writer.close(*close_of_call(closed.reason))
