@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import wave
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import pytest
-from gateway_caller import call
+from gateway_caller import CLIPS, DEADLINE_S, call
 
+from parley.launcher.options import ROOT
 from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.tools import ToolTable
 from parley_gateway.serving import running
@@ -110,3 +115,21 @@ async def test_a_voice_that_is_not_there_is_refused_and_the_session_over(gateway
     with pytest.raises(Exception, match="400"):
         async with call(gateway, voice="nobody"):
             pass
+
+
+async def test_the_example_hears_an_answer(gateway, tmp_path):
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "gateway_stream.py"),
+        str(CLIPS / "01-hello.wav"),
+        cwd=tmp_path,
+        env=os.environ | {"PARLEY_URL": gateway},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        shown, _ = await program.communicate()
+    assert program.returncode == 0
+    assert "you: hello" in shown.decode().lower()
+    with wave.open(str(tmp_path / "answer.wav")) as answer:
+        assert answer.getframerate() == 22_050
+        assert np.abs(np.frombuffer(answer.readframes(answer.getnframes()), "<i2")).max() > 1_000
