@@ -43,10 +43,10 @@ def open_triton_channel(
         options: More arguments of the channel.
     """
     arguments: Sequence[tuple[str, Any]] = [
+        *options,  # of two with the same name the first counts
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         *(keepalive or Keepalive()).channel_options(),
-        *options,
     ]
     return open_channel(server, credentials, arguments)
 

@@ -24,6 +24,8 @@ from parley_gateway.kinds import Count, Seconds
 _log = logging.getLogger("parley.gateway")
 # gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000)]
+# A recording is one message; how long it may be is limited where it is taken.
+_RECORDINGS = [("grpc.max_send_message_length", -1)]
 # A busy server may be late once; twice in a row is not ready.
 _LATE_TWICE = 2
 
@@ -213,4 +215,4 @@ class Servers:
 
 
 def _open_channel(address: str) -> grpc.aio.Channel:
-    return open_triton_channel(address, keepalive=Keepalive(), options=_RECONNECT)
+    return open_triton_channel(address, keepalive=Keepalive(), options=[*_RECONNECT, *_RECORDINGS])

@@ -343,6 +343,12 @@ async def test_recordings_that_cannot_be_had_are_refused(gateway, query, content
     assert gateway.models.transcribed == []
 
 
+async def test_long_recordings_are_one_message(gateway):
+    answer = await post(gateway, LINEAR, bytes(20_000_000), "application/octet-stream")
+    assert answer.status_code == 200
+    assert len(gateway.models.transcribed[0][0]) == 10_000_000
+
+
 async def test_raw_audio_has_a_longest_length(start):
     gateway = await start(stages={"recording_s": 1})
     answer = await post(gateway, LINEAR, bytes(32_002))

@@ -42,7 +42,8 @@ class RecordingRoute:
             raise InvalidMessageError("recordings at other addresses are not fetched: send the audio itself")
         data = await request.body()
         transaction = Transaction(MODEL)
-        transaction.note(data)
+        # A digest of many megabytes would hold up everybody's audio.
+        await asyncio.to_thread(transaction.note, data)
         reply = await while_connected(request, self._transcribe(data, options))
         return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
 
