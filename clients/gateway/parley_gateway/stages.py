@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from parley.errors import ShuttingDownError
+import grpc
+
+from parley.errors import ParleyError, ShuttingDownError
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.servers import Server
@@ -47,5 +49,9 @@ class StageDesk:
             self._running += 1
             try:
                 yield lease.server
+            except ParleyError as error:
+                if lease.server.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    lease.server.doubt(error)
+                raise
             finally:
                 self._running -= 1

@@ -34,12 +34,16 @@ async def always_ready(channel, timeout_s):
 
 @pytest.fixture
 async def start():
-    """Starts gateways with settings by part; stops them at the end."""
+    """Starts gateways with settings by part; stops them at the end.
+
+    ``before`` are addresses of other servers, which are asked first.
+    """
     async with AsyncExitStack() as stack:
 
         async def begin(**parts):
             models = await stack.enter_async_context(serving_fake())
-            parts = {"servers": {"addresses": [models.address]}, "listen": {"port": 0}} | parts
+            addresses = [*parts.pop("before", ()), models.address]
+            parts = {"servers": {"addresses": addresses}, "listen": {"port": 0}} | parts
             settings = load_settings(flags=parts)
             app = create_app(settings, servers=Servers(settings.servers, probe=always_ready))
             url = (await stack.enter_async_context(running(settings, app=app))).url

@@ -323,6 +323,16 @@ async def test_only_so_many_requests_at_once(start):
     await asyncio.wait_for(model.told.wait(), 5)
 
 
+async def test_a_server_that_cannot_be_reached_is_left_out(start):
+    gateway = await start(before=["127.0.0.1:1"])
+    says(gateway, DONE)
+    first = await ask(gateway)
+    assert (first.status_code, first.json()["error"]["code"]) == (503, "model_unavailable")
+    dead, _ = gateway.gateway.servers.all
+    assert not dead.is_ready
+    assert (await ask(gateway)).status_code == 200
+
+
 async def test_a_gateway_that_shuts_down_takes_nothing_new(gateway, monkeypatch):
     says(gateway, DONE)
     monkeypatch.setattr(gateway.gateway.calls, "draining", True)
