@@ -60,6 +60,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``max_batch``: utterances of one step.
         ``max_batch_frames``: rows times frames of one step.
         ``idle_s``: seconds without tokens after which an utterance is given up.
+        ``gather_s``: seconds that the first work after a pause waits for that of others.
         ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
         ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
         ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
@@ -139,4 +140,5 @@ def _limits(parameters: Parameters, device: torch.device) -> ServiceLimits:
         ),
         max_utterances=parameters.integer("max_utterances", 64, minimum=1),
         idle_s=parameters.number("idle_s", 10.0, minimum=0.1),
+        gather_s=parameters.number("gather_s", ServiceLimits.gather_s, minimum=0.0),
     )

@@ -49,6 +49,8 @@ class ServiceLimits:
     """Open at once."""
     idle_s: float = 10.0
     """Without tokens, while more are expected; then the utterance is given up."""
+    gather_s: float = 0.003
+    """That an idle thread gives others when there is work: tokens of many utterances come together."""
 
 
 @dataclass
@@ -217,6 +219,7 @@ class S3GenService:
 
     def _next_batch(self) -> list[tuple[str, Job]] | None:
         """Wait for something to do; nothing if something can be prepared, None when closed."""
+        waited = False
         with self._changed:
             while not self._closed:
                 self._give_up_idle()
@@ -225,12 +228,18 @@ class S3GenService:
                     for key, entry in self._entries.items()
                     if (end := entry.utterance.next_end()) is not None
                 }
+                if jobs and waited:
+                    # What begins alone stays alone: its chunks are then others than everyone else's.
+                    waited = False
+                    self._changed.wait_for(lambda: self._closed, self._limits.gather_s)
+                    continue
                 if jobs:
                     ready = [self._work(key, job) for key, job in jobs.items()]
                     return [(work.key, jobs[work.key]) for work in choose(ready, self._limits.batch)]
                 if not all(entry.prepared for entry in self._entries.values()):
                     return []
                 self._changed.wait(self._limits.idle_s / 4)
+                waited = True
             return None
 
     def _prepare(self) -> None:

@@ -272,6 +272,24 @@ def test_a_step_that_returns_an_error(make_service, voice):
     assert isinstance(sink.wait().error, InferenceError)
 
 
+def test_what_begins_together_is_made_together(make_service, synthesizer, voice):
+    steps, sinks = Gated(synthesizer), [Sink(), Sink(), Sink()]
+    service = make_service(steps, gather_s=0.5)
+    for name, sink in zip("abc", sinks, strict=True):
+        service.open(opening(name, final=True), voice, make_tokens(12), sink)
+    assert steps.begun.get(timeout=WAIT_S) == [12, 12, 12]
+    steps.go()
+    assert {sink.wait().samples for sink in sinks} == {12 * 960}
+
+
+def test_nobody_is_waited_for_when_the_service_closes(make_service, synthesizer, voice):
+    service, sink = make_service(Gated(synthesizer), gather_s=1_000.0), Sink()
+    service.open(opening(final=True), voice, make_tokens(12), sink)
+    service.close()
+    assert isinstance(sink.wait().error, ShuttingDownError)
+    assert not service._thread.is_alive()
+
+
 def test_the_voice_is_prepared_while_tokens_are_awaited(make_service, synthesizer, voice):
     prepared = queue.SimpleQueue()
 
