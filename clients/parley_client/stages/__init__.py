@@ -14,12 +14,8 @@ Anything with a ``channel`` (``grpc.aio``) may stand for ``server``.
 from __future__ import annotations
 
 from parley_client.stages.generation import Answer, Generation
-from parley_client.stages.recognition import (
-    FinalizedEvent,
-    Recognition,
-    RecognitionEvent,
-    RecognitionLimits,
-)
+from parley_client.stages.recognition import Recognition
+from parley_client.stages.recognition_types import FinalizedEvent, RecognitionEvent, RecognitionLimits
 from parley_client.stages.recordings import Transcription
 from parley_client.stages.server import Server, StageServer, open_server
 from parley_client.stages.speech import Speech, SpeechPiece, SpokenWord

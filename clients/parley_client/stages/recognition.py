@@ -14,24 +14,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 from uuid import uuid4
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.messages import AsrEvent, AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
 from parley.audio.buffer import AudioBuffer
 from parley.engines.parakeet import MODEL, ParakeetRecognizer
-from parley.errors import InvalidAudioError, InvalidInputError, OverloadedError, ParleyError
+from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.grpc_port import GrpcPort
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError, StreamLostError
 from parley_client.inbox import EventQueue
+from parley_client.stages.recognition_types import (
+    FinalizedEvent,
+    RecognitionEvent,
+    RecognitionLimits,
+    read_samples,
+)
 from parley_client.stages.server import StageServer
 
 _PER_S = INPUT_SAMPLE_RATE
@@ -45,34 +49,6 @@ _KEEP_OPEN_S = 20.0
 _POLL_S = 0.05
 _ATTEMPTS = 3
 _RETRY_S = 0.05
-
-
-class FinalizedEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="finalized"):
-    """All that was sent before a :meth:`Recognition.finalize` is written down; its texts came before this."""
-
-    at_ms: int
-    """How much had been sent (milliseconds)."""
-
-
-RecognitionEvent: TypeAlias = AsrEvent | FinalizedEvent
-
-
-@dataclass(frozen=True)
-class RecognitionLimits:
-    """How much a stream holds, and how long it waits."""
-
-    audio_s: float = 30.0
-    """Audio that was sent and not heard yet; more is refused."""
-    events: int = 512
-    """Events that were not read yet; then no more audio is heard."""
-    answer_s: float = 5.0
-    """For the model's answer to a piece of audio."""
-    final_s: float = 10.0
-    """For the final text of speech that has ended."""
-    consumer_s: float = 30.0
-    """For the application to read its events."""
-    room_s: float = 30.0
-    """For room in :meth:`Recognition.send_all`."""
 
 
 class Recognition:
@@ -113,8 +89,6 @@ class Recognition:
         self._failure: ParleyError | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # --- audio in ---------------------------------------------------------------------------
-
     @property
     def waiting_s(self) -> float:
         """Audio that was sent and not heard yet (seconds)."""
@@ -133,7 +107,7 @@ class Recognition:
             ParleyError: what it failed with.
         """
         self._check_open()
-        samples = _samples(audio)
+        samples = read_samples(audio)
         if len(self._buffer) + len(samples) > self._buffer.capacity:
             raise OverloadedError(f"{self.waiting_s:.1f} s of audio are waiting to be heard already")
         self._buffer.append(samples, 0.0)
@@ -146,7 +120,7 @@ class Recognition:
             DeadlineExceededError: there was no room in time.
             ParleyError: as :meth:`send`.
         """
-        samples = _samples(audio)
+        samples = read_samples(audio)
         step = self._buffer.capacity // 2
         for start in range(0, len(samples), step):
             piece = samples[start : start + step]
@@ -169,8 +143,6 @@ class Recognition:
         """No more audio comes; what was sent is written down, and then the events end."""
         self._ended = True
         self._changed.set()
-
-    # --- events out -------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
@@ -248,7 +220,8 @@ class Recognition:
 
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
-            await self._open_model(opened)
+            await self._model.start(self._options)
+            opened.set_result(None)
             while not self._closing and await self._step():
                 pass
         except (InvalidInputError, ClientError) as error:
@@ -264,10 +237,6 @@ class Recognition:
                 opened.exception()  # looked at: perhaps nobody waits for it any more
             self._events.end()
             self._room.set()
-
-    async def _open_model(self, opened: asyncio.Future[None]) -> None:
-        await self._model.start(self._options)
-        opened.set_result(None)
 
     async def _step(self) -> bool:
         """One request to the model, or a wait for something to do; False: there is nothing left."""
@@ -326,14 +295,6 @@ class Recognition:
             elif isinstance(event, TranscriptEvent) and event.is_final:
                 self._owed.discard(event.utterance)
             await self._events.put(event)
-
-
-def _samples(audio: bytes | NDArray[np.int16]) -> NDArray[np.int16]:
-    if not isinstance(audio, bytes):
-        return audio.copy()  # the caller may use its memory again
-    if len(audio) % 2:
-        raise InvalidAudioError(f"audio of {len(audio)} bytes; samples have two bytes each")
-    return np.frombuffer(audio, "<i2").astype(np.int16, copy=False)
 
 
 def _lost(error: ParleyError) -> StreamLostError:

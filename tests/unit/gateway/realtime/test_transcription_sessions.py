@@ -7,7 +7,7 @@ import pytest
 from openai_session import check_event
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley_client.stages.recognition import FinalizedEvent
+from parley_client.stages import FinalizedEvent
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import ParleyError
-from parley_client.stages.recognition import FinalizedEvent, RecognitionEvent
+from parley_client.stages import FinalizedEvent, RecognitionEvent
 from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.events import Emit, new_id
 from parley_gateway.doors.realtime.formats import Listening

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from starlette.websockets import WebSocket
 
 from parley.errors import SessionIdleError
-from parley_client.stages.recognition import Recognition
+from parley_client.stages import Recognition
 from parley_gateway.doors.realtime.beginning import until_going_away
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber

@@ -1,0 +1,85 @@
+"""What all of OpenAI's endpoints have in common, and the list of models."""
+
+import asyncio
+
+import pytest
+from fake_models import Chat
+
+from parley.errors import ShuttingDownError
+from parley.llm.messages import Completed
+from parley_gateway.errors import ForbiddenError, RateLimitedError, UnauthorizedError
+
+PATH = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def answers(gateway):
+    """The model says nothing, successfully."""
+
+    async def answer(message):
+        yield {"EVENT": Completed(finish_reason="stop")}
+
+    gateway.models.answer = answer
+
+
+async def ask(gateway):
+    return await gateway.http.post(PATH, json={"model": "gpt-4o", "messages": HELLO})
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UnauthorizedError("who?"), (401, "authentication_error", "invalid_api_key")),
+        (ForbiddenError("no"), (403, "permission_error", "forbidden")),
+        (RateLimitedError("slow", retry_after_s=3), (429, "rate_limit_error", "rate_limited")),
+    ],
+)
+@pytest.mark.parametrize("path", [PATH, "/v1/audio/speech", "/v1/audio/transcriptions"])
+async def test_who_may_not_come_in_is_told_so(gateway, monkeypatch, path, error, told):
+    async def refuse(request, scope):
+        raise error
+
+    monkeypatch.setattr(gateway.gateway.guard, "admit", refuse)
+    answer = await gateway.http.post(path, json={})
+    said = answer.json()["error"]
+    assert (answer.status_code, said["type"], said["code"]) == told
+    assert answer.headers.get("retry-after") == ("3" if answer.status_code == 429 else None)
+
+
+async def test_only_so_many_requests_at_once(start):
+    gateway = await start(stages={"requests": 1, "retry_after_s": 4})
+    model = Chat(gateway.models)
+    async with gateway.http.stream(
+        "POST", PATH, json={"model": "qwen3", "messages": HELLO, "stream": True}
+    ) as first:
+        await anext(first.aiter_lines())
+        refused = await ask(gateway)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
+    await asyncio.wait_for(model.told.wait(), 5)
+
+
+async def test_a_server_that_cannot_be_reached_is_left_out(start):
+    gateway = await start(before=["127.0.0.1:1"])
+    answers(gateway)
+    first = await ask(gateway)
+    assert (first.status_code, first.json()["error"]["code"]) == (503, "model_unavailable")
+    dead, _ = gateway.gateway.servers.all
+    assert not dead.is_ready
+    assert (await ask(gateway)).status_code == 200
+
+
+async def test_a_gateway_that_shuts_down_takes_nothing_new(gateway, monkeypatch):
+    answers(gateway)
+    monkeypatch.setattr(gateway.gateway.calls, "draining", True)
+    answer = await ask(gateway)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, ShuttingDownError.code)
+
+
+async def test_models(gateway):
+    gateway.models.ready = {"qwen3", "espeak", "voice_agent"}
+    listed = (await gateway.http.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["qwen3", "espeak"]
+    one = (await gateway.http.get("/v1/models/qwen3")).json()
+    assert one == {"id": "qwen3", "object": "model", "created": 0, "owned_by": "parley"}
+    missing = await gateway.http.get("/v1/models/chatterbox")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
