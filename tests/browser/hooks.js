@@ -36,7 +36,8 @@
   // Whatever goes to the loudspeaker is recorded on its way.
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
-    if (target instanceof AudioDestinationNode) void record(this);
+    // A context that is closed at once loads nothing any more.
+    if (target instanceof AudioDestinationNode) record(this).catch(() => {});
     return connect.call(this, target, ...rest);
   };
 

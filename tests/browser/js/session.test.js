@@ -11,7 +11,7 @@ import { runTool } from '../../../clients/gateway/parley_gateway/doors/page/stat
 test('each wait is longer, up to a limit, and begins anew after success', () => {
   const backoff = new Backoff(() => 1);
   const waits = Array.from({ length: 6 }, () => backoff.next());
-  assert.deepEqual(waits, [500, 1000, 2000, 4000, 8000, 8000]);
+  assert.deepEqual(waits, [500, 1000, 2000, 4000, 5000, 5000]);
   backoff.reset();
   assert.equal(backoff.next(), 500);
 });

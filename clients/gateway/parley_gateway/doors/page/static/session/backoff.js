@@ -2,7 +2,7 @@
 /** How long to wait before trying again: longer each time, and never in step with other pages. */
 
 const FIRST_MS = 500;
-const LONGEST_MS = 8000;
+const LONGEST_MS = 5000;
 
 export class Backoff {
   /** @param {() => number} [random] 0-1 */

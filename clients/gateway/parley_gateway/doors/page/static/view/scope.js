@@ -90,5 +90,5 @@ export class Scope {
 
 /** @param {number} level @returns {number} so that quiet speech can be seen */
 function shape(level) {
-  return Math.min(1, Math.sqrt(level) * 1.15);
+  return Math.min(1, Math.sqrt(level));
 }
