@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import httpx2
 import numpy as np
 import psutil
 import pytest
@@ -145,6 +146,30 @@ def test_the_administration_protocols_are_closed(client):
         client.get_model_repository_index()
     with pytest.raises(triton.InferenceServerException):
         client.get_system_shared_memory_status()
+
+
+def test_nobody_outside_loads_or_unloads_models(client):
+    for change in (client.unload_model, client.load_model):
+        with pytest.raises(triton.InferenceServerException, match="restricted"):
+            change("espeak")
+    assert client.is_model_ready("espeak")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "repository/models/espeak/unload",
+        "repository/models/espeak/load",
+        "repository/index",
+        "systemsharedmemory/region/x/register",
+        "logging",
+        "trace/setting",
+    ],
+)
+def test_administration_is_closed_by_http_too(server, path):
+    answer = httpx2.post(f"http://{server.endpoints.http}/v2/{path}", json={}, timeout=10)
+    assert answer.status_code == 403
+    assert "restricted" in answer.text
 
 
 def test_every_model_with_a_canary_answers(server):
