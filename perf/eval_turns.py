@@ -27,7 +27,7 @@ from parley.turns.settings import PRESETS, TurnSettings
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 PER_MS = 16
-NOTICED_MS = 200
+NOTICED_MS = 160
 """Silence after which a pause is noticed (``vad.silence_ms``)."""
 PAUSES_MS = (300, 500, 800, 1_200)
 BEFORE = np.zeros(500 * PER_MS, np.int16)

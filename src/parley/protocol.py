@@ -89,7 +89,7 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Speech shorter than this is ignored (milliseconds)."""
     silence_ms: int | None = None
     """Silence that ends an utterance (milliseconds); whether it ends the user's turn too, ``turn`` says.
-    None: 200 where pauses are judged, 300 where every pause ends the turn."""
+    None: 160 where pauses are judged, 300 where every pause ends the turn."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

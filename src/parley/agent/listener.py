@@ -214,7 +214,7 @@ class Listener:
     def _patience_s(self) -> float:
         if not self._hearing.awaits_text:
             return _KEEP_OPEN_S
-        return _ASK_AGAIN_S * 2 ** min(self._asked, _MOST_DOUBLINGS)
+        return _ASK_AGAIN_S * (1 << min(self._asked, _MOST_DOUBLINGS))
 
     async def close(self) -> None:
         """End the stream; never raises."""

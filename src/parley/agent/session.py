@@ -31,7 +31,7 @@ _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
 _ID_BYTES = 48
 _ONSET_THRESHOLD = 0.15
 """For the agent to pause; it heard no onset in noise, clicks, coughs and breaths where 0.5 heard none."""
-_JUDGED_SILENCE_MS = 200
+_JUDGED_SILENCE_MS = 160
 """An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
 _MANUAL_SILENCE_MS = 800
 """Nobody waits for the end of an utterance, and the longer it is, the better it is understood."""

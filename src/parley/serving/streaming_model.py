@@ -65,6 +65,7 @@ class StreamingModel:
         limits = StreamingLimits(
             preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
+            early_ms=parameters.integer("finals_early_ms", defaults.early_ms, minimum=0),
             patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
         )
         look_aheads = _look_aheads(parameters)

@@ -132,7 +132,16 @@ class Model:
     """A rail with everything that its tests look at and break."""
 
     def __init__(
-        self, *, slots=8, finals="", fallback="", look_aheads=LOOK_AHEADS, patience_s=0.0, beam=0, max_tail=64
+        self,
+        *,
+        slots=8,
+        finals="",
+        fallback="",
+        look_aheads=LOOK_AHEADS,
+        patience_s=0.0,
+        early_ms=0,
+        beam=0,
+        max_tail=64,
     ):
         self.now = 0.0
         self.counted = []
@@ -160,7 +169,7 @@ class Model:
             self.desk,
             chunks=look_aheads,
             default_ms=min(look_aheads),
-            limits=StreamingLimits(patience_s=patience_s),
+            limits=StreamingLimits(patience_s=patience_s, early_ms=early_ms),
         )
 
     def search(self):

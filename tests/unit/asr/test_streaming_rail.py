@@ -556,3 +556,69 @@ def test_when_the_other_model_fails_the_own_text_is_of_this_utterance_alone():
     alone = feed(Model(), speech(*PIECES))[1]
     _, events = feed(model, speech(*PIECES), join_ms=20_000)
     assert [(one.text, one.first) for one in finals(events)] == [(one.text, 0) for one in finals(alone)]
+
+
+# --- final texts that are begun early -----------------------------------------------------------
+
+
+def early_model(**kwargs):
+    model = Model(finals="big", early_ms=96, **kwargs)
+    model.transcribers.slow.add("big")
+    return model
+
+
+def test_a_final_text_is_begun_before_the_utterance_is_over():
+    model, audio = early_model(), speech(*UTTERANCE)
+    # Speech ends at 2240 ms, the utterance at 2560 ms.
+    stream, events = feed(model, audio[: 2400 * MS], last=False)
+    ((_, heard, _),) = model.transcribers.heard
+    assert 2240 + 96 <= 320 + len(heard) // MS <= 2400
+    model.transcribers.answer()
+    _, events = feed(model, audio[2400 * MS :], stream=stream)
+    assert texts(events, final=True) == [f"big {len(heard) // MS}"]
+    assert len(model.transcribers.heard) == 1
+
+
+@pytest.mark.parametrize("chunk_ms", [40, 80, 400])
+def test_a_text_that_was_begun_before_the_speaker_went_on_does_not_count(chunk_ms):
+    model = early_model()
+    audio = speech((640, False), (800, True), (200, False), (800, True), (640, False))
+    model.transcribers.slow.clear()
+    _, events = feed(model, audio, chunk_ms=chunk_ms)
+    (text,) = texts(events, final=True)
+    *wasted, (_, last, _) = model.transcribers.heard
+    assert text == f"big {len(last) // MS}"
+    assert len(last) >= (320 + 1800 + 96) * MS
+    assert all(len(heard) < 1500 * MS for _, heard, _ in wasted)
+
+
+def test_a_text_that_was_begun_early_is_late_after_the_same_time():
+    model = early_model()
+    stream, _ = feed(model, speech(*UTTERANCE), last=False)
+    model.now = 2.1
+    (heard,) = model.rail.step([Chunk(stream, speech((80, False)))])
+    assert replaced(heard.reply.events) == [("big", "streaming", "deadline_exceeded")]
+
+
+def test_a_text_that_was_begun_early_is_read_together_with_the_turn():
+    model = early_model()
+    model.transcribers.slow.clear()
+    model.transcribers.reply = both_ends
+    _, events = feed(model, speech(*PIECES), join_ms=20_000)
+    assert [(event.text, event.first, event.before) for event in finals(events)] == [
+        ("early late", 0, ""),
+        ("late", 1, "early"),
+    ]
+    assert len(model.transcribers.heard) == 2
+
+
+def test_a_text_that_was_begun_together_with_a_turn_that_was_over_does_not_count():
+    model = early_model()
+    model.transcribers.slow.clear()
+    model.transcribers.reply = both_ends
+    audio = speech(*PIECES)
+    quiet = (2880 + 800 + 160) * MS  # the second utterance seems to be over
+    stream, _ = feed(model, audio[:quiet], join_ms=20_000, last=False)
+    (heard,) = model.rail.step([Chunk(stream, audio[quiet : quiet + 80 * MS], turn_over=True)])
+    _, events = feed(model, audio[quiet + 80 * MS :], stream=heard.stream)
+    assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]

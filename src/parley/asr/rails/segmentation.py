@@ -122,6 +122,12 @@ class SpeechTrack:
         """Samples that have been judged so far."""
         return self._segmenter.position
 
+    @property
+    def quiet(self) -> tuple[int, int] | None:
+        """The silence that may end the utterance that is going on: its first sample, and how many it has."""
+        since = self._segmenter.quiet_since
+        return None if since is None else (since, self._segmenter.position - since)
+
     def accept(self, audio: NDArray[np.int16], *, flush: bool = False) -> NDArray[np.float32]:
         """Take the next piece of audio.
 

@@ -27,7 +27,7 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.rails.spoken_turn import Joined, rest_of
-from parley.asr.streaming.utterance import StreamingUtterance
+from parley.asr.streaming.utterance import EarlyText, StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
 
@@ -108,6 +108,36 @@ class FinalsDesk:
         self._count(event)
         return event
 
+    def ask(
+        self, model: str, utterance: StreamingUtterance, joined: Joined | None, options: AsrOptions
+    ) -> Future[TranscribeReply]:
+        """Begin to let a model hear an utterance, or what it is joined to."""
+        audio = utterance.audio() if joined is None else joined.content
+        request = TranscribeRequest(
+            language=options.language,
+            words=options.words or joined is not None,
+            phrases=options.phrases,
+            phrase_weight=options.phrase_weight,
+            nbest=options.nbest,
+        )
+        return self.transcribers.submit(model, audio, request)
+
+    def ask_early(
+        self, utterance: StreamingUtterance, end: int, joined: Joined | None, options: AsrOptions
+    ) -> None:
+        """Let the model of final texts hear an utterance that seems to be over, if it has not begun yet.
+
+        Args:
+            utterance: that may go on.
+            end: sample of the stream at which its speech ended.
+            joined: what the model hears in its place.
+            options: of the stream.
+        """
+        model = self.policy.finals
+        if utterance.early is None and model and not self.rests(model):
+            asked_at = self.clock()
+            utterance.early = EarlyText(self.ask(model, utterance, joined, options), joined, end, asked_at)
+
     def let_rest(self, model: str) -> None:
         """Note that a model was late."""
         self._resting[model] = self.clock() + self.policy.rest_s
@@ -138,14 +168,7 @@ class FinalText:
         self._desk = desk
         self._utterance = utterance
         self._joined = joined
-        self._with_words = options.words
-        self._request = TranscribeRequest(
-            language=options.language,
-            words=options.words or joined is not None,
-            phrases=options.phrases,
-            phrase_weight=options.phrase_weight,
-            nbest=options.nbest,
-        )
+        self._options = options
         self._models = deque([desk.policy.finals] if desk.policy.finals else [])
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
@@ -154,7 +177,10 @@ class FinalText:
         self._own_alternatives: list[Alternative] = []
         self._events: list[AsrEvent] = []
         self._done = False
-        if desk.policy.finals and not desk.rests(desk.policy.finals):
+        if utterance.early is not None:
+            self._joined = utterance.early.joined
+            self._wait_for(self._models.popleft(), utterance.early.call, utterance.early.asked_at)
+        elif desk.policy.finals and not desk.rests(desk.policy.finals):
             # Asked before the streaming model comes to the end, so that both work at the same time.
             self._ask(self._models.popleft())
 
@@ -218,18 +244,18 @@ class FinalText:
                 self._utterance.number,
                 self._own,
                 is_final=True,
-                with_words=self._with_words,
+                with_words=self._options.words,
                 alternatives=self._own_alternatives,
             )
         )
 
     def _ask(self, model: str) -> None:
-        self._model = model
-        self._overdue_at = self._desk.clock() + self._desk.policy.deadline_s
-        self._call = self._desk.transcribers.submit(model, self._audio(), self._request)
+        call = self._desk.ask(model, self._utterance, self._joined, self._options)
+        self._wait_for(model, call, self._desk.clock())
 
-    def _audio(self) -> NDArray[np.int16]:
-        return self._utterance.audio() if self._joined is None else self._joined.content
+    def _wait_for(self, model: str, call: Future[TranscribeReply], asked_at: float) -> None:
+        self._model, self._call = model, call
+        self._overdue_at = asked_at + self._desk.policy.deadline_s
 
     def _take(self, call: Future[TranscribeReply]) -> ParleyError | None:
         """Read the answer of a call that is done; return its error."""
@@ -251,7 +277,7 @@ class FinalText:
                 self._utterance.number,
                 words,
                 is_final=True,
-                with_words=self._with_words,
+                with_words=self._options.words,
                 alternatives=rest_of(reply.alternatives, before),
                 first=self._joined.first,
                 before=before,

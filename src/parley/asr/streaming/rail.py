@@ -42,6 +42,9 @@ class StreamingLimits:
     """Audio before the onset that is recognised too, so that no soft first sound is lost."""
     max_utterance_ms: int = 60_000
     """Speech without a pause is ended after this time."""
+    early_ms: int = 96
+    """After so much silence another model begins with its final text, which is wasted if the utterance goes
+    on; 0: it begins when the utterance is over."""
     patience_s: float = 0.01
     """How long a step waits for final texts of other models, which otherwise come with a later one."""
 
@@ -165,6 +168,8 @@ class StreamingRail:
         stream = item.work.stream
         if item.work.chunk.turn_over:
             stream.turn = stream.turn.over()
+            if stream.utterance is not None:
+                stream.utterance.forget_early()
         if stream.utterance is not None:
             item.utterances.append(stream.utterance)
         for happening in stream.track.detected(item.work.probabilities):
@@ -182,10 +187,23 @@ class StreamingRail:
                 utterance.hear(happening.samples)
             else:
                 utterance.ended = True
+                utterance.forget_early(unless_ended_ms=happening.event.at_ms)
                 final = FinalText(self._desk, utterance, stream.options, self._join(stream, happening))
                 item.finals[utterance.number] = final
                 stream.untold += [happening.event, final]
                 stream.utterance = None
+        if stream.utterance is not None and self._limits.early_ms:
+            self._ask_early(stream, stream.utterance)
+
+    def _ask_early(self, stream: StreamingStream, utterance: StreamingUtterance) -> None:
+        """Have the final text made while it is waited whether the utterance is over."""
+        end, length = stream.track.quiet or (0, 0)
+        utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
+        if length >= self._limits.early_ms * PER_MS and utterance.early is None:
+            joined = None
+            if stream.options.join_ms:
+                joined = stream.turn.with_piece(utterance.piece(end)).joined()
+            self._desk.ask_early(utterance, end, joined, stream.options)
 
     def _join(self, stream: StreamingStream, ended: UtteranceEnded) -> Joined | None:
         """What a model that hears it all again is to hear: the utterance with those of the same turn."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,23 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.readings import Hypothesis, Reading
 from parley.asr.decoding.stable import StablePrefix
 from parley.asr.decoding.transducer import Tokens
+from parley.asr.messages import TranscribeReply
 from parley.asr.rails.segmentation import PER_MS
-from parley.asr.rails.spoken_turn import Piece
+from parley.asr.rails.spoken_turn import Joined, Piece
 from parley.errors import ParleyError
+
+
+@dataclass(frozen=True)
+class EarlyText:
+    """A call to a model that hears an utterance again, made before it was certain to be over."""
+
+    call: Future[TranscribeReply]
+    joined: Joined | None
+    """What the model hears in the utterance's place."""
+    end: int
+    """Sample of the stream at which the speech had ended."""
+    asked_at: float
+    """Seconds of the desk's clock."""
 
 
 class StreamingUtterance:
@@ -57,6 +73,8 @@ class StreamingUtterance:
         """Whether no more audio comes."""
         self.frame = 0
         """Feature frames that the encoder has had."""
+        self.early: EarlyText | None = None
+        """Another model's text of it, asked for when it seemed to be over."""
         self.failure: ParleyError | None = None
         """Why it is not recognised any further."""
         self.replaced = False
@@ -117,6 +135,12 @@ class StreamingUtterance:
     def piece(self, end: int) -> Piece:
         """The utterance as part of a turn; ``end``: sample of the stream at which speech ends."""
         return Piece(self.number, self._start, self._onset, end, self.audio())
+
+    def forget_early(self, *, unless_ended_ms: int | None = None) -> None:
+        """It was not over, or not where it seemed to be (milliseconds of the stream)."""
+        if self.early is not None and self.early.end // PER_MS != unless_ended_ms:
+            self.early.call.cancel()
+            self.early = None
 
     def tokens(self) -> Tokens:
         """All tokens of the best reading so far; frames count from the beginning."""
