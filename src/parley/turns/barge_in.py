@@ -28,8 +28,10 @@ _SURE = 0.5
 _CONFIDENCE = 0.4
 """Confidence of words that are believed: recognisers make words of an "mhm", but not with conviction.
 
-A single word, and words before the end of the utterance, have to be surer; a command at its end need not be.
+A single word, words before the end of the utterance, and what lasted no longer than a "hmm" does have to be
+surer; a command at its end need not be.
 """
+_SHORT_MS = 500
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class BargeIn:
         fresh = words[self._echoed :]
         if is_echo(words, self._agent_words) or (self._echoed and not fresh):
             return None
-        sure = self._confidence >= (_CONFIDENCE if final and len(fresh) > 1 else _SURE)
+        sure = self._is_sure(fresh, final=final)
         if (sure or final) and self._language.is_command(fresh):
             return Interrupt("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
@@ -151,6 +153,10 @@ class BargeIn:
         needed = max(1 if self._closing else options.min_words, 1 if final else _EARLY_WORDS)
         return Interrupt("words") if sure and len(fresh) >= needed else None
 
+    def _is_sure(self, words: Sequence[str], *, final: bool) -> bool:
+        short = self._speech_ms is not None and self._speech_ms < _SHORT_MS
+        return self._confidence >= (_CONFIDENCE if final and len(words) > 1 and not short else _SURE)
+
     def _harmless(
         self, words: Sequence[str]
     ) -> Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]:
@@ -160,6 +166,6 @@ class BargeIn:
             return "echo"
         if self._language.is_backchannel(words):
             return "backchannel"
-        if self._confidence < (_CONFIDENCE if len(words) > 1 else _SURE):
+        if not self._is_sure(words, final=True):
             return "no_words"
         return "too_few_words" if len(words) < self._options.min_words else "too_short"

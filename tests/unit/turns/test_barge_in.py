@@ -52,6 +52,20 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     assert policy.tick(100.2) == Interrupt("words")
 
 
+@pytest.mark.parametrize(
+    ("speech_ms", "confidence", "verdict"),
+    [
+        (420, 0.46, Resume("no_words", "bye bye")),
+        (420, 0.55, Interrupt("words")),
+        (700, 0.46, Interrupt("words")),
+    ],
+)
+def test_a_sound_as_short_as_a_hmm_has_to_be_surely_words(speech_ms, confidence, verdict):
+    policy = sound()
+    policy.stopped(speech_ms, 100.0 + speech_ms / 1000 + 0.2)
+    assert policy.finished("bye bye", confidence, 100.9) == verdict
+
+
 def test_few_and_doubtful_words_wait_for_the_end():
     policy = sound()
     assert policy.heard("london", 0.9, 100.5) is None
