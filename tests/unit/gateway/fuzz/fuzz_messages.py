@@ -146,7 +146,7 @@ a=rtpmap:111 opus/48000/2\r
 """
 """What a browser offers, without a fingerprint."""
 FORM = (
-    '--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nparley\r\n'
+    '--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n'
     '--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n--x--\r\n'
 )
 BODIES = {
@@ -156,19 +156,19 @@ BODIES = {
         for message in (*TEMPLATES["realtime"][:3], TEMPLATES["transcription"][0])
     ],
     "/v1/realtime/calls": [{"sdp": "v=0"}],
-    "/v1/audio/transcriptions": [{"model": "parley"}],
+    "/v1/audio/transcriptions": [{"model": "whisper-1"}],
     "/v1/audio/speech": [
-        {"model": "parley", "input": "Hello.", "voice": "en", "response_format": "pcm", "speed": 1.0}
+        {"model": "tts-1", "input": "Hello.", "voice": "alloy", "response_format": "pcm", "speed": 1.0}
     ],
     "/v1/chat/completions": [
         {
-            "model": "parley",
+            "model": "gpt-4o",
             "messages": [{"role": "user", "content": "hello"}],
             "max_tokens": 5,
             "stream": True,
         },
         {
-            "model": "parley",
+            "model": "gpt-4o",
             "messages": [
                 {"role": "system", "content": "x"},
                 {"role": "user", "content": [{"type": "text", "text": "hello"}]},
