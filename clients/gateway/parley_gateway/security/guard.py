@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -108,6 +109,7 @@ class Guard:
             RatesUnavailableError: nobody can count them.
         """
         address = self.addresses.of(connection)
+        attempt = _Attempt(connection, counted_as(address), scope, session_id, signature)
         about = {
             "path": connection.url.path,
             "scope": scope,
@@ -115,21 +117,15 @@ class Guard:
             "address": address,
         }
         try:
-            principal = await self._judge(connection, counted_as(address), scope, session_id, signature)
+            principal = await self._judge(attempt)
         except GatewayError as error:
-            audit("refused", None, **about, code=error.code)
+            audit("refused", attempt.principal, **about, code=error.code)
             raise
         audit("admitted", principal, **about)
         return principal
 
-    async def _judge(
-        self,
-        connection: HTTPConnection,
-        address: str,
-        scope: Scope,
-        session_id: str | None,
-        signature: Signature | None,
-    ) -> Principal:
+    async def _judge(self, attempt: _Attempt) -> Principal:
+        connection, address = attempt.connection, attempt.address
         is_socket = connection.scope["type"] == "websocket"
         await self._rates.check("auth_failures", address)
         await self._rates.hit("ip_requests", address)
@@ -137,34 +133,26 @@ class Guard:
             await self._rates.hit("ip_sessions", address)
         self.origins.check(connection)
         try:
-            principal = await self._identify(connection, scope, session_id, signature)
+            principal = await self._identify(attempt)
         except UnauthorizedError:
             # To bring nothing is no attempt to guess.
-            if signature is not None or connection_brings_something(connection):
+            if attempt.signature is not None or _brings_something(connection):
                 await self._rates.hit("auth_failures", address)
             raise
-        await self._rates.hit("key_requests", principal.id, principal.limits.requests)
-        if is_socket:
-            await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
+        # Strangers have their address only: one of them must not use up what all of them may.
+        if principal.kind != "anonymous":
+            await self._rates.hit("key_requests", principal.id, principal.limits.requests)
+            if is_socket:
+                await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
         return principal
 
-    async def _identify(
-        self,
-        connection: HTTPConnection,
-        scope: Scope,
-        session_id: str | None,
-        signature: Signature | None,
-    ) -> Principal:
-        if signature is not None:
-            principal = signature()
-            _check_reach(principal, scope, session_id)
-            return principal
-        credential = find_credential(connection)
+    async def _identify(self, attempt: _Attempt) -> Principal:
+        if attempt.signature is not None:
+            return attempt.reach(attempt.signature())
+        credential = find_credential(attempt.connection)
         if credential is not None and credential.startswith(tokens.PREFIX):
-            return await self._accept_token(credential, scope, session_id)
-        principal = self._accept(credential)
-        _check_reach(principal, scope, session_id)
-        return principal
+            return await self._accept_token(credential, attempt)
+        return attempt.reach(self._accept(credential))
 
     def _accept(self, credential: str | None) -> Principal:
         if not self.authenticated:
@@ -178,14 +166,14 @@ class Guard:
             return self._jwts.verify(credential)
         raise UnauthorizedError("the credentials are not valid")
 
-    async def _accept_token(self, credential: str, scope: Scope, session_id: str | None) -> Principal:
+    async def _accept_token(self, credential: str, attempt: _Attempt) -> Principal:
         shown = self._tokens.verify(credential)
         principal = shown.principal
         if shown.issued_to == "key" and self._keys is not None:
             principal = tokens.inherit(shown, self._keys.find(principal.id))
         elif not (self._jwts if shown.issued_to == "jwt" else not self.authenticated):
             raise UnauthorizedError("the credentials behind this token are no longer accepted")
-        _check_reach(principal, scope, session_id)
+        attempt.reach(principal)
         if shown.single_use:
             ttl_s = shown.expires_at - time.time()
             unused = self._used.use(shown.token_id, shown.expires_at)
@@ -246,16 +234,36 @@ class Guard:
         return grant
 
 
-def connection_brings_something(connection: HTTPConnection) -> bool:
+@dataclass
+class _Attempt:
+    """Somebody at the door."""
+
+    connection: HTTPConnection
+    address: str
+    """As it is counted."""
+    scope: Scope
+    session_id: str | None
+    signature: Signature | None
+    principal: Principal | None = None
+    """Who it is, as soon as that is known."""
+
+    def reach(self, principal: Principal) -> Principal:
+        """Note who it is.
+
+        Raises:
+            ForbiddenError: their credentials do not reach this far.
+        """
+        self.principal = principal
+        if self.scope not in principal.scopes:
+            raise ForbiddenError(f"the credentials lack the scope {self.scope}")
+        if None not in (principal.session_id, self.session_id) and principal.session_id != self.session_id:
+            raise ForbiddenError("the credentials are for another session")
+        return principal
+
+
+def _brings_something(connection: HTTPConnection) -> bool:
     """Whether there are credentials, right or wrong."""
     try:
         return find_credential(connection) is not None
     except UnauthorizedError:
         return True
-
-
-def _check_reach(principal: Principal, scope: Scope, session_id: str | None) -> None:
-    if scope not in principal.scopes:
-        raise ForbiddenError(f"the credentials lack the scope {scope}")
-    if principal.session_id is not None and session_id is not None and principal.session_id != session_id:
-        raise ForbiddenError("the credentials are for another session")

@@ -310,3 +310,19 @@ async def test_every_decision_is_written_down_without_secrets(guard, keys_file, 
     written = json.dumps(audited())
     for secret in (keys_file.key, token, "secret"):
         assert secret not in written
+
+
+async def test_who_is_refused_is_written_down_if_it_is_known(guard, keys_file, connection, audited):
+    with pytest.raises(ForbiddenError):
+        await guard.admit(connection(**bearer(keys_file.key)), "admin")
+    (refused,) = audited()
+    assert (refused["who"], refused["code"]) == (keys_file.id, "forbidden")
+
+
+async def test_strangers_do_not_use_up_what_all_of_them_may(connection):
+    guard = Guard(rates=RateSettings(key_requests="1/minute", ip_requests="2/minute"))
+    for _ in range(2):
+        await guard.admit(connection(), "agent")
+    with pytest.raises(RateLimitedError, match="this address"):
+        await guard.admit(connection(), "agent")
+    assert await guard.admit(connection(client="192.0.2.8"), "agent")
