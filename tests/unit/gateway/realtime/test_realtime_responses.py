@@ -269,6 +269,42 @@ def test_a_function_that_takes_too_long_is_answered_without(session):
     assert "error" not in session.kinds()
 
 
+def test_outputs_that_nobody_wants_to_hear_of_are_remembered(session):
+    session.user_says("play music")
+    session.agent_calls(("call-1-1", "play"))
+    session.wait(0.03)
+    session.send("conversation.item.create", **output("call-1-1", {"ok": True}))
+    session.wait(4.9)
+    assert session.port.take() == []
+    session.wait(0.2)
+    assert session.port.take() == [("answer_tool", "call-1-1", {"ok": True})]
+    session.wait(0.2)
+    assert session.port.take() == [("interrupt", None)]
+    session.take()
+    session.agent_says("It plays.")
+    session.interrupted(reason="client", text="")
+    assert session.kinds() == []
+    session.send("response.create")
+    assert session.port.take() == [("respond", None, True)]
+    session.agent_says("It plays.", turn=2)
+    session.agent_finishes(turn=2)
+    assert session.one("response.done")["response"]["status"] == "completed"
+
+
+def test_an_output_that_an_interruption_overtakes_is_remembered(session):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(0.03)
+    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    session.hear(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="interrupted"))
+    session.interrupted()
+    ((wish, role, text),) = session.port.take()
+    assert (wish, role) == ("remember", "system")
+    assert "foggy" in text
+    session.wait(10)
+    assert session.port.take() == []
+
+
 def test_an_output_without_a_call_is_refused(session):
     session.send("conversation.item.create", event_id="e", **output("call-9", 1))
     error = session.one("error")["error"]
@@ -298,3 +334,13 @@ def test_answers_may_be_written(make_session):
         "response.done",
     ]
     assert events[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "Hello!"}]
+
+
+def test_a_client_may_go_on_as_soon_as_it_knows_the_calls(session):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    session.take()
+    session.send("response.create")
+    assert without_deltas(session) == ["response.done", "response.created"]
+    assert session.port.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]

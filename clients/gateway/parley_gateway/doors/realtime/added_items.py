@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.events import Emit, new_id
-from parley_gateway.doors.realtime.function_calls import value_of
+from parley_gateway.doors.realtime.function_calls import told
 from parley_gateway.doors.realtime.items import Items, StoredItem
 from parley_gateway.doors.realtime.port import Port
 from parley_gateway.doors.realtime.refusals import Refusal, unsupported
@@ -92,8 +92,7 @@ class AddedItems:
         if name is None:
             message = f"Tool call ID '{call_id}' not found in conversation."
             raise Refusal(message, code="invalid_tool_call_id", param="item.call_id")
-        value = value_of(output)
-        self._port.remember("system", f"The function {name} has returned: {output if value else 'nothing'}")
+        self._port.remember("system", told(name, output))
 
     def _add(self, item: client.Item, **fields: Any) -> None:
         head = {"id": item.id or new_id("item"), "object": "realtime.item", "type": item.type}

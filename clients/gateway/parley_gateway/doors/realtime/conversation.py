@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import ParleyError
-from parley_client.events import AgentAudio, CallEvent
+from parley_client.events import CallEvent
 from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.added_items import AddedItems
 from parley_gateway.doors.realtime.agent_session import AgentSession
@@ -20,25 +20,40 @@ from parley_gateway.doors.realtime.events import Emit, new_id
 from parley_gateway.doors.realtime.formats import Listening
 from parley_gateway.doors.realtime.items import Items
 from parley_gateway.doors.realtime.port import Port
-from parley_gateway.doors.realtime.refusals import INVALID, SERVER, Refusal, refusal_of
+from parley_gateway.doors.realtime.refusals import (
+    HARMLESS,
+    INVALID,
+    REFUSED,
+    SERVER,
+    Refusal,
+    refusal_of,
+)
 from parley_gateway.doors.realtime.response import Response, Style
 from parley_gateway.doors.realtime.response_options import check_options
-from parley_gateway.doors.realtime.responses import Responses
+from parley_gateway.doors.realtime.responses import Content, Responses
 from parley_gateway.doors.realtime.session_config import SessionConfig
 from parley_gateway.doors.realtime.speaker import Speaker
 from parley_gateway.doors.realtime.user_turns import UserTurns
 
 _log = logging.getLogger("parley.gateway")
-# The agent goes on as if nothing had happened, and so does the client.
-_HARMLESS = frozenset(("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
-# The agent refuses something that the client wanted.
-_REFUSED = frozenset(
-    "invalid_input invalid_message unsupported_voice unsupported_language unknown_tool_call session_error "
-    "not_permitted".split()
-)
 _TEXT_S = 10.0
 """Text of a turn that the client has ended, before an answer to it is asked for all the same (seconds)."""
 _Owed: TypeAlias = tuple[str | None, bool]
+UserEvent: TypeAlias = (
+    protocol.SpeechStarted
+    | protocol.SpeechStopped
+    | protocol.Transcript
+    | protocol.TurnDecision
+    | protocol.AgentState
+)
+AnswerEvent: TypeAlias = (
+    Content
+    | protocol.TurnMetrics
+    | protocol.Interrupted
+    | protocol.ToolCancelled
+    | protocol.Paused
+    | protocol.Resumed
+)
 
 
 class Conversation:
@@ -217,50 +232,20 @@ class Conversation:
 
     def hear(self, event: CallEvent) -> None:
         """Take an event of the agent's."""
-        match event:
-            case (
-                AgentAudio()
-                | protocol.ResponseText()
-                | protocol.ToolRequest()
-                | protocol.ResponseDone()
-                | protocol.TurnMetrics()
-                | protocol.Interrupted()
-                | protocol.ToolCancelled()
-                | protocol.Paused()
-                | protocol.Resumed()
-            ):
-                self._hear_answer(event)
-            case (
-                protocol.SpeechStarted()
-                | protocol.SpeechStopped()
-                | protocol.Transcript()
-                | protocol.TurnDecision()
-                | protocol.AgentState()
-            ):
-                self._hear_user(event)
-            case protocol.Updated():
-                self._session.updated()
-            case protocol.Truncated():
-                self._corrections.done(event)
-            case protocol.ErrorEvent():
-                self._failed(event)
-            case protocol.Closed():
-                self._responses.close()
-            case protocol.Connected() | protocol.ToolRun():
-                pass
+        if isinstance(event, UserEvent):
+            self._hear_user(event)
+        elif isinstance(event, AnswerEvent):
+            self._hear_answer(event)
+        elif isinstance(event, protocol.Updated):
+            self._session.updated()
+        elif isinstance(event, protocol.Truncated):
+            self._corrections.done(event)
+        elif isinstance(event, protocol.ErrorEvent):
+            self._failed(event)
+        elif isinstance(event, protocol.Closed):
+            self._responses.close()
 
-    def _hear_answer(
-        self,
-        event: AgentAudio
-        | protocol.ResponseText
-        | protocol.ToolRequest
-        | protocol.ResponseDone
-        | protocol.TurnMetrics
-        | protocol.Interrupted
-        | protocol.ToolCancelled
-        | protocol.Paused
-        | protocol.Resumed,
-    ) -> None:
+    def _hear_answer(self, event: AnswerEvent) -> None:
         match event:
             case protocol.TurnMetrics():
                 self._responses.metrics(event)
@@ -278,14 +263,7 @@ class Conversation:
             case _:
                 self._responses.hear(event)
 
-    def _hear_user(
-        self,
-        event: protocol.SpeechStarted
-        | protocol.SpeechStopped
-        | protocol.Transcript
-        | protocol.TurnDecision
-        | protocol.AgentState,
-    ) -> None:
+    def _hear_user(self, event: UserEvent) -> None:
         match event:
             case protocol.SpeechStarted():
                 self._user.speech_started(event.at_ms)
@@ -293,6 +271,8 @@ class Conversation:
                 self._user.speech_stopped(event.at_ms)
             case protocol.Transcript():
                 self._user.transcript(event)
+            case protocol.AgentState():
+                self._user.agent_state(event.state)
             case protocol.TurnDecision():
                 self._user.decided(event)
                 if event.decision == "commit":
@@ -300,8 +280,6 @@ class Conversation:
                     self._responses.expect_turn()
                     if self._owed is not None and not self._user.awaits_text:
                         self._ask()
-            case protocol.AgentState():
-                self._user.agent_state(event.state)
 
     def _cut(self, event: protocol.Interrupted) -> None:
         """Over WebRTC the server knows itself what was heard."""
@@ -312,10 +290,10 @@ class Conversation:
             self._emit("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=heard_ms)
 
     def _failed(self, event: protocol.ErrorEvent) -> None:
-        if event.code in _HARMLESS:
+        if event.code in HARMLESS:
             _log.info("a realtime session goes on after %s", event.code)
             return
-        refused = event.code in _REFUSED
+        refused = event.code in REFUSED
         event_id: str | None = None
         if refused:
             was_update, event_id = self._session.refused()

@@ -47,11 +47,15 @@ class FunctionCalls:
         call.output = output
         return True
 
-    def dropped(self, call_id: str) -> None:
-        """The agent does not wait for it any more."""
+    def dropped(self, call_id: str) -> str | None:
+        """The agent does not wait for it any more; returns the output that it has not been told."""
         call = self._waiting.pop(call_id, None)
-        if call is not None:
+        if call is None:
+            return None
+        if call.output is None:
             self._end(call.request)
+            return None
+        return told(call.request.name, call.output)
 
     def take(self) -> list[tuple[str, str]]:
         """All calls with their outputs, which are no longer waited for."""
@@ -67,6 +71,11 @@ class FunctionCalls:
         self._over[request.call_id] = request
         if len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
+
+
+def told(name: str, output: str) -> str:
+    """What the agent is to know of an output for which it does not wait any more."""
+    return f"The function {name} has returned: {output if output.strip() else 'nothing'}"
 
 
 def value_of(output: str) -> Any:

@@ -9,6 +9,13 @@ from parley_gateway.errors import RateLimitedError, UnauthorizedError, status_of
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+# The agent goes on as if nothing had happened, and so does the client.
+HARMLESS = frozenset(("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
+# The agent refuses something that the client wanted.
+REFUSED = frozenset(
+    "invalid_input invalid_message unsupported_voice unsupported_language unknown_tool_call session_error "
+    "not_permitted".split()
+)
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from parley import protocol
 from parley_client.events import AgentAudio
-from parley_gateway.doors.realtime.function_calls import FunctionCalls, value_of
+from parley_gateway.doors.realtime.function_calls import FunctionCalls
+from parley_gateway.doors.realtime.held_outputs import HeldOutputs
 from parley_gateway.doors.realtime.port import Port
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.response import Response, Status
@@ -48,6 +49,7 @@ class Responses:
         unasked: Callable[[], None],
     ) -> None:
         self.calls = FunctionCalls()
+        self._outputs = HeldOutputs(self.calls, port, clock)
         self._port = port
         self._make = make
         self._clock = clock
@@ -69,7 +71,7 @@ class Responses:
     @property
     def due(self) -> float | None:
         """When :meth:`tick` has something to do."""
-        return self._due
+        return min((time for time in (self._due, self._outputs.due) if time is not None), default=None)
 
     # --- what the client wants --------------------------------------------------------------
 
@@ -82,6 +84,8 @@ class Responses:
         active = self._active
         if active is not None and active.ended is not None:
             self._finish(None)  # it is over but for what it cost
+        elif active is not None and active.calls and self.calls.complete:
+            self._end("completed", None, None)  # the client knows of all calls before it is told so
         elif active is not None:
             message = (
                 f"Conversation already has an active response in progress: {active.id}. "
@@ -95,6 +99,7 @@ class Responses:
         Returns:
             Whether the agent has to be asked for it; False: it only waits for functions.
         """
+        self._outputs.hush()
         continues = self.calls.waiting
         response = self._begin(metadata)
         if continues:
@@ -104,10 +109,13 @@ class Responses:
 
     def deliver(self) -> None:
         """Hand the agent the outputs of its functions, if all are there and somebody wants to hear more."""
+        if not self.calls.waiting or not self.calls.complete:
+            return
         active = self._active
-        if active is not None and not active.calls and self.calls.waiting and self.calls.complete:
-            for call_id, output in self.calls.take():
-                self._port.answer_tool(call_id, value_of(output))
+        if active is not None and not active.calls:
+            self._outputs.answer()
+        else:
+            self._outputs.expect_answer()
 
     def cancel(self, response_id: str | None, *, asked: bool) -> None:
         """Stop the response.
@@ -193,7 +201,10 @@ class Responses:
 
     def tool_cancelled(self, event: protocol.ToolCancelled) -> None:
         """The agent does not wait for a function any more."""
-        self.calls.dropped(event.call_id)
+        untold = self.calls.dropped(event.call_id)
+        if untold is not None:
+            self._port.remember("system", untold)
+        self._outputs.dropped()
 
     def failed(self, event: protocol.ErrorEvent) -> bool:
         """Something went wrong; returns whether it belongs to the response under way."""
@@ -219,6 +230,8 @@ class Responses:
 
     def tick(self) -> None:
         """Something that was waited for has not come."""
+        if self._outputs.tick(self._turn_id):
+            self._over = self._turn
         if self._due is None or self._clock() < self._due:
             return
         self._due = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -12,19 +12,13 @@ from msgspec import UNSET
 from parley import protocol
 from parley_gateway.doors.realtime import session_fields as fields
 from parley_gateway.doors.realtime.client_events import refusal_of_field
+from parley_gateway.doors.realtime.detection import echo_of, turn_of, vad_of
 from parley_gateway.doors.realtime.refusals import Refusal, unsupported
 
 OPENAI_VOICES = frozenset(
     "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
 )
 """Clients name one of these without having chosen it: they stand for the server's default voice."""
-_EAGERNESS: Mapping[str | None, Literal["eager", "normal", "patient"]] = {
-    "low": "patient",
-    "medium": "normal",
-    "high": "eager",
-}
-_FIRST_PAUSE_MS = 200
-"""After so much silence an answer can be begun, which is held back until the turn is certainly over."""
 
 
 class SessionConfig:
@@ -256,8 +250,8 @@ class SessionConfig:
             "voice": self._voice(),
             "phrases": keywords or [],
             "output": "text" if self.writes_only else "audio",
-            "vad": self._vad(),
-            "turn": self._turn(),
+            "vad": vad_of(self._detection),
+            "turn": turn_of(self._detection),
             "barge_in": protocol.BargeInOptions(
                 enabled=self._detection is None or self._detection.interrupt_response is not False,
                 pause_playback=self._webrtc,
@@ -272,38 +266,6 @@ class SessionConfig:
             return self._voices[name]
         return None if not self._given_voice or name in OPENAI_VOICES else name
 
-    def _vad(self) -> protocol.VadOptions:
-        detection = self._detection
-        if not isinstance(detection, fields.ServerVad):
-            return protocol.VadOptions()
-        silence_ms = 500 if detection.silence_duration_ms is None else detection.silence_duration_ms
-        return protocol.VadOptions(
-            threshold=0.5 if detection.threshold is None else detection.threshold,
-            silence_ms=min(max(silence_ms, _LEAST_PAUSE_MS), _FIRST_PAUSE_MS),
-        )
-
-    def _turn(self) -> protocol.TurnOptions:
-        detection = self._detection
-        if detection is None:
-            return protocol.TurnOptions(detection="manual", answer=False)
-        answers = detection.create_response is not False
-        if isinstance(detection, fields.SemanticVad):
-            return protocol.TurnOptions(
-                eagerness=_EAGERNESS.get(detection.eagerness, "normal"), answer=answers
-            )
-        silence_ms = 500 if detection.silence_duration_ms is None else detection.silence_duration_ms
-        return protocol.TurnOptions(
-            eagerness="normal",
-            complete_ms=silence_ms,
-            incomplete_ms=silence_ms,
-            unfinished_ms=silence_ms,
-            limit_ms=silence_ms,
-            answer=answers,
-        )
-
-
-_LEAST_PAUSE_MS = 100
-
 
 def _type_of(direction: Mapping[str, Any]) -> str:
     name: str = direction.get("format", {}).get("type", "audio/pcm")
@@ -313,15 +275,3 @@ def _type_of(direction: Mapping[str, Any]) -> str:
 def format_of(wanted: fields.Format) -> dict[str, Any]:
     """A form of audio, as the client is told."""
     return {"type": wanted.type, "rate": 24_000} if wanted.type == "audio/pcm" else {"type": wanted.type}
-
-
-def echo_of(detection: fields.TurnDetection | None) -> dict[str, Any] | None:
-    """How turns end, as the client is told: with what it has left out."""
-    if detection is None:
-        return None
-    defaults = type(detection)()
-    values = {
-        name: getattr(defaults, name) if value is None else value
-        for name, value in msgspec.structs.asdict(detection).items()
-    }
-    return {"type": "server_vad" if isinstance(detection, fields.ServerVad) else "semantic_vad", **values}

@@ -13,11 +13,13 @@ from parley.asr.messages import AsrOptions
 from parley.protocol import VadOptions
 from parley_gateway.doors.realtime import session_fields as fields
 from parley_gateway.doors.realtime.client_events import refusal_of_field
+from parley_gateway.doors.realtime.detection import echo_of, pause_ms, threshold_of
 from parley_gateway.doors.realtime.events import new_id
 from parley_gateway.doors.realtime.refusals import Refusal
-from parley_gateway.doors.realtime.session_config import echo_of, format_of
+from parley_gateway.doors.realtime.session_config import format_of
 
-_LEAST_PAUSE_MS = 100
+_LONGEST_PAUSE_MS = 5_000
+"""The recogniser takes no longer one."""
 
 
 class _Audio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,10 +88,8 @@ class TranscriptionConfig:
         detection = self._detection
         vad = VadOptions()
         if isinstance(detection, fields.ServerVad):
-            silence_ms = 500 if detection.silence_duration_ms is None else detection.silence_duration_ms
             vad = VadOptions(
-                threshold=0.5 if detection.threshold is None else detection.threshold,
-                silence_ms=min(max(silence_ms, _LEAST_PAUSE_MS), 5_000),
+                threshold=threshold_of(detection), silence_ms=min(pause_ms(detection), _LONGEST_PAUSE_MS)
             )
         given = self._transcription
         return AsrOptions(vad=vad, language=given.language or "en", words=False, phrases=given.keywords or [])
