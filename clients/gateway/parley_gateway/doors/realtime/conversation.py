@@ -252,7 +252,8 @@ class Conversation:
             case protocol.Interrupted():
                 if event.reason in ("words", "speech", "command"):
                     self._user.interrupted()
-                self._cut(event)
+                if self._webrtc:
+                    self._corrections.cut(self._responses.active, event)
                 self._responses.interrupted(event)
             case protocol.ToolCancelled():
                 self._responses.tool_cancelled(event)
@@ -280,14 +281,6 @@ class Conversation:
                     self._responses.expect_turn()
                     if self._owed is not None and not self._user.awaits_text:
                         self._ask()
-
-    def _cut(self, event: protocol.Interrupted) -> None:
-        """Over WebRTC the server knows itself what was heard."""
-        active = self._responses.active
-        item = active.spoken if active is not None and active.turn == event.turn else None
-        if self._webrtc and item is not None and item.spoken is not None:
-            heard_ms = max(0, event.played_ms - item.spoken.from_ms)
-            self._emit("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=heard_ms)
 
     def _failed(self, event: protocol.ErrorEvent) -> None:
         if event.code in HARMLESS:

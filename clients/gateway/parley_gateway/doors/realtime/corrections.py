@@ -11,6 +11,7 @@ from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.items import Items, StoredItem
 from parley_gateway.doors.realtime.port import Port
 from parley_gateway.doors.realtime.refusals import Refusal
+from parley_gateway.doors.realtime.response import Response
 
 _PENDING = 64
 
@@ -72,6 +73,13 @@ class Corrections:
             content_index=correction.event.content_index,
             audio_end_ms=correction.event.audio_end_ms,
         )
+
+    def cut(self, response: Response | None, event: protocol.Interrupted) -> None:
+        """Over WebRTC the agent knows itself what was heard of a response that it was made to stop."""
+        item = response.spoken if response is not None and response.turn == event.turn else None
+        if item is not None and item.spoken is not None:
+            heard_ms = max(0, event.played_ms - item.spoken.from_ms)
+            self._emit("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=heard_ms)
 
     def refused(self) -> str | None:
         """The agent does not do it; returns the id of the client's event, if one waits."""
