@@ -75,7 +75,10 @@ async def serve_stream(
             ).run()
     except ParleyError as error:
         gateway.metrics.refused.labels(error.code).inc()
-        await websocket.close(*close_of(error))
+        # Twilio may have gone meanwhile, with which a writer knows how to deal.
+        writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
+        writer.close(*close_of(error))
+        await writer.run()
 
 
 async def _read(received: AsyncIterator[str | bytes]) -> AsyncIterator[FromTwilio]:
