@@ -81,6 +81,13 @@ class Caller:
         assert event["response"]["status"] == status, event
         return event["response"]
 
+    async def type(self, text, **options):
+        """Write something, and ask for an answer."""
+        content = [{"type": "input_text", "text": text}]
+        item = {"type": "message", "role": "user", "content": content}
+        await self.send({"type": "conversation.item.create", "item": item})
+        await self.send({"type": "response.create", "response": options})
+
     async def answer_call(self, response):
         """Run the functions that a response asks for, and go on."""
         calls = [item for item in response["output"] if item["type"] == "function_call"]

@@ -96,6 +96,24 @@ async def test_holds_a_conversation(gateway, turn_detection):
         assert not [event for event in caller.notes.events if event["type"] == "error"]
 
 
+async def test_an_output_of_which_nobody_wants_to_hear_is_known(gateway):
+    async with connected(gateway, session=realtime_session(None)) as caller:
+        await caller.type("what's the weather in paris")
+        (call,) = (await caller.wait_done())["output"]
+        since = caller.count
+        output = {
+            "type": "function_call_output",
+            "call_id": call["call_id"],
+            "output": '{"temperature": 8, "sky": "foggy"}',
+        }
+        await caller.send({"type": "conversation.item.create", "item": output})
+        await asyncio.sleep(6.0)
+        assert "response.created" not in [event["type"] for event in caller.notes.events[since:]]
+        await caller.send({"type": "response.create"})
+        answer = await caller.wait_done(since=since)
+        assert {"8", "foggy"} <= set(words(spoken(answer)))
+
+
 async def test_answers_turns_that_the_client_ends(gateway):
     async with connected(gateway, session=realtime_session(None)) as caller:
         async with speaking(caller):
@@ -113,13 +131,7 @@ async def test_answers_turns_that_the_client_ends(gateway):
 async def test_writes_instead_of_speaking(gateway):
     session = realtime_session(None, output_modalities=["text"])
     async with connected(gateway, session=session) as caller:
-        message = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "hello"}],
-        }
-        await caller.send({"type": "conversation.item.create", "item": message})
-        await caller.send({"type": "response.create", "response": {"metadata": {"note": "1"}}})
+        await caller.type("hello", metadata={"note": "1"})
         answer = await caller.wait_done()
         assert "hello" in words(spoken(answer))
         assert answer["metadata"] == {"note": "1"}
@@ -131,9 +143,7 @@ async def test_speaks_the_telephones_format(gateway):
     form = {"format": {"type": "audio/pcmu"}}
     session = {"type": "realtime", "instructions": INSTRUCTIONS, "audio": {"input": form, "output": form}}
     async with connected(gateway, session=session) as caller:
-        message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
-        await caller.send({"type": "conversation.item.create", "item": message})
-        await caller.send({"type": "response.create"})
+        await caller.type("hello")
         await caller.wait_done()
         sent = [
             event["delta"] for event in caller.notes.events if event["type"] == "response.output_audio.delta"
