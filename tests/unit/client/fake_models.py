@@ -139,10 +139,11 @@ class Chat:
 
 
 class Voice:
-    """Says every character in two samples, the first of which is its code; words have marks."""
+    """Says every character in two samples, or ``times`` of them, which are its code; words have marks."""
 
-    def __init__(self, fake, rate=16_000):
+    def __init__(self, fake, rate=16_000, times=2):
         self.rate = rate
+        self.times = times
         self.spoken = []
         self.hold = asyncio.Event()
         self.hold.set()
@@ -157,11 +158,11 @@ class Voice:
         text = message["text"]
         self.spoken.append(text)
         marks = [
-            WordMark(start_char=at, end_char=at + len(word), at_sample=2 * at)
+            WordMark(start_char=at, end_char=at + len(word), at_sample=self.times * at)
             for word in text.split()
             for at in [text.index(word)]
         ]
-        audio = np.repeat(np.frombuffer(text.encode("latin-1"), np.uint8), 2).astype(np.int16)
+        audio = np.repeat(np.frombuffer(text.encode("latin-1"), np.uint8), self.times).astype(np.int16)
         half = len(audio) // 2
         yield {
             "CHUNK": SpeechChunk(

@@ -7,11 +7,13 @@ from starlette.websockets import WebSocket
 
 from parley_gateway.doors.deepgram.errors import answer
 from parley_gateway.doors.deepgram.listen import serve_listening
+from parley_gateway.doors.deepgram.query import ListenOptions, SpeakOptions
 from parley_gateway.doors.deepgram.recordings import RecordingRoute
 from parley_gateway.doors.deepgram.speak import serve_speaking
 from parley_gateway.doors.deepgram.speech import SpeakBody, SpeechRoute
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import body
+from parley_gateway.stage_documents import query, recording
 from parley_gateway.stage_routes import route_class
 from parley_gateway.stages import StageDesk
 
@@ -20,10 +22,10 @@ def routes(gateway: Gateway) -> APIRouter:
     """``/v1/listen`` and ``/v1/speak``, both by WebSocket and by POST."""
     desk = StageDesk(gateway)
     router = APIRouter(prefix="/v1", tags=["deepgram"], route_class=route_class(answer, "dg-request-id"))
-    router.post("/listen", response_model=None)(RecordingRoute(gateway, desk).create)
-    router.post("/speak", response_model=None, openapi_extra=body(SpeakBody))(
-        SpeechRoute(gateway, desk).create
-    )
+    listening = query(ListenOptions) | recording()
+    speaking = query(SpeakOptions) | body(SpeakBody)
+    router.post("/listen", response_model=None, openapi_extra=listening)(RecordingRoute(gateway, desk).create)
+    router.post("/speak", response_model=None, openapi_extra=speaking)(SpeechRoute(gateway, desk).create)
 
     @router.websocket("/listen")
     async def listen(websocket: WebSocket) -> None:

@@ -38,10 +38,17 @@ def raw_format(options: SpeakOptions) -> AudioFormat:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Of an answer by REST."""
+    """Of an answer by REST.
+
+    Raises:
+        UnsupportedSampleRateError: it cannot have this rate.
+    """
 
     form: SpeechFormat
     sample_rate: int
+
+    def __post_init__(self) -> None:
+        AudioFormat(sample_rate=self.sample_rate)  # what all of the codecs know
 
 
 _RATES: dict[SpeechFormat, int] = {"mp3": 22_050, "opus": 48_000, "flac": _DEFAULT_RATE, "aac": 22_050}

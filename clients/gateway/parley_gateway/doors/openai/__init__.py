@@ -9,9 +9,11 @@ from parley_gateway.doors.openai.chat import ChatRoute
 from parley_gateway.doors.openai.chat_request import ChatRequest
 from parley_gateway.doors.openai.errors import answer
 from parley_gateway.doors.openai.speech import SpeechRequest, SpeechRoute
+from parley_gateway.doors.openai.transcription_request import TranscriptionFields
 from parley_gateway.doors.openai.transcriptions import TranscriptionRoute
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import body
+from parley_gateway.stage_documents import form
 from parley_gateway.stage_routes import route_class
 from parley_gateway.stages import StageDesk
 
@@ -21,7 +23,9 @@ def routes(gateway: Gateway) -> APIRouter:
     desk = StageDesk(gateway)
     router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
     catalogue = CatalogueRoutes(gateway, desk)
-    router.post("/audio/transcriptions", response_model=None)(TranscriptionRoute(gateway, desk).create)
+    router.post("/audio/transcriptions", response_model=None, openapi_extra=form(TranscriptionFields))(
+        TranscriptionRoute(gateway, desk).create
+    )
     router.post("/audio/speech", response_model=None, openapi_extra=body(SpeechRequest))(
         SpeechRoute(gateway, desk).create
     )
