@@ -75,6 +75,8 @@ class StreamedAnswer(Response):
         except ParleyError as error:
             # The status is sent: that the body is not complete is all that can still be told.
             _log.warning("an answer broke off: %s", error.to_log())
+        except ClientDisconnect:
+            _log.info("an answer was not read")
         finally:
             await _end(sending, gone)
             await self._rest.aclose()

@@ -108,6 +108,19 @@ async def test_a_client_that_leaves_before_anything_is_said_silences_the_voice(g
     await asyncio.wait([speaking])
 
 
+async def test_a_client_that_does_not_read_silences_the_voice(start):
+    gateway = await start(stages={"stall_s": 0.2})
+    voice = Voice(gateway.models, rate=RATE, times=200_000)
+    host, port = gateway.url.removeprefix("http://").split(":")
+    body = json.dumps({"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"})
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    await asyncio.wait_for(voice.told.wait(), 10)
+    assert voice.spoken == ["Hello there."]
+    assert reader.at_eof() is False
+    writer.transport.abort()
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -1,8 +1,10 @@
 """Transcriptions in OpenAI's form."""
 
 import asyncio
+import io
 import json
 
+import av
 import numpy as np
 import pytest
 from recordings_for_tests import TONE, wav
@@ -105,6 +107,24 @@ async def test_compressed_recordings_are_read(gateway, form):
     encoder = make_encoder(form, 16_000)
     answer = await transcribe(gateway, file=encoder.encode(TONE) + encoder.finish())
     assert answer.status_code == 200
+    samples, _ = gateway.models.transcribed[0]
+    assert abs(len(samples) - 16_000) < 3_000
+    assert np.abs(samples).max() > 6_000
+
+
+@pytest.mark.parametrize(("container", "codec"), [("webm", "libopus"), ("mp4", "aac"), ("mp3", "libmp3lame")])
+async def test_recordings_of_browsers_and_telephones_are_read(gateway, container, codec):
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as written:
+        stream = written.add_stream(codec, rate=48_000, layout="stereo")
+        tone = np.repeat(TONE, 3)
+        frame = av.AudioFrame.from_ndarray(
+            np.stack([tone, tone], 1).reshape(1, -1), format="s16", layout="stereo"
+        )
+        frame.sample_rate = 48_000
+        written.mux(stream.encode(frame))
+        written.mux(stream.encode(None))
+    assert (await transcribe(gateway, file=file.getvalue())).status_code == 200
     samples, _ = gateway.models.transcribed[0]
     assert abs(len(samples) - 16_000) < 3_000
     assert np.abs(samples).max() > 6_000
