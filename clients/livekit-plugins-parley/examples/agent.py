@@ -2,7 +2,6 @@
 
     pip install livekit-plugins-parley
     python -m livekit.agents start agent.py     # with LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET
-    lk agent console agent.py                   # or with LiveKit's command line, in the terminal
 
 ``PARLEY_SERVER`` names the server (default: 127.0.0.1:8001).
 """

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from pipecat_parley.adapter import ParleyLLMAdapter
 from pipecat_parley.llm import ParleyLLMService, ParleyLLMSettings
-from pipecat_parley.stt import PARLEY_TTFS_P99, ParleySTTService, ParleySTTSettings
+from pipecat_parley.stt import PARLEY_TTFS_P99, ParleySTTService
+from pipecat_parley.stt_settings import ParleySTTSettings
 from pipecat_parley.tts import ParleyTTSService, ParleyTTSSettings
 
 __all__ = [

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import grpc
 from loguru import logger
@@ -28,7 +26,7 @@ from pipecat.transcriptions.language import Language
 from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.time import time_now_iso8601
 from pipecat.utils.tracing.service_decorators import traced_stt
-from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, require_given
+from pipecat.utils.types import assert_given, require_given
 
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.errors import OverloadedError, ParleyError
@@ -37,6 +35,9 @@ from parley_client.options import Backoff
 from parley_client.stages import FinalizedEvent, Recognition
 from parley_client.stages.lazy import LazyServer
 from pipecat_parley.errors import category_of
+from pipecat_parley.final_texts import FinalTexts, Text
+from pipecat_parley.missed_audio import MissedAudio
+from pipecat_parley.stt_settings import ParleySTTSettings
 
 PARLEY_TTFS_P99 = 0.5
 """From the end of speech to its final text, with ``stop_secs=0.2`` (seconds). Measure your own server's."""
@@ -48,27 +49,6 @@ _VAD = VadOptions(silence_ms=600)
 _MISSED = 5 * INPUT_SAMPLE_RATE * 2
 _LAST_TEXTS_S = 2.0
 _STABLE_S = 5.0
-Lookahead: TypeAlias = Literal[80, 160, 560, 1120]
-"""Milliseconds."""
-
-
-@dataclass
-class ParleySTTSettings(STTSettings):
-    """What can be changed while the pipeline runs; the stream is then opened anew.
-
-    ``model`` is ``parakeet_tdt`` or ``nemotron_streaming``.
-
-    Parameters:
-        phrases: names and words that are expected.
-        phrase_weight: how much, 0 to 10.
-        partial_interval_ms: new audio between two interim texts (milliseconds). 0: no interim texts.
-        lookahead_ms: audio that a streaming model waits for; None: the server's choice.
-    """
-
-    phrases: list[str] | NotGiven = field(default_factory=lambda: NOT_GIVEN)
-    phrase_weight: float | NotGiven = field(default_factory=lambda: NOT_GIVEN)
-    partial_interval_ms: int | NotGiven = field(default_factory=lambda: NOT_GIVEN)
-    lookahead_ms: Lookahead | NotGiven | None = field(default_factory=lambda: NOT_GIVEN)
 
 
 class ParleySTTService(STTService):
@@ -125,9 +105,8 @@ class ParleySTTService(STTService):
         self._opened = asyncio.Event()  # or given up
         self._open_since: float | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._missed: deque[bytes] = deque()
-        self._finalizing = False
-        self._held: TranscriptEvent | None = None
+        self._missed = MissedAudio(_MISSED)
+        self._finals = FinalTexts()
 
     def can_generate_metrics(self) -> bool:
         """The service measures from the end of speech to its text, and counts audio."""
@@ -196,7 +175,7 @@ class ParleySTTService(STTService):
         except OverloadedError as error:
             await self.push_error(f"audio is not heard: {error}", exception=error)
         except ParleyError:
-            self._keep(speech)  # the reader sees the same failure, reports it, and opens a new stream
+            self._missed.keep(speech)  # the reader sees the same failure, reports it, and opens a new stream
         yield None
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
@@ -208,20 +187,14 @@ class ParleySTTService(STTService):
             except ParleyError as error:
                 logger.debug(f"{self}: no final text can be asked for: {error.to_log()}")
             else:
-                self._finalizing = True
+                self._finals.ask()
                 self.request_finalize()
 
     def _send(self, speech: bytes) -> None:
         if self._stream is None:
-            self._keep(speech)
+            self._missed.keep(speech)
         else:
             self._stream.send(speech)
-
-    def _keep(self, speech: bytes) -> None:
-        self._missed.append(speech)
-        size = sum(map(len, self._missed))
-        while size > _MISSED:
-            size -= len(self._missed.popleft())
 
     # --- texts out --------------------------------------------------------------------------
 
@@ -276,47 +249,37 @@ class ParleySTTService(STTService):
         ) as stream:
             self._stream = stream
             self._open_since = time.monotonic()
-            self._finalizing = False
+            self._finals.begin()
             self._opened.set()
             await self._call_event_handler("on_connected")
             try:
-                while self._missed:
-                    stream.send(self._missed.popleft())
+                for audio in self._missed.take():
+                    stream.send(audio)
                 async for event in stream:
                     if isinstance(event, FinalizedEvent):
                         await self._finalized()
                     elif isinstance(event, TranscriptEvent):
-                        await self._heard(event)
+                        await self._push(self._finals.heard(event))
             finally:
                 self._stream = None
-                await self._push_held()
+                await self._push(self._finals.release())
                 await self._call_event_handler("on_disconnected")
 
-    async def _heard(self, event: TranscriptEvent) -> None:
-        await self._push_held()
-        if not event.is_final:
-            await self._push_interim(event)
-        elif self._finalizing:
-            # Whether more belongs to what was said, the next event tells.
-            self._held = event
-        else:
-            await self._push_final(event)
-
     async def _finalized(self) -> None:
-        self._finalizing = False
-        if self._held is not None and self._held.text:
+        if texts := self._finals.finalized():
             self.confirm_finalize()
-            await self._push_held()
+            await self._push(texts)
             return
-        self._held = None
         # All of it was final already; Pipecat need not wait for more.
         await self.stop_ttfb_metrics()
         await self._cancel_ttfb_timeout()
 
-    async def _push_held(self) -> None:
-        event, self._held = self._held, None
-        if event is not None:
-            await self._push_final(event)
+    async def _push(self, texts: Sequence[Text]) -> None:
+        for text in texts:
+            if text.event.is_final:
+                await self._push_final(text.event)
+            else:
+                await self._push_interim(text.event)
 
     async def _push_interim(self, event: TranscriptEvent) -> None:
         if event.text:

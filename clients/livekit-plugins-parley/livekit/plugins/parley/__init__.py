@@ -13,7 +13,8 @@ from livekit.agents import Plugin
 
 from .llm import LLM, LLMStream
 from .log import logger
-from .stt import STT, SpeechStream
+from .speech_stream import SpeechStream
+from .stt import STT
 from .tts import TTS, ChunkedStream, SynthesizeStream
 from .version import __version__
 

@@ -1,0 +1,61 @@
+"""The parts of ``pipecat-parley`` that need no pipeline."""
+
+from __future__ import annotations
+
+from pipecat_parley.final_texts import FinalTexts, Text
+from pipecat_parley.missed_audio import MissedAudio
+
+from parley.asr.messages import TranscriptEvent
+
+
+def text(words, *, final=True):
+    return TranscriptEvent(utterance=1, text=words, is_final=final)
+
+
+def test_a_final_text_that_nobody_asked_for_is_told_at_once():
+    finals = FinalTexts()
+    assert finals.heard(text("a")) == [Text(text("a"))]
+    assert finals.finalized() == []
+
+
+def test_the_text_that_was_asked_for_is_the_last():
+    finals = FinalTexts()
+    finals.ask()
+    assert finals.heard(text("a", final=False)) == [Text(text("a", final=False))]
+    assert finals.heard(text("a")) == []
+    assert finals.finalized() == [Text(text("a"), finalized=True)]
+    assert finals.heard(text("b")) == [Text(text("b"))]
+
+
+def test_of_two_final_texts_the_second_is_the_last():
+    finals = FinalTexts()
+    finals.ask()
+    finals.heard(text("a"))
+    assert finals.heard(text("b")) == [Text(text("a"))]
+    assert finals.finalized() == [Text(text("b"), finalized=True)]
+
+
+def test_what_is_no_text_is_not_waited_for():
+    finals = FinalTexts()
+    finals.ask()
+    finals.heard(text(""))
+    assert finals.finalized() == []
+
+
+def test_a_stream_that_breaks_loses_no_text():
+    finals = FinalTexts()
+    finals.ask()
+    finals.heard(text("a"))
+    assert finals.release() == [Text(text("a"))]
+    finals.begin()
+    assert finals.heard(text("b")) == [Text(text("b"))]
+
+
+def test_only_the_latest_audio_is_kept():
+    missed = MissedAudio(5)
+    for piece in (b"aa", b"bb", b"cc"):
+        missed.keep(piece)
+    assert list(missed.take()) == [b"bb", b"cc"]
+    missed.keep(b"ddddd")
+    assert list(missed.take()) == [b"ddddd"]
+    assert list(missed.take()) == []
