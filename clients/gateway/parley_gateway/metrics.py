@@ -20,6 +20,12 @@ class Metrics:
         self.opened = Counter(
             "parley_gateway_calls_opened", "Calls that were opened, by door", ["door"], registry=registry
         )
+        self.stages = Gauge(
+            "parley_gateway_stage_requests",
+            "Requests and streams of single stages that are under way, by door",
+            ["door"],
+            registry=registry,
+        )
         self.refused = Counter(
             "parley_gateway_refusals",
             "Requests that were refused, by error code",

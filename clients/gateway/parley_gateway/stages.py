@@ -18,16 +18,13 @@ class StageDesk:
 
     Args:
         gateway: of the process.
+        door: its name.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, door: str) -> None:
         self._gateway = gateway
+        self._gauge = gateway.metrics.stages.labels(door)
         self._running = 0
-
-    @property
-    def running(self) -> int:
-        """Requests under way."""
-        return self._running
 
     @contextmanager
     def lease(self) -> Iterator[Server]:
@@ -47,6 +44,7 @@ class StageDesk:
             )
         with self._gateway.servers.lease() as lease:
             self._running += 1
+            self._gauge.inc()
             try:
                 yield lease.server
             except ParleyError as error:
@@ -55,3 +53,4 @@ class StageDesk:
                 raise
             finally:
                 self._running -= 1
+                self._gauge.dec()

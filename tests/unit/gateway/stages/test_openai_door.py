@@ -54,7 +54,9 @@ async def test_only_so_many_requests_at_once(start):
     ) as first:
         await anext(first.aiter_lines())
         refused = await ask(gateway)
+        counted = (await gateway.http.get("/metrics")).text
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
+    assert 'parley_gateway_stage_requests{door="openai"} 1.0' in counted
     await asyncio.wait_for(model.told.wait(), 5)
 
 

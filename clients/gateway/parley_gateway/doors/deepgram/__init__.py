@@ -20,7 +20,7 @@ from parley_gateway.stages import StageDesk
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/listen`` and ``/v1/speak``, both by WebSocket and by POST."""
-    desk = StageDesk(gateway)
+    desk = StageDesk(gateway, "deepgram")
     router = APIRouter(prefix="/v1", tags=["deepgram"], route_class=route_class(answer, "dg-request-id"))
     listening = query(ListenOptions) | recording()
     speaking = query(SpeakOptions) | body(SpeakBody)

@@ -20,7 +20,7 @@ from parley_gateway.stages import StageDesk
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
-    desk = StageDesk(gateway)
+    desk = StageDesk(gateway, "openai")
     router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
     catalogue = CatalogueRoutes(gateway, desk)
     router.post("/audio/transcriptions", response_model=None, openapi_extra=form(TranscriptionFields))(

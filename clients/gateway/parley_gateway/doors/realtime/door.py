@@ -20,7 +20,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime`` and what belongs to it."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
-    desk = StageDesk(gateway)
+    desk = StageDesk(gateway, "realtime")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
