@@ -31,7 +31,8 @@ _CONFIDENCE = 0.4
 A single word, words before the end of the utterance, and what lasted no longer than a "hmm" does have to be
 surer; a command at its end need not be.
 """
-_SHORT_MS = 500
+_SHORT_MS = 600
+"""As voice activity tells it, which is a little longer than the sound."""
 
 
 @dataclass(frozen=True)

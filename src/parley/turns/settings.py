@@ -40,7 +40,7 @@ PRESETS: Mapping[Eagerness, TurnSettings] = {
         threshold=0.4, complete_ms=0, incomplete_ms=900, unfinished_ms=1_200, limit_ms=2_000
     ),
     "normal": TurnSettings(
-        threshold=0.5, complete_ms=300, incomplete_ms=1_800, unfinished_ms=2_000, limit_ms=3_000
+        threshold=0.5, complete_ms=240, incomplete_ms=1_800, unfinished_ms=2_000, limit_ms=3_000
     ),
     "patient": TurnSettings(
         threshold=0.7, complete_ms=1_000, incomplete_ms=2_500, unfinished_ms=3_500, limit_ms=5_000

@@ -55,8 +55,8 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
 @pytest.mark.parametrize(
     ("speech_ms", "confidence", "verdict"),
     [
-        (420, 0.46, Resume("no_words", "bye bye")),
-        (420, 0.55, Interrupt("words")),
+        (520, 0.46, Resume("no_words", "bye bye")),
+        (520, 0.55, Interrupt("words")),
         (700, 0.46, Interrupt("words")),
     ],
 )
@@ -88,8 +88,8 @@ def test_few_and_doubtful_words_wait_for_the_end():
 )
 def test_words_without_conviction_are_none_unless_they_are_commands(text, confidence, verdict):
     policy = sound()
-    policy.stopped(500, 100.5)
-    assert policy.finished(text, confidence, 100.9) == verdict
+    policy.stopped(800, 100.8)
+    assert policy.finished(text, confidence, 101.2) == verdict
 
 
 def test_a_sign_of_listening_may_become_an_interruption():

@@ -15,7 +15,7 @@ from parley.turns.cues import Cue
 from parley.turns.policy import Commit, EndOfTurn, Prepare, Resume, Score, Wait, judge
 from parley.turns.settings import PRESETS, choose_settings
 
-NORMAL = PRESETS["normal"]
+NORMAL = dataclasses.replace(PRESETS["normal"], complete_ms=300)
 UNFINISHED = Cue("preposition", "for")
 FINISHED = Cue("phrase", "yes", finished=True)
 
@@ -224,7 +224,9 @@ def test_the_session_s_numbers_replace_those_of_its_eagerness():
     assert choose_settings(TurnOptions(), "eager") == PRESETS["eager"]
     assert choose_settings(TurnOptions(), "off") is None
     assert choose_settings(TurnOptions(eagerness="off"), "normal") is None
-    assert choose_settings(TurnOptions(limit_ms=1), "off") == dataclasses.replace(NORMAL, limit_ms=1)
+    assert choose_settings(TurnOptions(limit_ms=1), "off") == dataclasses.replace(
+        PRESETS["normal"], limit_ms=1
+    )
 
 
 @pytest.mark.parametrize(
