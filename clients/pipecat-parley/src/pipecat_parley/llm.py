@@ -180,8 +180,8 @@ class ParleyLLMService(LLMService[ParleyLLMAdapter]):
         return model.answer(asked["messages"], tools=asked["tools"], sampling=sampling)
 
     async def _model(self) -> Generation:
+        server = await self._server.get()
         if self._generation is None:
-            server = await self._server.get()
             self._generation = Generation(
                 server,
                 model=require_given(self._settings.model, "the language model"),

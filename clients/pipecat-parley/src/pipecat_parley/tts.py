@@ -153,8 +153,8 @@ class ParleyTTSService(TTSService):
             await synthesis.close()
 
     async def _model(self) -> Synthesis:
+        server = await self._server.get()
         if self._synthesis is None:
-            server = await self._server.get()
             self._synthesis = Synthesis(
                 server,
                 model=require_given(self._settings.model, "the synthesizer"),

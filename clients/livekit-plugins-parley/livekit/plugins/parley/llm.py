@@ -98,10 +98,9 @@ class LLM(llm.LLM[Never]):
         Raises:
             ConnectError: it cannot be.
         """
+        server = await self._server.get()
         if self._generation is None:
-            self._generation = Generation(
-                await self._server.get(), model=self._model, timeout_s=self._timeout_s
-            )
+            self._generation = Generation(server, model=self._model, timeout_s=self._timeout_s)
         return self._generation
 
     async def _prewarm_impl(self) -> None:

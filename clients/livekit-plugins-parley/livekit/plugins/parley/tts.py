@@ -104,10 +104,9 @@ class TTS(tts.TTS[Never]):
         Raises:
             ConnectError: the server cannot be reached.
         """
+        server = await self._server.get()
         if self._synthesis is None:
-            self._synthesis = Synthesis(
-                await self._server.get(), model=self._model, timeout_s=self._timeout_s
-            )
+            self._synthesis = Synthesis(server, model=self._model, timeout_s=self._timeout_s)
         return self._synthesis.begin(**dataclasses.asdict(self._options))
 
     async def aclose(self) -> None:
