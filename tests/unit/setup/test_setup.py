@@ -22,7 +22,7 @@ from provision import (  # noqa: E402
     tools,
 )
 from provision.console import Progress, SetupError  # noqa: E402
-from provision.environments import EXPORT, FRAMEWORKS, SERVE, TALK  # noqa: E402
+from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
 from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
 from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
 from provision.system import Library, check_system  # noqa: E402
@@ -353,7 +353,7 @@ def test_what_would_disturb_goes_into_a_folder_of_its_own(checkout, uv):
 
 
 def test_further_projects_of_the_checkout_are_installed_too(checkout, uv):
-    environment = FRAMEWORKS._replace(check="pass", locks=("serve.txt",), plugins=("clients/one",))
+    environment = HARMLESS._replace(plugins=("clients/one",))
     project = checkout / "clients" / "one"
     project.mkdir(parents=True)
     (project / "pyproject.toml").write_text("[project]")
