@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from parley.errors import DeadlineExceededError, ParleyError
 from parley.waiting import try_within
 
 ItemT = TypeVar("ItemT")
@@ -87,12 +88,16 @@ class ModelStream(Generic[ItemT]):
         try:
             return await anext(self._items)
         except StopAsyncIteration:
-            self._over = True
-            self._requests.end(self)
+            self._end()
+            raise
+        except DeadlineExceededError:
+            self.stop()
+            raise
+        except ParleyError:
+            self._end()  # what the model answered has ended the request
             raise
         except BaseException:
-            # Cancelled, late or failed: in any case nobody reads on, and the model may still be at it.
-            self.stop()
+            self.stop()  # nobody reads on, and the model may still be at it
             raise
 
     async def abort(self) -> None:
@@ -121,3 +126,7 @@ class ModelStream(Generic[ItemT]):
     ) -> None:
         """Stop the model, if it is not done."""
         await self.aclose()
+
+    def _end(self) -> None:
+        self._over = True
+        self._requests.end(self)

@@ -8,6 +8,7 @@ from fake_models import Chat, Voice, serving_models
 
 from parley.errors import (
     ContextTooLongError,
+    DeadlineExceededError,
     InferenceError,
     InvalidInputError,
     InvalidMessageError,
@@ -103,12 +104,22 @@ async def test_an_answer_that_nobody_reads_is_not_asked_for(models):
     assert fake.asked == []
 
 
+async def test_a_model_that_says_nothing_is_told_to_stop(models):
+    fake, server = models
+    model = Chat(fake)
+    async with Generation(server, timeout_s=0.05) as chat:
+        with pytest.raises(DeadlineExceededError):
+            _ = [event async for event in chat.answer(HELLO)]
+        await model.told.wait()
+
+
 async def test_failures_keep_their_kind(models):
     fake, server = models
     async with Generation(server) as chat:
         Chat(fake, "context_too_long: 9000 tokens")
         with pytest.raises(ContextTooLongError, match="9000"):
             _ = [event async for event in chat.answer(HELLO)]
+        assert fake.aborted() == []  # there is nothing to stop
         Chat(fake, TextDelta(text="three"))
         with pytest.raises(InferenceError, match="without completing"):
             _ = [event async for event in chat.answer(HELLO)]
