@@ -45,6 +45,20 @@ def test_without_a_microphone_one_can_type(gateway, open_page, flags, state, tex
         assert visit.recording().samples.any(), "the answer is heard all the same"
 
 
+def test_a_language_that_the_server_lacks_is_named(gateway, open_page):
+    with open_page(gateway) as visit:
+        page = visit.page
+        page.get_by_role("button", name="Settings").click()
+        dialog = page.get_by_role("dialog", name="Settings")
+        dialog.get_by_label("Language").select_option("fr")
+        dialog.get_by_role("button", name="Apply").click()
+        page.get_by_role("button", name="Start talking").click()
+        visit.until("failed")
+        expect(page.get_by_role("alert")).to_contain_text("does not speak this language")
+        expect(page.get_by_role("button", name="Start talking")).to_be_enabled()
+        visit.problems = [each for each in visit.problems if "code: 400" not in each]
+
+
 def test_a_page_that_is_not_secure_says_so(triton, open_page, tmp_path):
     gateway = GatewayProcess(triton.address, tmp_path / "log", security_hosts="parley.test")
     gateway.start()

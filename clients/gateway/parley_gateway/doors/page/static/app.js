@@ -64,8 +64,9 @@ class Page {
       this._type();
     };
     byId('times-open').onclick = () => this._showTimes(byId('times-open').ariaExpanded !== 'true');
-    document.addEventListener('keydown', ({ key }) => {
-      if (key === 'Escape' && !document.querySelector('dialog[open]')) this._line.send({ type: 'interrupt' });
+    document.addEventListener('keydown', ({ key, isComposing }) => {
+      if (key === 'Escape' && !isComposing && !document.querySelector('dialog[open]'))
+        this._line.send({ type: 'interrupt' });
     });
     for (const sign of ['pointerdown', 'keydown', 'visibilitychange']) {
       document.addEventListener(sign, () => this._sound.wake());
@@ -78,8 +79,8 @@ class Page {
     byId('start').disabled = true;
     try {
       await this._sound.open();
-      await this._sound.listen();
       this._mute(false);
+      void this._sound.listen();
       await this._line.hold(() => sessionOptions(this._settings));
     } catch (error) {
       this._line.fail(/** @type {Error} */ (error).message);

@@ -6,7 +6,10 @@ const MICROPHONE = { channelCount: 1, echoCancellation: true, noiseSuppression: 
 /** Frames over which the clock of the microphone is compared with the page's. */
 const COMPARED = 200;
 
-/** @typedef {'insecure' | 'refused' | 'none' | 'taken'} Trouble what is wrong with the microphone */
+/** How long the browser may take to give the microphone before the user is told that it asks. */
+const PATIENCE_MS = 700;
+
+/** @typedef {'insecure' | 'asking' | 'refused' | 'none' | 'taken'} Trouble why there is no microphone */
 /** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame
  *  `end`: when its last sample was heard, milliseconds on the clock of performance.now(). */
 /** @typedef {{id: string | null, playing: boolean, playedMs: number, peak: number}} Heard */
@@ -29,6 +32,7 @@ export class Sound {
     this._playback = null;
     /** @type {MediaStream | null} */
     this._stream = null;
+    this._muted = false;
     /** @type {number[]} */
     this._offsets = [];
   }
@@ -57,24 +61,32 @@ export class Sound {
   /** Ask for the microphone. Without one, silence is sent, and the user may type. */
   async listen() {
     this._stop();
+    const { _context: context, _capture: capture } = this;
+    if (!context || !capture) return;
+    const slow = setTimeout(() => this._capture === capture && this._onTrouble('asking'), PATIENCE_MS);
     try {
       const stream = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
-      if (!this._context || !this._capture) {
-        stop(stream);
+      if (this._capture !== capture) {
+        stop(stream); // the call is over
         return;
       }
+      this._stop();
       this._stream = stream;
-      this._context.createMediaStreamSource(stream).connect(this._capture);
+      context.createMediaStreamSource(stream).connect(capture);
       const [track] = stream.getAudioTracks();
       track.onended = () => this._onTrouble('none');
+      track.enabled = !this._muted;
       this._onTrouble(null);
     } catch (error) {
-      this._onTrouble(troubleOf(/** @type {DOMException} */ (error)));
+      if (this._capture === capture) this._onTrouble(troubleOf(/** @type {DOMException} */ (error)));
+    } finally {
+      clearTimeout(slow);
     }
   }
 
   /** @param {boolean} muted */
   mute(muted) {
+    this._muted = muted;
     this._capture?.port.postMessage({ muted });
     for (const track of this._stream?.getAudioTracks() ?? []) track.enabled = !muted;
   }

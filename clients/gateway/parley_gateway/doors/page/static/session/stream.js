@@ -95,11 +95,11 @@ export class Stream {
  */
 async function refusalOf(session) {
   try {
-    const { reason } = await sessionStatus(session);
-    if (reason === 'too_many_sessions' || reason === 'too_many_calls') {
-      return new Refusal('The server is busy.', { status: 429, code: reason, retryable: true });
-    }
-    if (reason) return new Refusal(`The call could not begin: ${reason}.`, { code: reason, retryable: true });
+    const { state, reason } = await sessionStatus(session);
+    const isBusy = reason === 'too_many_sessions' || reason === 'too_many_calls';
+    // A session that nothing can help is over; others wait for another attempt.
+    const facts = { status: isBusy ? 429 : 0, code: reason, retryable: state !== 'over' };
+    if (reason) return new Refusal(reason, facts);
   } catch (error) {
     if (error instanceof Refusal && error.status !== 404) return error;
   }

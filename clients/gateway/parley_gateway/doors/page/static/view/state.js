@@ -16,9 +16,14 @@ const ENDED = /** @type {Record<string, string>} */ ({
   idle: 'The call ended: nothing came from this page for too long.',
   silence: 'The call ended: nobody said anything for too long.',
 });
+const FAILED = /** @type {Record<string, string>} */ ({
+  unsupported_language: 'The server does not speak this language: choose another one in the settings.',
+  unsupported_voice: 'The server does not have this voice: choose another one in the settings.',
+});
 const TROUBLE = /** @type {Record<Trouble, string>} */ ({
   insecure:
     'Browsers give microphone and sound only to secure pages. Open this one with https, or on localhost.',
+  asking: 'The browser asks whether this page may use the microphone. You can type meanwhile.',
   refused:
     'The microphone is refused. Allow it beside the page’s address and try again. You can type meanwhile.',
   none: 'No microphone was found. Connect one and try again. You can type meanwhile.',
@@ -70,10 +75,16 @@ export class StateView {
     const text = this._problem();
     setText(this._text, text);
     this._banner.hidden = !text;
-    this._button.hidden = !text || phase === 'ended' || phase === 'failed' || this._trouble === 'insecure';
+    this._button.hidden = !text || !this._mayTry();
     this._button.textContent = this._isWaiting() ? 'Try now' : 'Try again';
     clearTimeout(this._timer);
     if (this._isWaiting()) this._timer = setTimeout(() => this.draw(), 1000);
+  }
+
+  /** @returns {boolean} whether the user can do something about it here */
+  _mayTry() {
+    const isFixable = this._trouble === 'refused' || this._trouble === 'none' || this._trouble === 'taken';
+    return this._isWaiting() || (this._line.phase === 'live' && isFixable);
   }
 
   _isWaiting() {
@@ -99,7 +110,7 @@ export class StateView {
     if (phase === 'busy') return `All lines are busy. ${soon}`;
     if (phase === 'away') return `The server is not ready, or restarts. ${soon}`;
     if (phase === 'lost') return `The connection was lost. ${soon}`;
-    if (phase === 'failed') return `The call failed: ${detail || 'no reason was given'}`;
+    if (phase === 'failed') return FAILED[detail] ?? `The call failed: ${detail || 'no reason was given'}`;
     if (phase === 'ended' && ENDED[detail]) return ENDED[detail];
     const isShown = this._trouble && (phase === 'live' || this._trouble === 'insecure');
     return isShown ? TROUBLE[/** @type {Trouble} */ (this._trouble)] : '';
