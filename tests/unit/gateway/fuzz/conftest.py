@@ -10,9 +10,6 @@ from hypothesis import HealthCheck, settings
 HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parents[1] / "client"), str(HERE.parent / "twilio")]
 
-MESSAGES = int(os.environ.get("PARLEY_FUZZ_MESSAGES", "10000"))
-"""In all, of WebSockets; more of them are others each time."""
-
 settings.register_profile(
     "gateway",
     deadline=None,

@@ -3,9 +3,12 @@
 import base64
 import copy
 import json
+import os
 
 from hypothesis import strategies as st
 
+MESSAGES = int(os.environ.get("PARLEY_FUZZ_MESSAGES", "10000"))
+"""In all, to WebSockets; where the variable is set, they are others each time."""
 AUDIO = base64.b64encode(b"\x01\x00" * 160).decode()
 TOOL = {"type": "function", "name": "get_time", "description": "x", "parameters": {"type": "object"}}
 PCM = {"type": "audio/pcm", "rate": 24_000}

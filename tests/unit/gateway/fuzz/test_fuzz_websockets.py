@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from conftest import MESSAGES
-from fuzz_messages import TEMPLATES, messages_of
+from fuzz_messages import MESSAGES, TEMPLATES, messages_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
