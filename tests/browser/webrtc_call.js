@@ -1,0 +1,49 @@
+// A browser's call over WebRTC, as OpenAI's documentation has it: what happened until `seconds` are over.
+async (seconds) => {
+  const seen = [];
+  const began = performance.now();
+  const note = (what, more = {}) => seen.push({ at: (performance.now() - began) / 1000, what, ...more });
+  const peer = new RTCPeerConnection();
+  const events = peer.createDataChannel("oai-events");
+  const plain = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+  const microphone = await navigator.mediaDevices.getUserMedia({ audio: plain });
+  peer.addTrack(microphone.getTracks()[0]);
+  peer.ontrack = ({ streams }) => {
+    // Chromium decodes a remote track only when an element plays it.
+    const loudspeaker = new Audio();
+    loudspeaker.srcObject = streams[0];
+    loudspeaker.play();
+    const context = new AudioContext();
+    const meter = context.createAnalyser();
+    context.createMediaStreamSource(streams[0]).connect(meter);
+    const samples = new Float32Array(meter.fftSize);
+    setInterval(() => {
+      meter.getFloatTimeDomainData(samples);
+      if (samples.some((sample) => Math.abs(sample) > 0.02)) note("sound");
+    }, 50);
+  };
+  events.onmessage = ({ data }) => {
+    const event = JSON.parse(data);
+    note(event.type, { event });
+    if (event.type !== "session.created") return;
+    const input = {
+      transcription: { model: "whisper-1" },
+      turn_detection: { type: "semantic_vad", eagerness: "high" },
+    };
+    const session = { type: "realtime", instructions: "You are a friendly voice assistant.", audio: { input } };
+    events.send(JSON.stringify({ type: "session.update", session }));
+  };
+  await peer.setLocalDescription(await peer.createOffer());
+  const answer = await fetch("/v1/realtime/calls", {
+    method: "POST",
+    headers: { "Content-Type": "application/sdp" },
+    body: peer.localDescription.sdp,
+  });
+  await peer.setRemoteDescription({ type: "answer", sdp: await answer.text() });
+  await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+  for (const report of (await peer.getStats()).values()) {
+    if (report.type === "inbound-rtp") note("received", { lost: report.packetsLost });
+  }
+  peer.close();
+  return seen;
+}
