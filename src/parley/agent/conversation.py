@@ -21,12 +21,13 @@ from parley.agent.generation import warm_up
 from parley.agent.interruptions import Interruptions
 from parley.agent.prompt import Prompt
 from parley.agent.silence import SilenceWatch, choose_silence
+from parley.agent.spoken_text import check_spoken
 from parley.agent.summarising import Summariser
 from parley.agent.thinking import Answer
 from parley.agent.tools import ToolDesk
 from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
-from parley.agent.validation import check_prompt, check_remembered, check_spoken, primary_language
+from parley.agent.validation import check_prompt, check_remembered, primary_language
 from parley.agent.voice import Speaker
 from parley.asr.written.forms import written_form
 from parley.audio.buffer import AudioPiece

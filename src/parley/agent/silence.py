@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from parley.agent.spoken_text import check_spoken
 from parley.errors import InvalidMessageError
 from parley.protocol import SilenceOptions
 
@@ -42,10 +43,7 @@ def choose_silence(options: SilenceOptions, default: SilenceSettings) -> Silence
             f"silence.prompts has {len(prompts)} entries; it must have 1 to {MAX_PROMPTS}"
         )
     for prompt in prompts:
-        if not any(character.isalnum() for character in prompt) or len(prompt) > MAX_CHARACTERS:
-            raise InvalidMessageError(
-                f"a text of silence.prompts must have words, and at most {MAX_CHARACTERS} characters"
-            )
+        check_spoken(prompt, "a text of silence.prompts", MAX_CHARACTERS)
     return SilenceSettings(
         prompt_after_s=_seconds("prompt_after_ms", options.prompt_after_ms, default.prompt_after_s),
         prompts=tuple(prompts),

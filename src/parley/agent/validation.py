@@ -9,6 +9,7 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.silence import choose_silence
+from parley.agent.spoken_text import check_spoken
 from parley.errors import (
     InvalidMessageError,
     UnsupportedLanguageError,
@@ -34,7 +35,6 @@ _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 _MAX_VOICE_NAME = 200
-_MAX_SPOKEN = 4_000
 _MAX_BARGE_IN_MS = 5_000
 _MAX_BARGE_IN_WORDS = 10
 
@@ -104,18 +104,6 @@ def _check_voice(start: Start, voices: Sequence[str] | None) -> None:
     ):
         if value is not None and not 0.0 <= value <= most:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most:g}")
-
-
-def check_spoken(text: str, name: str) -> None:
-    """Refuse a text that cannot be a turn.
-
-    Raises:
-        InvalidMessageError: it has no words, or is too long.
-    """
-    if not any(character.isalnum() for character in text):
-        raise InvalidMessageError(f"{name} has no words")
-    if len(text) > _MAX_SPOKEN:
-        raise InvalidMessageError(f"{name} has {len(text)} characters; at most {_MAX_SPOKEN} are allowed")
 
 
 def check_prompt(system_prompt: str | None, config: AgentConfig) -> None:
