@@ -114,6 +114,27 @@ async def test_an_output_of_which_nobody_wants_to_hear_is_known(gateway):
         assert {"8", "foggy"} <= set(words(spoken(answer)))
 
 
+async def test_turns_may_be_found_and_not_answered(gateway):
+    detection = {"type": "semantic_vad", "eagerness": "high", "create_response": False}
+    async with connected(gateway, session=realtime_session(detection)) as caller, speaking(caller):
+        caller.microphone.say("01-hello")
+        await caller.wait("conversation.item.input_audio_transcription.completed")
+        since = caller.count
+        await asyncio.sleep(1.5)
+        assert "response.created" not in [event["type"] for event in caller.notes.events]
+        await caller.send({"type": "response.create"})
+        answer = await caller.wait_done(since=since)
+        assert "hello" in words(spoken(answer))
+
+
+async def test_a_silent_caller_is_asked(gateway):
+    detection = {"type": "server_vad", "idle_timeout_ms": 5_000}
+    async with connected(gateway, session=realtime_session(detection)) as caller, speaking(caller):
+        triggered = await caller.wait("input_audio_buffer.timeout_triggered")
+        assert 4_000 < triggered["audio_end_ms"] - triggered["audio_start_ms"] < 6_000
+        assert words(spoken(await caller.wait_done()))
+
+
 async def test_answers_turns_that_the_client_ends(gateway):
     async with connected(gateway, session=realtime_session(None)) as caller:
         async with speaking(caller):

@@ -160,6 +160,19 @@ async def test_the_agent_ends_the_call(gateway):
         await until(lambda: client.peer.connectionState == "closed")
 
 
+async def test_there_are_so_many_calls_at_once(gateway):
+    one = await gateway(calls={"limit": 1})
+    async with calling(one.http) as client:
+        answer = await one.http.post(
+            "/v1/realtime/calls", content="v=0", headers={"Content-Type": "application/sdp"}
+        )
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "too_many_calls"
+        assert "retry-after" in answer.headers
+        await one.http.post(f"{client.location}/hangup")
+        await forgotten(client.location)
+
+
 async def test_calls_end_with_the_process(gateway):
     one = await gateway()
     async with calling(one.http) as client:

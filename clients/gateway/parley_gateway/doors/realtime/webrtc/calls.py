@@ -17,8 +17,9 @@ from parley_gateway.doors.realtime.failures import answer_refusal, refused_reque
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions
 from parley_gateway.doors.realtime.webrtc.peer import Peer
-from parley_gateway.errors import ForbiddenError, NotFoundError
+from parley_gateway.errors import ForbiddenError, NotFoundError, TooManyCallsError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 
 _END_S = 5.0
 
@@ -41,7 +42,7 @@ class WebRtcCalls:
         """Answer an offer."""
         try:
             principal = await self._gateway.guard.admit(request, "agent")
-            self._gateway.calls.check_room(principal)
+            self._check_room(principal)
             offer, session = await _read(request)
             given = {**self._secrets.find(request), **session}
             model = given.get("model") or request.query_params.get("model")
@@ -76,6 +77,21 @@ class WebRtcCalls:
             peer.hang_up()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_END_S)
+
+    def _check_room(self, principal: Principal) -> None:
+        """Refuse what could not be opened later; a connection that comes about has its call only then.
+
+        Raises:
+            TooManyCallsError: there are too many already.
+            ShuttingDownError: the process takes no new calls.
+        """
+        self._gateway.calls.check_room(principal)
+        settings = self._gateway.settings.calls
+        if len(self._peers) >= settings.limit:
+            raise TooManyCallsError(
+                f"{settings.limit} WebRTC calls are open, which is all this gateway takes",
+                retry_after_s=settings.retry_after_s,
+            )
 
     def _begin(self, peer: Peer) -> None:
         self._peers[peer.id] = peer
