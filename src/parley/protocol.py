@@ -57,8 +57,12 @@ TurnCue: TypeAlias = Literal[
 ]
 
 
-class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
-    """Base of everything the client sends: unknown fields are errors, not silence."""
+class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True):
+    """Base of everything the client sends: unknown fields are errors, not silence.
+
+    What is left at its default is not sent, so that an older server does not stumble over what it would not
+    have to know.
+    """
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):

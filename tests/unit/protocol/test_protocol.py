@@ -38,7 +38,20 @@ FULL = [
     protocol.Text(text="zwei Kaffee"),
     protocol.Dtmf(digits="12*#"),
     protocol.Say(text="Moment.", interruptible=False, remember=False),
+    protocol.Update(
+        system_prompt=None,
+        tools=[],
+        voice="anna",
+        turn=protocol.TurnOptions(detection="manual", answer=False),
+    ),
+    protocol.Commit(),
+    protocol.Discard(),
+    protocol.Respond(system_prompt="Sei kurz.", use_tools=False),
+    protocol.Remember(role="system", text="Es regnet."),
+    protocol.Interrupt(response_id="r1"),
+    protocol.Truncate(response_id="r1", played_ms=40),
     protocol.Connected(session_id="s", output_sample_rate=48_000),
+    protocol.Updated(),
     protocol.SpeechStarted(at_ms=5),
     protocol.SpeechStopped(at_ms=5, detected_at_ms=305),
     protocol.Transcript(
@@ -68,6 +81,7 @@ FULL = [
     protocol.Paused(turn=1, response_id="r1", at_ms=1_200),
     protocol.Resumed(turn=1, response_id="r1", reason="backchannel", text="mhm"),
     protocol.Interrupted(turn=1, response_id="r1", played_ms=40, spoken_text="It's", reason="command"),
+    protocol.Truncated(response_id="r1", played_ms=40, spoken_text="It's"),
     protocol.ResponseDone(turn=1, response_id="r1", audio_ms=900),
     protocol.TurnMetrics(
         turn=1, asr_final_ms=1.5, prompt_tokens=3, interrupted=True, speculations=2, speculated=True
@@ -136,6 +150,11 @@ def test_a_message_has_a_size_limit():
     assert decode_message(padded(protocol.MAX_MESSAGE_BYTES)).output == 0
     with pytest.raises(InvalidMessageError, match="bytes"):
         decode_message(padded(protocol.MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_server_is_not_sent_what_is_left_at_its_default():
+    start = protocol.encode(protocol.Start(greeting="Hello."))
+    assert json.loads(start) == {"type": "start", "greeting": "Hello."}
 
 
 def test_a_client_ignores_what_a_newer_server_adds():
