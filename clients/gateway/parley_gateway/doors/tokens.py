@@ -24,7 +24,8 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ttl_s: Annotated[float, Meta(gt=0)] | None = None
     """How long it can be used (seconds), at most what the gateway allows. None: as the gateway is set."""
     session_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """The only session that it is good for. None: any of the key's."""
+    """The only session that it is good for; whoever has credentials of one session has to name it. None: any
+    of the key's, and all else that is in the scopes."""
     single_use: bool = False
     """It opens one connection and is used up."""
 
@@ -57,7 +58,7 @@ def routes(gateway: Gateway) -> APIRouter:
         grant = gateway.guard.grant(
             principal,
             ttl_s=wanted.ttl_s,
-            session_id=wanted.session_id or principal.session_id,
+            session_id=wanted.session_id,
             scopes=wanted.scopes,
             single_use=wanted.single_use,
         )

@@ -99,7 +99,8 @@ class Guard:
         Args:
             connection: A request, or a WebSocket that is not accepted yet.
             scope: What they want to do.
-            session_id: The session that they want to use.
+            session_id: The session that they want to use; None: something else, for which credentials of one
+                session do not suffice.
             signature: Proves who it is in the place of keys and tokens.
 
         Raises:
@@ -256,7 +257,8 @@ class _Attempt:
         self.principal = principal
         if self.scope not in principal.scopes:
             raise ForbiddenError(f"the credentials lack the scope {self.scope}")
-        if None not in (principal.session_id, self.session_id) and principal.session_id != self.session_id:
+        # Doors without sessions are not part of the one session either.
+        if principal.session_id not in (None, self.session_id):
             raise ForbiddenError("the credentials are for another session")
         return principal
 

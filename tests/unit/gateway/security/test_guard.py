@@ -101,6 +101,8 @@ async def test_a_token_opens_no_other_session_and_no_other_door(guard, owner, co
     brought = bearer(guard.issue(owner, session_id="s-1"))
     with pytest.raises(ForbiddenError, match="another session"):
         await guard.admit(connection(**brought), "agent", session_id="s-2")
+    with pytest.raises(ForbiddenError, match="another session"):
+        await guard.admit(connection(**brought), "agent")
     with pytest.raises(ForbiddenError, match="scope chat"):
         await guard.admit(connection(**brought), "chat", session_id="s-1")
 

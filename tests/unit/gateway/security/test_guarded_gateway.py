@@ -108,6 +108,34 @@ async def test_a_page_opens_its_stream_with_the_sessions_token(gateway, keys_fil
     assert (await refusal(other["stream_url"], subprotocols=protocols)).status_code == 403
 
 
+async def test_the_token_of_a_session_opens_nothing_else(gateway, keys_file):
+    one = await gateway()
+    session, other = [await new_session(one, keys_file.key) for _ in range(2)]
+    wish = {"session_id": session["session_id"], "scopes": ["agent", "speak", "transcribe", "chat"]}
+    answer = await one.http.post("/v1/tokens", json=wish, headers=bearer(keys_file.key))
+    brought = bearer(answer.json()["token"])
+    path = f"/v1/sessions/{session['session_id']}"
+    assert (await one.http.get(f"{path}/status", headers=brought)).status_code == 200
+    for method, elsewhere in (
+        ("POST", "/v1/sessions"),
+        ("POST", "/v1/tokens"),
+        ("POST", "/v1/realtime/client_secrets"),
+        ("POST", "/v1/realtime/calls"),
+        ("POST", "/v1/audio/speech"),
+        ("POST", "/v1/audio/transcriptions"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/speak"),
+        ("POST", "/v1/listen"),
+        ("DELETE", f"/v1/sessions/{other['session_id']}"),
+        ("GET", f"/v1/sessions/{other['session_id']}/status"),
+    ):
+        answer = await one.http.request(method, elsewhere, headers=brought)
+        assert answer.status_code == 403, elsewhere
+    for elsewhere in ("/v1/realtime?model=parley", "/v1/listen", "/v1/speak"):
+        assert (await refusal(one.ws_url + elsewhere, additional_headers=brought)).status_code == 403
+    assert (await one.http.delete(path, headers=brought)).status_code == 204
+
+
 async def test_another_page_may_not_connect(gateway, keys_file):
     one = await gateway(security={"origins": ["https://app.example"]})
     session = await new_session(one, keys_file.key)

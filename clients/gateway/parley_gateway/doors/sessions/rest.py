@@ -69,8 +69,6 @@ class _Rest:
         """Create a session that waits for its stream."""
         gateway = self._gateway
         principal = await gateway.guard.admit(request, "agent")
-        if principal.session_id is not None:
-            raise ForbiddenError("these credentials are for one session only")
         options = _read(await request.body() or b"{}", SessionOptions)
         start = start_of(options)
         check_start(start)
