@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -65,8 +65,14 @@ class Decoder:
         self._sample_bytes = 2 if form.encoding == "pcm16" else 1
         self._resampler = LiveResampler(form.sample_rate, to_rate)
         self._half_sample = b""
+        self._piece_bytes = form.bytes_per_s
         self.delay_ms = self._resampler.delay_ms
         """By how much the result is late (milliseconds)."""
+
+    def pieces(self, data: bytes) -> Iterator[NDArray[np.int16]]:
+        """What :meth:`decode` gives, a second at a time: nobody must wait for a long message of another."""
+        for at in range(0, len(data), self._piece_bytes):
+            yield self.decode(data[at : at + self._piece_bytes])
 
     def decode(self, data: bytes) -> NDArray[np.int16]:
         """Samples of mono PCM, int16 [n]; half a sample waits for its other half."""

@@ -19,6 +19,10 @@ _KAISER_BETA = 7.0
 """Mirror images are 70 dB below the signal."""
 _CUTOFF = 0.92
 """Of the lower rate's half: where the filter is at half its height."""
+_BLOCK = 4_096
+"""Samples that are looked at at once."""
+_FEW_PLACES = 8
+"""Between two samples: with more it is faster to copy windows than to go through the places."""
 
 
 class LiveResampler:
@@ -47,16 +51,31 @@ class LiveResampler:
         """Where the next result is, in steps of 1 / up of a sample after the past."""
 
     def push(self, samples: NDArray[np.int16]) -> NDArray[np.int16]:
-        """The result of a piece: int16 [n * up / down], rounded either way."""
+        """The result of a piece: int16 [n * up / down], rounded either way.
+
+        However long the piece is, little more than its result is held in memory.
+        """
         if self._passes or not len(samples):
             return samples
+        parts = [self._convert(samples[at : at + _BLOCK]) for at in range(0, len(samples), _BLOCK)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _convert(self, samples: NDArray[np.int16]) -> NDArray[np.int16]:
         window = np.concatenate([self._past, samples.astype(np.float32)])
+        around = sliding_window_view(window, self._taps)
         at = np.arange(self._next, len(samples) * self._up, self._down)
-        self._next = int(at[-1]) + self._down if len(at) else self._next
-        self._next -= len(samples) * self._up
+        self._next += len(at) * self._down - len(samples) * self._up
         self._past = window[len(window) - self._taps + 1 :]
-        around = sliding_window_view(window, self._taps)[at // self._up]
-        result: NDArray[np.float32] = np.einsum("nt,nt->n", around, self._phases[at % self._up])
+        sample, place = np.divmod(at, self._up)
+        result = np.empty(len(at), np.float32)
+        if self._up > _FEW_PLACES:
+            np.einsum("nt,nt->n", around[sample], self._phases[place], out=result)
+        else:
+            # Every `up` results the same place comes again, `down` samples further: no window is copied.
+            for first in range(min(self._up, len(at))):
+                one, count = slice(first, None, self._up), len(sample[first :: self._up])
+                windows = around[sample[first] :: self._down][:count]
+                np.einsum("nt,t->n", windows, self._phases[place[first]], out=result[one])
         return np.clip(np.rint(result), -32_768, 32_767).astype(np.int16)
 
 

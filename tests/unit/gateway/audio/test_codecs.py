@@ -1,5 +1,7 @@
 """The audio of clients, in pieces as they come."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,27 @@ def test_the_borders_of_pieces_cannot_be_heard(from_rate, to_rate):
     whole = LiveResampler(from_rate, to_rate).push(samples)
     sizes = iter(np.random.default_rng(1).integers(1, 400, 10_000).tolist())
     assert np.array_equal(in_pieces(LiveResampler(from_rate, to_rate).push, samples, sizes), whole)
+
+
+@pytest.mark.parametrize(("from_rate", "to_rate"), [(8_000, 16_000), (11_025, 16_000)])
+def test_long_pieces_take_little_memory(from_rate, to_rate):
+    resampler = LiveResampler(from_rate, to_rate)
+    samples = np.ones(1 << 20, np.int16)
+    tracemalloc.start()
+    try:
+        result = resampler.push(samples)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(result) == -(-len(samples) * to_rate // from_rate)
+    assert peak < 3 * result.nbytes
+
+
+def test_a_long_message_is_read_a_second_at_a_time():
+    coded = encode_ulaw(tone(440, 8_000, 2.5))
+    pieces = list(Decoder(AudioFormat("ulaw", 8_000)).pieces(coded))
+    assert [len(piece) for piece in pieces] == [16_000, 16_000, 8_000]
+    assert np.array_equal(np.concatenate(pieces), Decoder(AudioFormat("ulaw", 8_000)).decode(coded))
 
 
 def test_every_piece_is_answered_at_once():

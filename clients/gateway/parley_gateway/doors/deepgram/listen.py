@@ -103,9 +103,9 @@ class _Listening:
                 self._recognition.end()
                 return
             self._transaction.note(message)
-            samples = self._decoder.decode(message)
-            self._sent_s += len(samples) / INPUT_SAMPLE_RATE
-            await self._recognition.send_all(samples)
+            for samples in self._decoder.pieces(message):
+                self._sent_s += len(samples) / INPUT_SAMPLE_RATE
+                await self._recognition.send_all(samples)
             for result in self._results.silence(self._sent_s - self._recognition.waiting_s):
                 self._writer.send_json(result)
             return

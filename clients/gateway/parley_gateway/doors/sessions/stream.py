@@ -85,7 +85,8 @@ class _Stream:
     async def _take(self, message: str | bytes) -> None:
         try:
             if isinstance(message, bytes):
-                await self._call.send_audio(self._wire.read(message))
+                for piece in self._wire.read(message):
+                    await self._call.send_audio(piece)
                 return
             content = read_message(message)
             if isinstance(content, protocol.Control) and content.action == "hangup":

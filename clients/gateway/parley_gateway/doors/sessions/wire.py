@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,9 +29,9 @@ class Wire:
         self._decoder = None if encoding == "pcm16" else Decoder(form)
         self._encoder = None if encoding == "pcm16" else Encoder(form, G711_RATE)
 
-    def read(self, message: bytes) -> bytes | NDArray[np.int16]:
-        """What the agent hears."""
-        return message if self._decoder is None else self._decoder.decode(message)
+    def read(self, message: bytes) -> Iterable[bytes | NDArray[np.int16]]:
+        """What the agent hears, in order."""
+        return [message] if self._decoder is None else self._decoder.pieces(message)
 
     def write(self, samples: NDArray[np.int16]) -> bytes:
         """The message for a piece of the agent's speech: of 8 kHz where the encoding is G.711."""
