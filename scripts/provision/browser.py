@@ -7,10 +7,11 @@ import shutil
 import sys
 
 from provision.console import SetupError
+from provision.system import BROWSING, loads
 from provision.tools import run_quietly
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-_INSTALL = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "chromium"]
+_INSTALL = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends"]
 _UPDATE = ["apt-get", "update", "--quiet"]
 _LIMIT_S = 1200.0
 
@@ -22,26 +23,34 @@ def find_browser() -> str | None:
 
 
 def provide_browser() -> None:
-    """See to it that there is one: as root on Debian it is installed.
+    """See to it that there is one, and what drives it: as root on Debian they are installed.
 
     Raises:
-        SetupError: there is none; the message says how to get it.
+        SetupError: something is missing; the message says how to get it.
     """
-    if find_browser():
+    missing = _missing()
+    if not missing:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise SetupError(
-            "The page is tested in Chromium, which is not there. On Debian: sudo apt-get install chromium "
+            f"The page is tested in Chromium. On Debian: sudo apt-get install {' '.join(missing)} "
             "(PARLEY_BROWSER=/path/to/chromium names another one)"
         )
-    print("installing chromium with apt-get", file=sys.stderr)
+    print(f"installing {' and '.join(missing)} with apt-get", file=sys.stderr)
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    install = [*_INSTALL, *missing]
     # The lists of packages may be missing, or too old.
-    if run_quietly(_INSTALL, _LIMIT_S).returncode:
+    if run_quietly(install, _LIMIT_S).returncode:
         run_quietly(_UPDATE, _LIMIT_S)
-        done = run_quietly(_INSTALL, _LIMIT_S)
+        done = run_quietly(install, _LIMIT_S)
         if done.returncode:
             last = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
-            raise SetupError(f"{' '.join(_INSTALL)} failed:\n{last}")
-    if not find_browser():
-        raise SetupError("chromium was installed, but there is no program of that name")
+            raise SetupError(f"{' '.join(install)} failed:\n{last}")
+    if still := _missing():
+        raise SetupError(f"{' and '.join(still)} were installed, and cannot be found all the same")
+
+
+def _missing() -> list[str]:
+    """Packages of Debian that are needed."""
+    chromium = [] if find_browser() else ["chromium"]
+    return [*chromium, *([] if loads(BROWSING.soname) else [BROWSING.package])]

@@ -24,6 +24,7 @@ class Library(NamedTuple):
 
 
 SERVING = [Library("libnuma.so.1", "libnuma1", "vLLM")]
+BROWSING = Library("libatomic.so.1", "libatomic1", "playwright, which drives the browser of the tests")
 TALKING = [Library("libportaudio.so.2", "libportaudio2", "the microphone (make talk)")]
 
 
@@ -45,7 +46,7 @@ def check_system(libraries: list[Library]) -> None:
             f"The embedded Triton needs glibc {'.'.join(map(str, MINIMUM_GLIBC))} or later (Debian 12, "
             f"Ubuntu 22.04); this machine has {name or 'another C library'} {version}."
         )
-    missing = [library for library in libraries if not _loads(library.soname)]
+    missing = [library for library in libraries if not loads(library.soname)]
     reasons = [f"{library.soname} is missing ({library.needed_by} loads it)" for library in missing]
     packages = [library.package for library in missing]
     if importlib.util.find_spec("ensurepip") is None:
@@ -57,7 +58,7 @@ def check_system(libraries: list[Library]) -> None:
         )
 
 
-def _loads(soname: str) -> bool:
+def loads(soname: str) -> bool:
     try:
         ctypes.CDLL(soname)
     except OSError:

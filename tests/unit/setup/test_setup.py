@@ -476,7 +476,7 @@ def test_the_development_lock_agrees_with_the_serving_lock():
 def machine(tmp_path, monkeypatch):
     """A machine with these programs on its path, each of which runs a line of shell."""
 
-    def make(root=True, **programs):
+    def make(root=True, library=True, **programs):
         for name, line in programs.items():
             path = tmp_path / name.replace("_", "-")
             path.write_text(f"#!/bin/sh\n{line}\n")
@@ -484,6 +484,7 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("PARLEY_BROWSER", raising=False)
         monkeypatch.setattr(browser.os, "geteuid", lambda: 0 if root else 1000)
+        monkeypatch.setattr(browser, "loads", lambda soname: library or (tmp_path / soname).exists())
         return tmp_path
 
     return make
@@ -522,6 +523,18 @@ def test_others_are_told_how_to_install_the_browser(machine, capsys):
     machine(root=False, apt_get="exit 0")
     assert main.main(["--browser"]) == 1
     assert "sudo apt-get install chromium" in capsys.readouterr().err
+
+
+def test_what_drives_the_browser_is_installed_too(machine, tmp_path):
+    machine(library=False, chromium="exit 0", apt_get=f'echo "$@" > {tmp_path}/libatomic.so.1')
+    browser.provide_browser()
+    assert (tmp_path / "libatomic.so.1").read_text().split()[-1] == "libatomic1"
+
+
+def test_what_cannot_be_found_afterwards_is_told(machine):
+    machine(library=False, apt_get="exit 0")
+    with pytest.raises(SetupError, match="chromium and libatomic1 were installed"):
+        browser.provide_browser()
 
 
 def test_what_apt_says_is_passed_on(machine):
