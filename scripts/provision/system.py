@@ -59,6 +59,7 @@ def check_system(libraries: list[Library]) -> None:
 
 
 def loads(soname: str) -> bool:
+    """Whether the machine has a shared library."""
     try:
         ctypes.CDLL(soname)
     except OSError:
