@@ -74,10 +74,12 @@ class JwtVerifier:
             raise UnauthorizedError("the token is for somebody else") from error
         except jwt.PyJWTError as error:
             raise UnauthorizedError("the token is not valid") from error
+        is_bound = settings.session_claim in claims
         return Principal(
             id=f"jwt:{_text(claims, 'sub')}",
             scopes=_scopes(claims.get(settings.scope_claim)),
-            session_id=_text(claims, settings.session_claim) if settings.session_claim in claims else None,
+            session_id=_text(claims, settings.session_claim) if is_bound else None,
+            session_claimed=is_bound,
             kind="jwt",
         )
 

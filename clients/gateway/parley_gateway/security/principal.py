@@ -35,6 +35,8 @@ class Principal:
     """What they may do."""
     session_id: str | None = None
     """The only session that they may use; None: any of their own."""
+    session_claimed: bool = False
+    """Another issuer's JWT names ``session_id``: the session is theirs, whoever created it."""
     kind: Literal["anonymous", "key", "jwt", "token", "signature"] = "key"
     """What they have shown."""
     limits: KeyLimits = _USUAL

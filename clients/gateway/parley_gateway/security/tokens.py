@@ -121,6 +121,8 @@ class SessionTokens:
         }
         if session_id is not None:
             claims["sid"] = session_id
+            # Whoever may ask for tokens names any session; only an issuer's word makes it theirs.
+            claims["claimed"] = principal.session_claimed
         token = PREFIX + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
         return Grant(token, expires_at, wanted, session_id, single_use)
 
@@ -148,6 +150,7 @@ class SessionTokens:
             id=claims["sub"],
             scopes=SCOPES & frozenset(claims["scope"]),
             session_id=claims.get("sid"),
+            session_claimed=claims.get("claimed", False),
             kind="token",
         )
         return Shown(principal, claims["kind"], claims["jti"], claims["exp"], claims["once"])

@@ -5,6 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
+import jwt
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -13,6 +14,8 @@ HERE = Path(__file__).parent
 sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core")]
 
 from listening_gateway import GatewayUnderTest  # noqa: E402
+
+from parley_gateway.security.keys import new_key  # noqa: E402
 
 
 @pytest.fixture
@@ -134,6 +137,38 @@ async def test_the_token_of_a_session_opens_nothing_else(gateway, keys_file):
     for elsewhere in ("/v1/realtime?model=parley", "/v1/listen", "/v1/speak"):
         assert (await refusal(one.ws_url + elsewhere, additional_headers=brought)).status_code == 403
     assert (await one.http.delete(path, headers=brought)).status_code == 204
+
+
+async def test_a_token_for_another_key_s_session_does_not_take_it_over(gateway, keys_file):
+    other = new_key("other", ["agent"])
+    keys_file.write(keys_file.line, other.line)
+    one = await gateway()
+    session = await new_session(one, keys_file.key)
+    wish = {"session_id": session["session_id"]}
+    token = (await one.http.post("/v1/tokens", json=wish, headers=bearer(other.secret))).json()["token"]
+    path = f"/v1/sessions/{session['session_id']}"
+    for method, part in (("GET", "/status"), ("POST", "/tools"), ("DELETE", "")):
+        answer = await one.http.request(method, path + part, headers=bearer(token), json={})
+        assert answer.status_code == 404, part
+    assert (await refusal(session["stream_url"], additional_headers=bearer(token))).status_code == 404
+    assert (await one.http.get(f"{path}/status", headers=bearer(keys_file.key))).json()["state"] == "waiting"
+
+
+async def test_a_login_service_decides_whose_a_session_is(gateway, keys_file, tmp_path):
+    (tmp_path / "secret").write_text("j" * 40)
+    one = await gateway(jwt={"issuer": "me", "algorithms": ["HS256"], "key_file": str(tmp_path / "secret")})
+    session = await new_session(one, keys_file.key)
+    path = f"/v1/sessions/{session['session_id']}/status"
+    wish = {"session_id": session["session_id"]}
+
+    async def statuses(**claims):
+        told = {"iss": "me", "aud": "parley", "sub": "ann", "exp": 4_000_000_000, "scope": "agent"} | claims
+        brought = jwt.encode(told, "j" * 40)
+        token = (await one.http.post("/v1/tokens", json=wish, headers=bearer(brought))).json()["token"]
+        return [(await one.http.get(path, headers=bearer(one_of))).status_code for one_of in (brought, token)]
+
+    assert await statuses(session_id=session["session_id"]) == [200, 200]
+    assert await statuses() == [404, 404]
 
 
 async def test_another_page_may_not_connect(gateway, keys_file):

@@ -122,8 +122,9 @@ class SessionBook:
         session = self._alive.get(session_id)
         if session is None and session_id in self._over:
             session = self._over[session_id][0]
+        is_claimed = principal.session_claimed and principal.session_id == session_id
         # Another's session is not even admitted to exist.
-        if session is None or (principal.id != session.owner and principal.session_id != session_id):
+        if session is None or not (principal.id == session.owner or is_claimed):
             raise SessionNotFoundError(f"there is no session {session_id!r}")
         return session
 
