@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
@@ -20,19 +20,26 @@ _MAX_FRAGMENTS = 1_024
 
 
 class HttpProtocol(H11Protocol):
-    """Closes connections on which no request comes; h11 because it bounds the size of a request's head."""
+    """Closes connections on which requests do not come whole; h11 as it bounds the size of their heads."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request, but not for ever."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(_HEAD_S, transport.abort)
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         """A request, or a part of it."""
         super().data_received(data)
-        if self.cycle is not None:
+        # uvicorn's own timer ends at the first byte that follows an answer.
+        if not self._is_answering and self.transport.get_protocol() is self:
+            self._wait_for_head()
+
+    def handle_events(self) -> None:
+        """Requests that may have come whole, also while an earlier one was answered."""
+        super().handle_events()
+        if self._is_answering:
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -45,6 +52,16 @@ class HttpProtocol(H11Protocol):
         self._stop_waiting()
         super().handle_websocket_upgrade(event)
 
+    @property
+    def _is_answering(self) -> bool:
+        # Before the first request there is no cycle, whatever uvicorn's annotation says.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _wait_for_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(_HEAD_S, self.transport.abort)
+
     def _stop_waiting(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
@@ -55,6 +72,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Gives up clients that are gone or flood it with what no door sees: pings and empty fragments."""
 
     _linger_timer: asyncio.TimerHandle | None = None
+    _was_heard = False
+
+    def data_received(self, data: bytes) -> None:
+        """Something of the client."""
+        self._was_heard = True
+        super().data_received(data)
 
     def handle_ping(self) -> None:
         """Answer, unless the client does not read the answers."""
@@ -70,9 +93,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         else:
             super().handle_cont(event)
 
+    def send_keepalive_ping(self) -> None:
+        """Ask whether the client is there."""
+        self._was_heard = False
+        super().send_keepalive_ping()
+
     def keepalive_timeout(self) -> None:
-        """Nobody is there: what waits to be written would hold the connection open."""
+        """No answer yet: of a client that sends more than is heard it waits behind the rest."""
+        if (self.read_paused or self._was_heard) and not self.transport.is_closing():
+            self._was_heard = False
+            assert self.ping_timeout is not None
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+            return
         super().keepalive_timeout()
+        # What waits to be written would hold the connection open.
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

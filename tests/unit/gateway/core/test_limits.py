@@ -123,17 +123,76 @@ async def test_a_client_that_answers_pings_stays(gateway):
     one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 1.0})
     async with one.stream() as socket:
         await receive(socket, "connected")
-        pings = []
-        answer = socket.protocol.recv_frame
-
-        def note(frame):
-            pings.append(frame.opcode)
-            return answer(frame)
-
-        socket.protocol.recv_frame = note
-        await until(lambda: len(pings) >= 5)
-        assert set(pings) == {9}
+        await until_pinged(socket)
         assert one.gateway.calls.count == 1
+
+
+async def until_pinged(socket):
+    """Wait for five pings, and nothing else."""
+    pings = []
+    answer = socket.protocol.recv_frame
+
+    def note(frame):
+        pings.append(frame.opcode)
+        return answer(frame)
+
+    socket.protocol.recv_frame = note
+    await until(lambda: len(pings) >= 5)
+    assert set(pings) == {9}
+
+
+@pytest.fixture
+def unanswered(monkeypatch):
+    """Pings of the gateway that were not answered in time, so far."""
+    found = []
+    notice = WebSocketProtocol.keepalive_timeout
+
+    def note(self):
+        found.append(self)
+        notice(self)
+
+    monkeypatch.setattr(WebSocketProtocol, "keepalive_timeout", note)
+    return found
+
+
+async def test_a_client_whose_pongs_lie_behind_its_audio_stays(gateway, unanswered):
+    async def stuck(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        stream.may_send.clear()
+        await asyncio.Event().wait()
+
+    limits = {"ping_interval_s": 0.01, "ping_timeout_s": 0.01}
+    one = await gateway(stuck, limits=limits, calls={"close_s": 0.1})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+
+        async def pour():
+            while True:
+                await socket.send(bytes(32_000))
+
+        pouring = asyncio.create_task(pour())
+        await until(lambda: len(unanswered) >= 5)
+        assert one.gateway.calls.count == 1
+        pouring.cancel()
+        socket.transport.abort()
+
+
+async def test_a_client_that_sends_is_there_and_gone_once_it_is_silent(gateway, unanswered):
+    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 0.1})
+    async with raw_stream(one) as (_, writer):  # answers no ping
+
+        async def talk():
+            while True:
+                writer.write(frame(2, bytes(32)))
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+        talking = asyncio.create_task(talk())
+        await until(lambda: len(unanswered) >= 3)
+        assert one.gateway.calls.count == 1
+        talking.cancel()
+        await ended(one)
 
 
 async def test_too_many_messages_close_the_stream(gateway):
@@ -256,6 +315,28 @@ async def test_a_connection_that_asks_nothing_is_closed(gateway, monkeypatch):
     async with raw_connection(one) as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\n")
         await read_to_the_end(reader)
+
+
+@pytest.mark.parametrize("begun_early", [False, True])
+async def test_a_second_request_that_does_not_come_whole_is_not_waited_for(gateway, monkeypatch, begun_early):
+    monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.05)
+    one = await gateway(limits={"keep_alive_s": 600})
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with raw_connection(one) as (reader, writer):
+        writer.write(request + (b"G" if begun_early else b""))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 200 " in await reader.readline()
+        writer.write(b"E" if begun_early else b"G")
+        await read_to_the_end(reader)
+
+
+async def test_the_wait_for_a_head_ends_with_it(gateway, monkeypatch):
+    monkeypatch.setattr("parley_gateway.protocols._HEAD_S", 0.02)
+    one = await gateway(limits={"ping_interval_s": 0.01, "ping_timeout_s": 1.0})
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        await until_pinged(socket)
+        assert one.gateway.calls.count == 1
 
 
 async def test_a_head_that_is_too_large_is_refused(gateway):
