@@ -18,13 +18,22 @@ from numpy.typing import NDArray
 from rail_client import answered, rail_request
 from tritonclient.grpc import service_pb2_grpc
 
-from parley.asr.messages import AsrOptions, AsrReply, AsrRequest, TranscribeReply, TranscriptEvent
+from parley.asr.messages import (
+    AsrOptions,
+    AsrReply,
+    AsrRequest,
+    SpeechStoppedEvent,
+    TranscribeReply,
+    TranscriptEvent,
+)
 from parley.inference import tensor_bytes
 from parley.protocol import VadOptions
 
 RATE = 16_000
 _DEADLINE_S = 20.0
 _PAUSE_S = 0.2
+_ASK_AGAIN_S = 0.01
+"""A final text that another model writes comes with the answer to any chunk, also to an empty one."""
 _PATIENT = VadOptions(silence_ms=2_000)
 """The flush ends an utterance, not a pause in it."""
 
@@ -94,6 +103,7 @@ class TritonLine:
         options = AsrOptions(lookahead_ms=lookahead_ms, words=False, vad=_PATIENT)  # type: ignore[arg-type]
         self._start = msgspec.json.encode(AsrRequest(options=options))
         self._finals: list[str] = []
+        self._owed: set[int] = set()
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._server)
@@ -120,6 +130,10 @@ class TritonLine:
     async def finish(self) -> str:
         """See the interface; the final text may come a little after the answer."""
         await self._ask(b"", msgspec.json.encode(AsrRequest(flush=True)))
+        async with asyncio.timeout(_DEADLINE_S):
+            while self._owed:
+                await asyncio.sleep(_ASK_AGAIN_S)
+                await self._ask(b"", b"{}")
         return " ".join(self._finals)
 
     async def _ask(self, audio: bytes, message: bytes, *, start: bool = False, end: bool = False) -> AsrReply:
@@ -127,9 +141,12 @@ class TritonLine:
         answer = await answered(self._stub.ModelInfer(request, timeout=_DEADLINE_S))
         raw = np.array([answer.raw_output_contents[0][4:]], object)
         reply = msgspec.json.decode(tensor_bytes(raw), type=AsrReply)
-        self._finals += [
-            event.text for event in reply.events if isinstance(event, TranscriptEvent) and event.is_final
-        ]
+        for event in reply.events:
+            if isinstance(event, SpeechStoppedEvent):
+                self._owed.add(event.utterance)
+            elif isinstance(event, TranscriptEvent) and event.is_final:
+                self._owed.discard(event.utterance)
+                self._finals.append(event.text)
         return reply
 
 

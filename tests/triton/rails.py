@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 
 import numpy as np
 import soundfile
 
-from parley.asr.messages import AsrOptions, TranscriptEvent
+from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
@@ -50,16 +51,29 @@ def serve(tmp_path, models, *, repository=ROOT / "model_repository", **environme
 
 
 async def hear(port, key, audio, chunk, *, model="parakeet_tdt", **options):
-    """All events of a recording that is sent in chunks."""
+    """All events of a recording that is sent in chunks; a final text may come a little after the flush."""
     recognizer = ParakeetRecognizer(port, key, model=model, timeout_s=20)
     await recognizer.start(AsrOptions(**options))
     try:
         replies = [await recognizer.push(audio[at : at + chunk]) for at in range(0, len(audio), chunk)]
         replies.append(await recognizer.flush())
+        async with asyncio.timeout(20):
+            while owes_texts(replies):
+                await asyncio.sleep(0.02)
+                replies.append(await recognizer.push(QUIET[:0]))
     finally:
         await recognizer.close()
     assert replies[-1].stream_ms == len(audio) // 16
     return [event for reply in replies for event in reply.events]
+
+
+def owes_texts(replies):
+    """Whether an utterance that is over has no final text yet."""
+    events = [event for reply in replies for event in reply.events]
+    over = {event.utterance for event in events if isinstance(event, SpeechStoppedEvent)}
+    return bool(
+        over - {event.utterance for event in events if isinstance(event, TranscriptEvent) and event.is_final}
+    )
 
 
 def simple(events):

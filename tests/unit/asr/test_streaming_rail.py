@@ -421,8 +421,7 @@ def test_a_model_that_was_late_is_left_alone_for_a_while():
     assert texts(events, final=True)[0].startswith("big")
 
 
-@pytest.mark.parametrize("ending", [{"last": True}, {"flush": True, "last": False}])
-def test_at_the_end_a_final_text_is_waited_for(ending, monkeypatch):
+def test_at_the_end_a_final_text_is_waited_for(monkeypatch):
     model = Model(finals="big")
     model.transcribers.slow.add("big")
     waits = []
@@ -435,9 +434,30 @@ def test_at_the_end_a_final_text_is_waited_for(ending, monkeypatch):
     monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     assert waits == []
-    _, events = feed(model, speech((20, False)), stream=stream, **ending)
+    _, events = feed(model, speech((20, False)), stream=stream)
     assert waits == [2.0]
     assert texts(events, final=True) == ["big 2240"]
+
+
+def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):
+    model = Model(finals="big", patience_s=0.01)
+    model.transcribers.slow.add("big")
+    waits = []
+
+    def wait(_, timeout):
+        waits.append(timeout)
+        model.now += timeout
+
+    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
+    stream, _ = feed(model, speech(*UTTERANCE[:2]), last=False)
+    stream, events = feed(model, speech((20, True)), stream=stream, flush=True, last=False)
+    assert isinstance(events[-1], SpeechStoppedEvent)
+    # Nor does a second one for what the first has ended.
+    stream, events = feed(model, speech((20, False)), stream=stream, flush=True, last=False)
+    assert (events, waits) == ([], [0.01])
+    model.transcribers.answer()
+    (heard,) = model.rail.step([Chunk(stream, np.zeros(0, np.int16))])
+    assert texts(heard.reply.events, final=True)[0].startswith("big")
 
 
 def test_when_the_streaming_model_fails_another_hears_the_whole_utterance():

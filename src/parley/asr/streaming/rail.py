@@ -302,11 +302,13 @@ class StreamingRail:
             self._recognizer.release(slot)
 
     def _await_finals(self, items: Sequence[_Item]) -> None:
-        """Wait a little for new final texts; where nothing follows, wait for as long as it takes."""
+        """Wait a little for new final texts; at the end of a stream, for as long as it takes.
+
+        After a flush a text that takes longer comes with a later chunk: everybody shares this step.
+        """
         alive = [item for item in items if item.work.error is None]
-        urgent = [item for item in alive if item.work.chunk.flush or item.work.chunk.last]
         wait_for(
-            [text for item in urgent for text in item.work.stream.awaited],
+            [text for item in alive if item.work.chunk.last for text in item.work.stream.awaited],
             self._desk.policy.longest_s,
             self._desk.clock,
         )
