@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -45,8 +46,9 @@ _WINDOW = 512
 _MAX_PUSH = 16 * _WINDOW
 # A recogniser forgets a stream that it has not heard of for a minute.
 _KEEP_OPEN_S = 20.0
-# A final text may come with a later request than the end of its speech.
-_POLL_S = 0.05
+# A final text may come with a later request than the end of its speech: waits between two of them.
+_POLL_S = 0.05  # at most
+_FIRST_POLL_S = 0.01
 _ATTEMPTS = 3
 _RETRY_S = 0.05
 
@@ -269,23 +271,17 @@ class Recognition:
             await self._pass_on(await self._push(np.zeros(0, np.int16)))
 
     async def _push(self, samples: NDArray[np.int16]) -> AsrReply:
-        """Let the model hear a piece; again if nothing was heard because it was busy."""
-        wait = _RETRY_S
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return await self._model.push(samples)
-            except OverloadedError:
-                await asyncio.sleep(wait)
-                wait *= 2
-        return await self._model.push(samples)
+        return await _unless_busy(lambda: self._model.push(samples))
 
     async def _finish_utterance(self) -> None:
-        await self._pass_on(await self._model.flush())
+        await self._pass_on(await _unless_busy(self._model.flush))
         await within(self._collect_finals(), self._limits.final_s, "the final text")
 
     async def _collect_finals(self) -> None:
+        wait = _FIRST_POLL_S
         while self._owed and not self._closing:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(min(wait, _POLL_S))
+            wait *= 2
             await self._pass_on(await self._push(np.zeros(0, np.int16)))
 
     async def _pass_on(self, reply: AsrReply) -> None:
@@ -295,6 +291,18 @@ class Recognition:
             elif isinstance(event, TranscriptEvent) and event.is_final:
                 self._owed.discard(event.utterance)
             await self._events.put(event)
+
+
+async def _unless_busy(request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
+    """Ask the model; again if it was busy, which leaves the stream as it was."""
+    wait = _RETRY_S
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await request()
+        except OverloadedError:
+            await asyncio.sleep(wait)
+            wait *= 2
+    return await request()
 
 
 def _lost(error: ParleyError) -> StreamLostError:

@@ -141,6 +141,27 @@ async def test_a_busy_model_is_asked_again(models):
     assert [samples.tolist() for samples, _ in pushed(fake)][:3] == [[7] * 512] * 3
 
 
+async def test_a_model_that_is_busy_at_the_end_of_an_utterance_is_asked_again(models):
+    fake, server = models
+    busy = ["overloaded: busy"] * 2
+    fake.hear = lambda heard: (busy.pop() if busy else [STOPPED, FINAL]) if heard[3].flush else []
+    async with Recognition(server) as stream:
+        stream.send(np.full(512, 7, np.int16))
+        stream.finalize()
+        assert [await anext(stream) for _ in range(3)] == [STOPPED, FINAL, FinalizedEvent(at_ms=32)]
+    assert [message.flush for _, message in pushed(fake)] == [False, True, True, True]
+
+
+async def test_a_model_that_stays_busy_loses_the_stream(models):
+    fake, server = models
+    fake.hear = lambda heard: "overloaded: busy" if heard[3].flush else []
+    async with Recognition(server) as stream:
+        stream.finalize()
+        with pytest.raises(StreamLostError, match="overloaded"):
+            await anext(stream)
+    assert len(pushed(fake)) == 3
+
+
 async def test_too_much_audio_is_refused_and_room_can_be_waited_for(models):
     fake, server = models
     async with Recognition(server, limits=RecognitionLimits(audio_s=0.1)) as stream:
