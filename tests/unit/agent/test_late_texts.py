@@ -84,6 +84,25 @@ async def stop(running):
         await running
 
 
+async def test_a_text_that_comes_later_than_the_end_that_somebody_asked_for_is_asked_for():
+    recognizer = Recognizer(0.0)
+
+    async def flush():
+        recognizer.began = now()
+        return AsrReply(events=ENDED)
+
+    recognizer.flush = flush
+    handler = Handler()
+    listener = Listener(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    await listener.open()
+    running = asyncio.create_task(listener.run())
+    listener.finish()
+    async with asyncio.timeout(5):
+        await handler.heard_at
+    assert [length for _, length in recognizer.pushes] == [0]
+    await stop(running)
+
+
 async def test_a_late_text_is_asked_for_without_waiting_for_more_audio():
     recognizer = Recognizer(0.015)
     began = now()
