@@ -13,6 +13,32 @@ from parley_gateway.gateway import Gateway
 from parley_gateway.servers import Server
 
 
+class Place:
+    """What one request has of a desk.
+
+    Args:
+        gateway: of the process.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @contextmanager
+    def lease(self) -> Iterator[Server]:
+        """The server with the fewest users.
+
+        Raises:
+            NoServerReadyError: there is no server.
+        """
+        with self._gateway.servers.lease() as lease:
+            try:
+                yield lease.server
+            except ParleyError as error:
+                if lease.server.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    lease.server.doubt(error)
+                raise
+
+
 class StageDesk:
     """Lets so many requests of one door in, each to the server with the fewest users.
 
@@ -27,13 +53,12 @@ class StageDesk:
         self._running = 0
 
     @contextmanager
-    def lease(self) -> Iterator[Server]:
-        """A server for one request.
+    def place(self) -> Iterator[Place]:
+        """Room for one request, from before its body is read until it is answered; a drain waits for it.
 
         Raises:
             ShuttingDownError: the gateway takes nothing new.
             TooManyCallsError: enough is under way already.
-            NoServerReadyError: there is no server.
         """
         settings = self._gateway.settings.stages
         if self._gateway.calls.draining:
@@ -42,15 +67,21 @@ class StageDesk:
             raise TooManyCallsError(
                 f"{self._running} requests are under way already", retry_after_s=settings.retry_after_s
             )
-        with self._gateway.servers.lease() as lease:
-            self._running += 1
-            self._gauge.inc()
-            try:
-                yield lease.server
-            except ParleyError as error:
-                if lease.server.channel.get_state() is not grpc.ChannelConnectivity.READY:
-                    lease.server.doubt(error)
-                raise
-            finally:
-                self._running -= 1
-                self._gauge.dec()
+        self._running += 1
+        try:
+            with self._gauge.track_inprogress(), self._gateway.calls.attend():
+                yield Place(self._gateway)
+        finally:
+            self._running -= 1
+
+    @contextmanager
+    def lease(self) -> Iterator[Server]:
+        """A place, and a server for it at once.
+
+        Raises:
+            ShuttingDownError: the gateway takes nothing new.
+            TooManyCallsError: enough is under way already.
+            NoServerReadyError: there is no server.
+        """
+        with self.place() as place, place.lease() as server:
+            yield server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -47,6 +48,7 @@ class StreamedAnswer(Response):
         media_type: of the body.
         stall_s: a client that does not read for so long is gone (seconds).
         headers: more of them.
+        held: what the body uses; given back at its end.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class StreamedAnswer(Response):
         media_type: str,
         stall_s: float,
         headers: Mapping[str, str] | None = None,
+        held: ExitStack | None = None,
     ) -> None:
         super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
         self._stall_s = stall_s
+        self._held = held or ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Send it, unless the client leaves."""
@@ -78,8 +82,9 @@ class StreamedAnswer(Response):
         except ClientDisconnect:
             _log.info("an answer was not read")
         finally:
-            await _end(sending, gone)
-            await self._rest.aclose()
+            with self._held:
+                await _end(sending, gone)
+                await self._rest.aclose()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -103,8 +108,17 @@ async def stream(
     media_type: str,
     stall_s: float,
     headers: Mapping[str, str] | None = None,
+    held: ExitStack | None = None,
 ) -> Response:
     """An answer whose failure is still an HTTP status until its first part is there.
+
+    Args:
+        request: whose body was read.
+        body: of the answer, as it is made.
+        media_type: of the body.
+        stall_s: a client that does not read for so long is gone (seconds).
+        headers: more of them.
+        held: what the body uses; given back when the answer is over.
 
     Raises:
         ClientDisconnect: the client has left.
@@ -113,9 +127,10 @@ async def stream(
     try:
         first = await while_connected(request, _first(body))
     except BaseException:
-        await body.aclose()
+        with held or ExitStack():
+            await body.aclose()
         raise
-    return StreamedAnswer(first, body, media_type=media_type, stall_s=stall_s, headers=headers)
+    return StreamedAnswer(first, body, media_type=media_type, stall_s=stall_s, headers=headers, held=held)
 
 
 async def _first(body: AsyncGenerator[bytes, None]) -> bytes:

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from fake_models import Chat
+from recordings_for_tests import wav
 
+from parley.asr.messages import TranscribeReply
 from parley.errors import ShuttingDownError
 from parley.llm.messages import Completed
 from parley_gateway.errors import ForbiddenError, RateLimitedError, UnauthorizedError
@@ -58,6 +60,52 @@ async def test_only_so_many_requests_at_once(start):
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
     assert 'parley_gateway_stage_requests{door="openai"} 1.0' in counted
     await asyncio.wait_for(model.told.wait(), 5)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/listen"])
+@pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
+async def test_too_many_recordings_are_refused_before_they_are_read(start, path, fields):
+    gateway = await start(stages={"requests": 1})
+    gateway.models.may_hear.clear()
+    gateway.models.transcript = TranscribeReply(text="hello")
+    if path == "/v1/listen":
+        first = gateway.http.post(path, content=wav(), headers={"content-type": "audio/wav"})
+    else:
+        files = {"file": ("a.wav", wav())}
+        first = gateway.http.post(path, files=files, data={"model": "whisper-1", **fields})
+    first = asyncio.create_task(first)
+    async with asyncio.timeout(5):
+        await gateway.models.hearing.wait()
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"429"
+        writer.close()
+        gateway.models.may_hear.set()
+        assert (await first).status_code == 200
+        counted = (await gateway.http.get("/metrics")).text
+    door = "deepgram" if path == "/v1/listen" else "openai"
+    assert f'parley_gateway_stage_requests{{door="{door}"}} 0.0' in counted
+
+
+async def test_a_recording_that_is_refused_gives_its_place_back(start):
+    gateway = await start(stages={"requests": 1})
+    for path in ("/v1/audio/transcriptions", "/v1/listen"):
+        answers = [await gateway.http.post(path, content=b"x") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [400] * 3
+
+
+async def test_a_gateway_that_shuts_down_waits_for_what_is_under_way(gateway):
+    model = Chat(gateway.models)
+    asking = asyncio.create_task(ask(gateway))
+    async with asyncio.timeout(5):
+        await model.asked.wait()
+        draining = asyncio.create_task(gateway.gateway.calls.drain(30.0))
+        assert (await ask(gateway)).status_code == 503
+        assert not draining.done()
+        model.stop.set()
+        assert (await asking).status_code == 200
+        await draining
 
 
 async def test_a_server_that_cannot_be_reached_is_left_out(start):

@@ -10,7 +10,9 @@ import pytest
 from recordings_for_tests import TONE, wav
 
 from parley.asr.messages import SpeechStoppedEvent, TranscribeReply, TranscriptEvent
+from parley.errors import DeadlineExceededError
 from parley.protocol import Word
+from parley_client.stages import Recognition
 from parley_gateway.audio.encoding import make_encoder
 
 PATH = "/v1/audio/transcriptions"
@@ -247,6 +249,16 @@ async def test_a_stream_that_breaks_says_so(gateway):
     gateway.models.hear = lambda _: "inference_failed: oh no"
     answer = await transcribe(gateway, stream="true")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_lost")
+
+
+async def test_a_recording_that_cannot_be_passed_on_is_a_failure(gateway, monkeypatch):
+    async def send_all(recognition, audio):
+        raise DeadlineExceededError("no room")
+
+    monkeypatch.setattr(Recognition, "send_all", send_all)
+    answer = await transcribe(gateway, stream="true")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert gateway.models.ended.is_set()
 
 
 async def test_a_client_that_leaves_is_not_worked_for(gateway):

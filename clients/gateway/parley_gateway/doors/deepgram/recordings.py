@@ -22,7 +22,7 @@ from parley_gateway.audio.recordings import read_recording
 from parley_gateway.doors.deepgram.messages import Transaction, alternative
 from parley_gateway.doors.deepgram.query import ListenOptions, read_query
 from parley_gateway.gateway import Gateway
-from parley_gateway.stages import StageDesk
+from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import while_connected
 
 
@@ -37,6 +37,11 @@ class RecordingRoute:
     async def create(self, request: Request) -> Response:
         """Write a recording down: the body is the file, or raw audio of the ``encoding`` in the URL."""
         await self._gateway.guard.admit(request, "transcribe")
+        # Before the body is read: megabytes that nobody can transcribe yet must not fill the memory.
+        with self._desk.place() as place:
+            return await self._answer(request, place)
+
+    async def _answer(self, request: Request, place: Place) -> Response:
         options = read_query(request.query_params, ListenOptions)
         if request.headers.get("content-type", "").startswith("application/json"):
             raise InvalidMessageError("recordings at other addresses are not fetched: send the audio itself")
@@ -44,13 +49,13 @@ class RecordingRoute:
         transaction = Transaction(MODEL)
         # A digest of many megabytes would hold up everybody's audio.
         await asyncio.to_thread(transaction.note, data)
-        reply = await while_connected(request, self._transcribe(data, options))
+        reply = await while_connected(request, self._transcribe(place, data, options))
         return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
 
-    async def _transcribe(self, data: bytes, options: ListenOptions) -> TranscribeReply:
+    async def _transcribe(self, place: Place, data: bytes, options: ListenOptions) -> TranscribeReply:
         audio = await asyncio.to_thread(self._decode, data, options)
         wanted = TranscribeRequest(language=options.base_language, phrases=options.phrases)
-        with self._desk.lease() as server:
+        with place.lease() as server:
             async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
                 return await recordings.transcribe(audio, wanted)
 

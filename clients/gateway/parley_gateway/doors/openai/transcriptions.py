@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from parley_gateway.doors.openai.errors import RefusedRequestError
 from parley_gateway.doors.openai.names import RECOGNIZERS, choose_model
 from parley_gateway.doors.openai.transcription_request import TranscriptionFields, read_request, texts
 from parley_gateway.gateway import Gateway
-from parley_gateway.stages import StageDesk
+from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import stream, while_connected
 
 _DEFAULT = "parakeet_transcribe"
@@ -38,19 +39,23 @@ class TranscriptionRoute:
     async def create(self, request: Request) -> Response:
         """Write a recording down, at once or as it is recognised."""
         await self._gateway.guard.admit(request, "transcribe")
-        wanted = await read_request(request, self._gateway.settings.limits.upload_bytes)
-        fields = wanted.fields
-        model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
-        audio = await while_connected(request, self._decode(wanted.data))
-        if fields.stream:
-            return await stream(
-                request,
-                events.with_failures(self._stream(audio, fields, model)),
-                media_type=events.MEDIA_TYPE,
-                stall_s=self._settings.stall_s,
-            )
-        reply = await while_connected(request, self._transcribe(audio, fields))
-        return _answer(reply, fields)
+        with ExitStack() as held:
+            # Before the body is read: megabytes that nobody can transcribe yet must not fill the memory.
+            place = held.enter_context(self._desk.place())
+            wanted = await read_request(request, self._gateway.settings.limits.upload_bytes)
+            fields = wanted.fields
+            model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
+            audio = await while_connected(request, self._decode(wanted.data))
+            if fields.stream:
+                return await stream(
+                    request,
+                    events.with_failures(self._stream(place, audio, fields, model)),
+                    media_type=events.MEDIA_TYPE,
+                    stall_s=self._settings.stall_s,
+                    held=held.pop_all(),
+                )
+            reply = await while_connected(request, self._transcribe(place, audio, fields))
+            return _answer(reply, fields)
 
     async def _decode(self, data: bytes) -> NDArray[np.int16]:
         try:
@@ -58,14 +63,16 @@ class TranscriptionRoute:
         except InvalidAudioError as error:
             raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
 
-    async def _transcribe(self, audio: NDArray[np.int16], fields: TranscriptionFields) -> TranscribeReply:
+    async def _transcribe(
+        self, place: Place, audio: NDArray[np.int16], fields: TranscriptionFields
+    ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
-        with self._desk.lease() as server:
+        with place.lease() as server:
             async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
                 return await recordings.transcribe(audio, request)
 
     async def _stream(
-        self, audio: NDArray[np.int16], fields: TranscriptionFields, model: str
+        self, place: Place, audio: NDArray[np.int16], fields: TranscriptionFields, model: str
     ) -> AsyncGenerator[bytes, None]:
         """A stream of speech that is heard as fast as it goes: its final texts, one after the other."""
         options = AsrOptions(
@@ -74,7 +81,7 @@ class TranscriptionRoute:
         if model == _DEFAULT:
             model = self._settings.recognizer
         said: list[str] = []
-        with self._desk.lease() as server:
+        with place.lease() as server:
             async with Recognition(server, options, model=model) as recognition:
                 sending = asyncio.ensure_future(_send(recognition, audio))
                 try:
@@ -91,8 +98,10 @@ class TranscriptionRoute:
 
 
 async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
-    await recognition.send_all(audio)
-    recognition.end()
+    try:
+        await recognition.send_all(audio)
+    finally:
+        recognition.end()  # in any case, or its events would never end
 
 
 def _language(fields: TranscriptionFields) -> str:
