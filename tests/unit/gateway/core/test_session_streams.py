@@ -14,6 +14,7 @@ from parley.errors import ModelUnavailableError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
 from parley_gateway.doors.sessions.forwarding import _SEND
 from parley_gateway.doors.sessions.messages import FROM_CLIENT
+from parley_gateway.sockets import refuse
 
 WORDS = protocol.Audio(
     turn=1, response_id="r1", offset_ms=40, sample_rate=22_050, samples=3, text="Hello there"
@@ -131,6 +132,23 @@ async def test_a_bad_message_is_answered_and_the_session_goes_on(gateway, messag
         await receive(socket, "audio")
 
 
+async def test_an_answer_of_a_tool_that_was_refused_may_be_sent_again(gateway):
+    async def agent(stream):
+        request = protocol.ToolRequest(turn=1, call_id="c", name="f", arguments={})
+        await serve(stream, lambda frame: b'"text"' in frame.message and stream.say(request))
+
+    one = await gateway(agent)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_request")
+        for output, code in (("x" * 300_000, "invalid_message"), ("x", None), ("x", "unknown_tool_call")):
+            await socket.send(json.dumps({"type": "tool_response", "call_id": "c", "output": output}))
+            if code is not None:
+                assert (await receive(socket, "error"))["code"] == code
+    seen = await frame_of(one.agents[0], lambda frame: b"tool_response" in frame.message)
+    assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c", output="x")
+
+
 async def test_a_hangup_is_answered_with_the_call_s_own_end(gateway):
     one = await gateway()
     async with one.stream() as socket:
@@ -222,6 +240,37 @@ async def test_a_session_that_the_server_refuses_for_now_may_be_tried_again(gate
     await until(lambda: one.gateway.servers.is_ready)
     async with one.stream(session_id) as socket:
         await receive(socket, "connected")
+
+
+async def test_a_refusal_on_its_way_does_not_end_the_next_stream(gateway, monkeypatch):
+    may_connect = asyncio.Event()
+    later = []
+
+    async def hesitant(stream):
+        await may_connect.wait()
+        await serve(stream)
+
+    one = await gateway((ConnectError("down"), hesitant), servers={"attempts": 1})
+    session_id = await one.create()
+
+    async def connect_again():
+        async with one.stream(session_id) as socket:
+            await receive(socket, "connected")
+            return await one.status(session_id)
+
+    async def refuse_late(*arguments):
+        if not later:
+            await until(lambda: one.gateway.servers.is_ready)
+            later.append(asyncio.create_task(connect_again()))
+            await until(lambda: one.agents[0].streams)
+        await refuse(*arguments)
+
+    monkeypatch.setattr("parley_gateway.doors.sessions.stream.refuse", refuse_late)
+    with pytest.raises(InvalidStatus, match="503"):
+        async with one.stream(session_id):
+            pass
+    may_connect.set()
+    assert (await later[0])["state"] == "open"
 
 
 async def test_a_session_that_the_server_refuses_for_good_is_over(gateway):

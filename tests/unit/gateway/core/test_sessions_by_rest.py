@@ -8,7 +8,8 @@ from listening_gateway import frame_of, receive, until
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
-from parley.errors import ModelUnavailableError
+from parley.errors import ModelUnavailableError, OverloadedError
+from parley_gateway.doors.sessions.forwarding import _SEND
 from parley_gateway.security.principal import Principal
 
 
@@ -125,6 +126,56 @@ async def test_tools_can_be_answered_by_rest_once(gateway):
         assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c1", output=[1])
         again = await one.http.post(path, json={"responses": [{"call_id": "c1"}]})
         assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown_tool_call")
+
+
+@pytest.mark.parametrize(
+    ("second", "code"),
+    [
+        ({"call_id": "none"}, "unknown_tool_call"),
+        ({"call_id": "c1"}, "invalid_message"),
+        ({"call_id": "c2", "output": "x" * 300_000}, "invalid_message"),
+    ],
+)
+async def test_answers_of_tools_are_taken_all_or_none(gateway, second, code):
+    async def asking_twice(stream):
+        def ask(frame):
+            for call_id in ("c1", "c2") if b'"text"' in frame.message else ():
+                stream.say(protocol.ToolRequest(turn=1, call_id=call_id, name="f", arguments={}))
+
+        await serve(stream, ask)
+
+    one = await gateway(asking_twice)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        for _ in range(2):
+            await receive(socket, "tool_request")
+        path = f"/v1/sessions/{socket.session_id}/tools"
+        wish = {"responses": [{"call_id": "c1", "output": 1}, second], "tools": []}
+        refused = await one.http.post(path, json=wish)
+        assert refused.json()["error"]["code"] == code
+        answer = await one.http.post(path, json={"responses": [{"call_id": "c1", "output": 2}]})
+        assert answer.status_code == 200
+        seen = await frame_of(one.agents[0], lambda frame: b"tool_response" in frame.message)
+        assert protocol.decode_message(seen.message) == protocol.ToolResponse(call_id="c1", output=2)
+        assert not any(b"update" in frame.message for frame in one.agents[0].streams[0].seen)
+
+
+async def test_an_answer_that_could_not_be_passed_on_may_be_sent_again(gateway, monkeypatch):
+    one = await gateway(asking)
+    async with one.stream() as socket:
+        await socket.send(json.dumps({"type": "text", "text": "hi"}))
+        await receive(socket, "tool_request")
+        path = f"/v1/sessions/{socket.session_id}/tools"
+        wish = {"responses": [{"call_id": "c1"}]}
+        with monkeypatch.context() as patch:
+            patch.setitem(_SEND, protocol.ToolResponse, _refuse_for_now)
+            refused = await one.http.post(path, json=wish)
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert (await one.http.post(path, json=wish)).status_code == 200
+
+
+def _refuse_for_now(*_):
+    raise OverloadedError("too many messages wait")
 
 
 async def test_tools_can_be_replaced_before_and_during_a_call(gateway):

@@ -57,14 +57,18 @@ class Session:
             case protocol.ToolCancelled(call_id=call_id):
                 self._pending.pop(call_id, None)
 
-    def take_tool_call(self, call_id: str) -> None:
-        """Note that a tool request is answered.
+    def check_tool_call(self, call_id: str) -> None:
+        """Whether a tool request waits for an answer.
 
         Raises:
-            UnknownToolCallError: it does not wait for an answer.
+            UnknownToolCallError: it does not.
         """
-        if self._pending.pop(call_id, None) is None:
+        if call_id not in self._pending:
             raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
+
+    def take_tool_call(self, call_id: str) -> None:
+        """Note that the answer to a tool request that waits for it is on its way."""
+        del self._pending[call_id]
 
     @property
     def status(self) -> SessionStatus:
@@ -145,16 +149,21 @@ class SessionBook:
         session.state = "connecting"
         return session
 
-    def give_back(self, session: Session, error: ParleyError) -> None:
-        """The stream could not be opened: wait for another one, where that may help."""
+    def give_back(self, session: Session, error: ParleyError) -> bool:
+        """The stream could not be opened: wait for another one, where that may help.
+
+        Returns:
+            Whether the session is this stream's no more.
+        """
         if session.state != "connecting":
-            return
+            return False
         session.reason = error.code
         if error.retryable:
             session.state = "waiting"
             self._wait(session)
         else:
             self.end(session, error.code)
+        return True
 
     def open(self, session: Session, call: Call) -> None:
         """The session has its call.

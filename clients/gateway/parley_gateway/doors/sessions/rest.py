@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from parley import protocol
 from parley.errors import InvalidMessageError
-from parley_client.checks import check_start
+from parley_client.checks import check_size, check_start
 from parley_gateway.doors.sessions.book import Session, SessionBook
 from parley_gateway.doors.sessions.forwarding import forward
 from parley_gateway.doors.sessions.messages import (
@@ -100,18 +100,29 @@ class _Rest:
             raise SessionExpiredError(f"the session is over: {session.reason}")
         if session.state == "connecting":
             raise SessionInUseError("the session is being connected; try again when it is open")
+        responses = [protocol.ToolResponse(**msgspec.structs.asdict(answer)) for answer in wish.responses]
+        # All is checked before anything is done.
+        _check_responses(session, responses)
         if wish.tools is not None:
             _replace_tools(session, wish.tools)
-        for answer in wish.responses:
-            session.take_tool_call(answer.call_id)
+        for response in responses:
             assert session.call is not None  # only an open session has tool requests
-            forward(session.call, protocol.ToolResponse(**msgspec.structs.asdict(answer)))
+            forward(session.call, response)
+            session.take_tool_call(response.call_id)
         count = None if wish.tools is None else len(wish.tools)
         return _answer(ToolsAccepted(responses=len(wish.responses), tools=count))
 
     async def _find(self, request: Request, session_id: str) -> Session:
         principal = await self._gateway.guard.admit(request, "agent", session_id=session_id)
         return self._book.find(session_id, principal)
+
+
+def _check_responses(session: Session, responses: list[protocol.ToolResponse]) -> None:
+    for response in responses:
+        session.check_tool_call(response.call_id)
+        check_size(protocol.encode(response))
+    if len({response.call_id for response in responses}) < len(responses):
+        raise InvalidMessageError("a tool request is answered once")
 
 
 def _replace_tools(session: Session, tools: list[protocol.Tool]) -> None:

@@ -33,6 +33,7 @@ async def serve_stream(websocket: WebSocket, session_id: str, gateway: Gateway, 
         await refuse(websocket, error, gateway)
         return
     stream = None
+    is_given_back = False
     try:
         async with gateway.calls.open(session.start, principal=principal, door="sessions") as call:
             book.open(session, call)
@@ -42,10 +43,11 @@ async def serve_stream(websocket: WebSocket, session_id: str, gateway: Gateway, 
     except ParleyError as error:
         if stream is not None:
             raise
-        book.give_back(session, error)
+        is_given_back = book.give_back(session, error)
         await refuse(websocket, error, gateway)
     finally:
-        if session.state != "waiting":
+        # What was given back may be another connection's by now.
+        if not is_given_back:
             book.end(session, ParleyError.code)
 
 
@@ -93,8 +95,10 @@ class _Stream:
                 await self._call.hang_up()
                 return
             if isinstance(content, protocol.ToolResponse):
-                self._session.take_tool_call(content.call_id)
+                self._session.check_tool_call(content.call_id)
             forward(self._call, content)
+            if isinstance(content, protocol.ToolResponse):
+                self._session.take_tool_call(content.call_id)
         except _FORGIVEN as error:
             self._tell_error(error)
 
