@@ -7,6 +7,7 @@ import json
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
+import grpc
 import httpx
 from fake_agent import FakeAgent, polite
 from websockets.asyncio.client import connect
@@ -24,6 +25,10 @@ DEADLINE_S = 5.0
 
 class FakeChannel:
     """What a server owns and nobody speaks on."""
+
+    def get_state(self) -> grpc.ChannelConnectivity:
+        """Nothing is wrong with it."""
+        return grpc.ChannelConnectivity.READY
 
     async def close(self) -> None:
         """Nothing is open."""

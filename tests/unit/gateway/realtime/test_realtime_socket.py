@@ -146,6 +146,24 @@ async def test_a_lost_call_is_told(gateway):
         assert (await closed(socket))[0] == 1011
 
 
+async def test_a_server_that_takes_no_audio_ends_the_session(gateway):
+    async def agent(stream):
+        def stall(frame):
+            if of_agent("respond")(frame):
+                stream.may_send.clear()
+
+        await serve(stream, stall)
+
+    one = await gateway(agent, calls={"send_s": 0.1, "close_s": 0.1}, realtime={"burst_s": 60.0})
+    async with session(one) as socket:
+        await send(socket, "response.create")
+        await frame_of(one.agents[0], of_agent("respond"))
+        await send(socket, "input_audio_buffer.append", audio=base64.b64encode(bytes(480_000)).decode())
+        error = (await receive(socket, "error"))["error"]
+        assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
+        assert await closed(socket) == (1013, "deadline_exceeded")
+
+
 async def test_a_client_that_leaves_ends_its_call(gateway):
     one = await gateway()
     async with session(one) as socket:

@@ -13,6 +13,7 @@ from rtc_client import RtcClient, calling
 
 from parley import protocol
 from parley_gateway.doors.realtime.speaker import Part
+from parley_gateway.doors.realtime.webrtc import peer
 from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
 
 LOUD = 4_000
@@ -148,6 +149,20 @@ async def test_a_client_that_leaves_ends_its_call(gateway):
         client.send("session.update", session={"type": "realtime"})
         await client.receive("session.updated")
     await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_a_call_that_can_hear_nothing_any_more_ends(gateway, monkeypatch, caplog):
+    async def broken(track):
+        raise ValueError("no such codec")
+        yield track
+
+    monkeypatch.setattr(peer, "heard", broken)
+    one = await gateway()
+    async with calling(one.http) as client:
+        error = await client.receive("error")
+        assert error["error"]["code"] == "internal_error"
+        await forgotten(client.location)
+    assert "a WebRTC call failed" in caplog.text
 
 
 async def test_the_agent_ends_the_call(gateway):

@@ -10,7 +10,8 @@ from typing import Any
 
 from parley import protocol
 from parley.errors import ParleyError, SessionIdleError
-from parley_client.errors import CallEndedError
+from parley_client.call import Call
+from parley_gateway.doors.realtime.beside import read_beside
 from parley_gateway.doors.realtime.conversation import Conversation
 from parley_gateway.doors.realtime.events import Emit, server_event
 from parley_gateway.doors.realtime.session_config import SessionConfig
@@ -101,18 +102,13 @@ class RealtimeSession:
             raise SessionIdleError(f"nothing was asked for within {limit_s:g} s") from error
         async with self._gateway.calls.open(start, principal=self._principal, door=DOOR) as call:
             self.conversation.opened()
-            tasks = [
-                asyncio.create_task(self._uplink.run(call), name="realtime uplink"),
-                asyncio.create_task(self._tell_time(), name="realtime clock"),
-                asyncio.create_task(self._keep_alive(), name="realtime keep-alive"),
-            ]
-            try:
-                async for event in call:
-                    self.conversation.hear(event)
-                    self._rescheduled.set()
-                self.closed = call.closed
-            finally:
-                await _stop(tasks)
+            await read_beside(self._read(call), self._uplink.run(call), self._tell_time(), self._keep_alive())
+
+    async def _read(self, call: Call) -> None:
+        async for event in call:
+            self.conversation.hear(event)
+            self._rescheduled.set()
+        self.closed = call.closed
 
     async def _tell_time(self) -> None:
         while True:
@@ -134,12 +130,3 @@ class RealtimeSession:
 
     def _emit(self, kind: str, /, **fields: Any) -> None:
         self._send(server_event(kind, fields))
-
-
-async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    """End the tasks beside a call; that the call has ended is no failure of theirs."""
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception) and not isinstance(result, CallEndedError):
-            raise result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 from starlette.websockets import WebSocket
 
 from parley.errors import SessionIdleError
+from parley_client.errors import CallEndedError
 from parley_client.stages import Recognition
 from parley_gateway.doors.realtime.beginning import until_going_away
+from parley_gateway.doors.realtime.beside import read_beside
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
@@ -109,27 +112,24 @@ class TranscribingSession:
             async with Recognition(
                 server, self._config.options(), model=self._gateway.settings.stages.recognizer
             ) as stream:
-                uplink = asyncio.create_task(self._run(stream), name="transcription uplink")
-                try:
-                    async for event in stream:
-                        self._transcriber.hear(event)
-                finally:
-                    uplink.cancel()
-                    await asyncio.gather(uplink, return_exceptions=True)
-        if uplink.done() and not uplink.cancelled() and (failure := uplink.exception()) is not None:
-            raise failure
+                await read_beside(self._read(stream), self._send(stream))
 
-    async def _run(self, stream: Recognition) -> None:
-        while True:
-            while self._wishes:
-                wish = self._wishes.popleft()
-                self._room.set()
-                if wish is None:
-                    stream.finalize()
-                else:
-                    await stream.send_all(wish)
-            self._changed.clear()
-            await self._changed.wait()
+    async def _read(self, stream: Recognition) -> None:
+        async for event in stream:
+            self._transcriber.hear(event)
+
+    async def _send(self, stream: Recognition) -> None:
+        with suppress(CallEndedError):  # the stream's events tell how that came
+            while True:
+                while self._wishes:
+                    wish = self._wishes.popleft()
+                    self._room.set()
+                    if wish is None:
+                        stream.finalize()
+                    else:
+                        await stream.send_all(wish)
+                self._changed.clear()
+                await self._changed.wait()
 
     def _emit(self, kind: str, /, **fields: Any) -> None:
         self._writer.send_json(server_event(kind, fields))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
+from parley_client.errors import CallEndedError, CallLostError
 from parley_gateway.doors.realtime.settings import RealtimeSettings
 
 _Wish: TypeAlias = Callable[[Call], Awaitable[None] | None]
@@ -48,19 +50,20 @@ class Uplink:
         await self._room.wait()
 
     async def run(self, call: Call) -> None:
-        """Do what is wished, until cancelled.
+        """Do what is wished, until cancelled, or until the call is over: its events tell how that came.
 
         Raises:
-            ParleyError: the call has ended, or takes nothing any more.
+            ParleyError: the call takes nothing any more.
         """
-        while True:
-            while self._wishes:
-                wish = self._wishes.popleft()
-                if len(self._wishes) < self._settings.waiting:
-                    self._room.set()
-                await self._do(wish, call)
-            self._changed.clear()
-            await self._changed.wait()
+        with suppress(CallEndedError, CallLostError):
+            while True:
+                while self._wishes:
+                    wish = self._wishes.popleft()
+                    if len(self._wishes) < self._settings.waiting:
+                        self._room.set()
+                    await self._do(wish, call)
+                self._changed.clear()
+                await self._changed.wait()
 
     async def _do(self, wish: _Wish, call: Call) -> None:
         while True:

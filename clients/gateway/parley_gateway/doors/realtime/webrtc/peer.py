@@ -166,16 +166,17 @@ class Peer:
         tasks = [
             asyncio.create_task(work, name=f"{self.id} {name}")
             for name, work in (
+                ("connection", self._connect()),
                 ("session", self._session.run()),
                 ("events", self._take_events()),
                 ("audio", self._hear()),
                 ("marks", self._tell_played()),
-                ("connection", self._connect()),
                 ("farewell", self._watch_process()),
             )
         ]
         try:
-            ends: list[asyncio.Future[Any]] = [self._over, tasks[0]]
+            # A connection that has come about is no end; whatever else stops, the call cannot do without.
+            ends: list[asyncio.Future[Any]] = [self._over, *tasks[1:]]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
