@@ -266,7 +266,8 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
     """Changes a session; what is left out stays as it is. Answered by :class:`Updated`, or an error.
 
     Fields mean what they do in :class:`Start`, and each replaces what was there as a whole. The answer that
-    is under way goes on as it began; a turn of the user that has begun ends as it would have.
+    is under way goes on as it began; a turn of the user that has begun ends as it would have, unless
+    ``turn.detection`` changes. ``turn.answer`` counts at once.
     """
 
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -299,7 +300,8 @@ class Discard(_Message, frozen=True, tag="discard", kw_only=True):
 class Respond(_Message, frozen=True, tag="respond", kw_only=True):
     """The agent is to answer what the history holds, without waiting for the user.
 
-    It does so after what it is saying now and what waits to be said.
+    It does so after what it is saying now and what waits to be said. An interruption drops it, as it drops
+    what waits to be said.
     """
 
     system_prompt: str | None = None
@@ -423,7 +425,9 @@ class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
 
 
 class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
-    """What a pause of the user was taken for, and why; never sent when ``turn.eagerness`` is off.
+    """What a pause of the user was taken for, and why.
+
+    When ``turn.eagerness`` is off, only the end that a :class:`Commit` has asked for is told.
 
     A turn is waited for, resumed and waited for again until it is committed: then the agent answers
     all of its text.

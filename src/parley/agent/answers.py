@@ -17,7 +17,7 @@ from parley.agent.thinking import Recital, Thinker
 from parley.agent.tools import ToolDesk
 from parley.agent.turn import Occasion, Stage, Turn
 from parley.agent.turn_end import UserTurn
-from parley.errors import OverloadedError
+from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.protocol import Interrupted, Paused, Remember, Respond, Resumed, Say, Truncated
 
@@ -260,10 +260,17 @@ class Answers:
         Raises:
             InvalidMessageError: nothing is known of that response any more.
         """
-        if self._current is not None and self._current.response_id == response_id:
+        current = self._current
+        if current is not None and current.response_id == response_id:
+            if not current.playout.sent_ms:
+                raise InvalidMessageError(f"response {response_id!r} has no audio yet")
             self.played(response_id, played_ms)
             self.stop(response_id)
         heard = self._record.correct(response_id, played_ms)
+        # What was begun early has read the old history.
+        self.discard()
+        if self._current is None:
+            self._unanswered = self._history.unanswered
         event = Truncated(response_id=response_id, played_ms=heard.played_ms, spoken_text=heard.text)
         self._stage.emit(event, None)
 

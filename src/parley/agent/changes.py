@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from parley.errors import OverloadedError, ParleyError
 from parley.protocol import Start, Update
 
 _MAX_WAITING = 16
+_log = logging.getLogger(__name__)
 
 
 class Changes:
@@ -90,6 +92,9 @@ class Changes:
             self._do(start)
         except ParleyError as error:
             self._refuse(error)
+        except Exception:  # noqa: BLE001 - logged and told to the client; the next change is another one
+            _log.exception("a change of a session failed")
+            self._refuse(ParleyError("the change failed unexpectedly"))
 
     def _checked(self, update: Update) -> Start:
         given = {

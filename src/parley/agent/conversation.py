@@ -116,7 +116,12 @@ class Conversation:
             turn_over=turn_over,
         )
         self._interruptions = Interruptions(
-            start.barge_in, language, self._answers, self._turn_end, enabled=_by_speech(start)
+            start.barge_in,
+            language,
+            self._answers,
+            self._turn_end,
+            enabled=_by_speech(start),
+            judged=start.turn.detection == "auto",
         )
         self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
         self._silence = SilenceWatch(choose_silence(start.silence, config.silence), self._prompt, hang_up)
@@ -155,7 +160,8 @@ class Conversation:
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
         self._answers.change(self._stage(start), by_speech=_by_speech(start))
         self._turn_end.change(choose_settings(start.turn, self._config.eagerness))
-        self._interruptions.change(start.barge_in, enabled=_by_speech(start))
+        judged = start.turn.detection == "auto"
+        self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
         if start.silence != before.silence:
             self._silence.change(choose_silence(start.silence, self._config.silence))
         return reread
@@ -227,14 +233,27 @@ class Conversation:
             case protocol.Truncate():
                 self._answers.truncate(message.response_id, message.played_ms)
 
+    def claim_turn(self, _utterance: int) -> None:
+        """The client says that the user's turn is over: what is being heard is part of it."""
+        self._interruptions.release()
+        self._turn_end.claim()
+
     def end_turn(self, _utterance: int) -> None:
-        """The client says that the user's turn is over, after this utterance."""
-        self._interruptions.settle()
+        """All of that was heard."""
+        self._interruptions.release()
         self._turn_end.end()
         self._settle()
 
     def drop_turn(self, utterance: int) -> None:
-        """The client says that what the user has said does not count, up to this utterance."""
+        """The client says that what the user has said does not count, up to this utterance.
+
+        One that begins while that is ended does not count either; :meth:`turn_dropped` follows.
+        """
+        self._interruptions.drop()
+        self._turn_end.drop(utterance + 1)
+
+    def turn_dropped(self, utterance: int) -> None:
+        """That was all, up to this utterance."""
         self._interruptions.drop()
         self._turn_end.drop(utterance)
         self._settle()
@@ -288,14 +307,22 @@ class Conversation:
 
     def _user_finished(self, user: UserTurn) -> None:
         """It is the agent's turn to answer, if the client does not wish to say so itself."""
-        text = self._written(user.text)
+        self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
+
+    def _take_turn(self, user: UserTurn) -> None:
+        if user.requested and not user.text:
+            self._answers.resume("no_words", "")
         if self._start.turn.answer:
-            self._answers.answer(dataclasses.replace(user, text=text))
-        elif text:
+            self._answers.answer(user)
+            return
+        if user.text:
+            if user.requested:
+                self._answers.interrupt("input")
             try:
-                self._answers.note(protocol.Remember(role="user", text=text))
+                self._answers.note(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
                 self.failed(error)
+        self._settle()
 
     def _input(self, text: str) -> None:
         """The user has typed something."""
@@ -303,7 +330,7 @@ class Conversation:
         self._answers.interrupt("input")
         now = _now()
         # What was said before belongs to it, if the user does not speak just now.
-        self._answers.answer(UserTurn(f"{self._written(self._turn_end.take())} {text}".strip(), now, now))
+        self._take_turn(UserTurn(f"{self._written(self._turn_end.take())} {text}".strip(), now, now))
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
@@ -338,6 +365,7 @@ class Conversation:
 
     def interrupted(self) -> None:
         """The agent was made to stop."""
+        self._interruptions.release()
         self._enter("listening")
 
     def silent(self) -> None:

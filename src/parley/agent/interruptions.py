@@ -90,6 +90,7 @@ class Interruptions:
     Args:
         options: of the session.
         enabled: whether speech stops the agent; if not, what would have is only passed on.
+        judged: whether it is judged at all; if not, everything is passed on at once.
         language: primary language of the session.
         answers: the agent's turns.
         turn_end: takes what is the user's turn.
@@ -103,8 +104,9 @@ class Interruptions:
         turn_end: UserTurnHandler,
         *,
         enabled: bool = True,
+        judged: bool = True,
     ) -> None:
-        self.change(options, enabled=enabled)
+        self.change(options, enabled=enabled, judged=judged)
         self._words = overlap_words(language)
         self._answers = answers
         self._turn_end = turn_end
@@ -122,10 +124,11 @@ class Interruptions:
         """Whether it is not known yet what something is that was heard over the agent."""
         return self._candidate is not None
 
-    def change(self, options: BargeInOptions, *, enabled: bool) -> None:
+    def change(self, options: BargeInOptions, *, enabled: bool, judged: bool) -> None:
         """Judge by other options from the next sound on."""
         self._options = options
         self._enabled = enabled
+        self._judged = judged
 
     def spoke(self, samples: NDArray[np.int16], sample_rate: int) -> None:
         """The agent's audio, as it is sent."""
@@ -199,16 +202,10 @@ class Interruptions:
         else:
             self._obey(verdict)
 
-    def settle(self) -> None:
-        """The client says that the user's turn is over: what was said is part of it."""
+    def release(self) -> None:
+        """What was said is the user's turn, whatever it is: the client says so, or nobody is spoken over."""
         candidate = self._forget()
-        if candidate is None:
-            return
-        if candidate.events:
-            self._answers.interrupt("input")
-        else:
-            self._answers.resume("noise", "")
-        for event in candidate.events:
+        for event in candidate.events if candidate else ():
             self._pass_on(event)
 
     def drop(self) -> None:
@@ -229,7 +226,7 @@ class Interruptions:
         if turn is None:
             if not self._has_echo or now - self._spoke_at > _ECHO_DELAY_S:
                 return
-        elif not turn.interruptible:
+        elif not turn.interruptible or not self._judged:
             return
         else:
             said, left_ms = turn.playout.heard(now).text, turn.remaining_ms()

@@ -243,19 +243,22 @@ class Listener:
         self._hearing.pass_on(reply)
 
     async def _hear(self, piece: AudioPiece) -> AsrReply:
-        """Push a piece; again if nothing was heard because the recogniser was busy."""
+        return await self._patiently(lambda: self._opened().push(piece.samples))
+
+    async def _patiently(self, ask: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
+        """Ask again if the recogniser was too busy to do anything."""
         wait = _RETRY_S
         for _ in range(_RETRIES - 1):
             try:
-                return await self._within(self._opened().push(piece.samples))
+                return await self._within(ask())
             except OverloadedError:
                 await asyncio.sleep(wait)
                 wait *= 2
-        return await self._within(self._opened().push(piece.samples))
+        return await self._within(ask())
 
     async def _finish_utterance(self) -> None:
         try:
-            self._hearing.pass_on(await self._within(self._opened().flush()))
+            self._hearing.pass_on(await self._patiently(lambda: self._opened().flush()))
         except ParleyError as error:
             await self._reopen(error)
 

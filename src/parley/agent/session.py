@@ -80,7 +80,7 @@ class Session:
         self._changes = Changes(start, engines, config, apply=self._change, refuse=self.failed)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
-        self._warming: asyncio.Task[None] | None = None
+        self._warmings: set[asyncio.Task[None]] = set()
         self._closed = False
         self._last_input = _now()
 
@@ -124,9 +124,11 @@ class Session:
             case protocol.Update():
                 self._changes.ask(message)
             case protocol.Commit():
-                self._listener.finish(after=self._conversation.end_turn)
+                self._listener.finish(before=self._conversation.claim_turn, after=self._conversation.end_turn)
             case protocol.Discard():
-                self._listener.finish(before=self._conversation.drop_turn)
+                self._listener.finish(
+                    before=self._conversation.drop_turn, after=self._conversation.turn_dropped
+                )
             case protocol.Control(action="mute"):
                 self._listener.mute()
             case protocol.Control(action="unmute"):
@@ -204,9 +206,11 @@ class Session:
 
     def _warm_up(self) -> None:
         """Let the language model read the new prompt, and not the one before if it has not yet done so."""
-        if self._warming is not None:
-            self._warming.cancel()
-        self._warming = asyncio.create_task(self._read_prompt(), name=f"{self.session_id} warm-up")
+        for task in self._warmings:
+            task.cancel()
+        task = asyncio.create_task(self._read_prompt(), name=f"{self.session_id} warm-up")
+        self._warmings.add(task)
+        task.add_done_callback(self._warmings.discard)
 
     async def _read_prompt(self) -> None:
         try:
@@ -216,8 +220,7 @@ class Session:
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
         ending = {*self._conversation.close(), *self._changes.close()}
-        if self._warming is not None:
-            tasks = [*tasks, self._warming]
+        tasks = [*tasks, *self._warmings]
         try:
             self._say_goodbye(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more

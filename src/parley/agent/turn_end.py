@@ -23,7 +23,7 @@ from parley.protocol import (
 )
 from parley.turns.features import SAMPLES
 from parley.turns.policy import Commit, EndOfTurn, Output, Prepare, Score, Wait
-from parley.turns.settings import TurnSettings
+from parley.turns.settings import PRESETS, TurnSettings
 from parley.waiting import within
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
@@ -95,17 +95,30 @@ class TurnEnd:
         self._audio = RecentAudio(SAMPLES)
         self._onset: int | None = None
         self._heard_at = 0.0
+        self._utterance = 0
         self._detected_at: float | None = None
         self._dropped = 0
+        self._missing = 0  # final texts, where every pause ends a turn
+        self._claimed = False
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def change(self, settings: TurnSettings | None) -> None:
-        """Judge by other settings from the next turn of the user on."""
+        """Judge by other settings from the next turn of the user on.
+
+        A turn that only the client can end, or no longer only the client, is judged by them at once: nobody
+        else might ever end it.
+        """
         if settings == self._settings:
             return
         self._settings = settings
+        policy = self._policy
+        if policy is not None and self.pending:
+            now_manual = settings is not None and settings.manual
+            if policy.settings.manual != now_manual:
+                self._stop()
+                self._obey(policy.change(settings or PRESETS["normal"], _now()))
         self._renew()
 
     def _make_policy(self) -> EndOfTurn | None:
@@ -127,7 +140,7 @@ class TurnEnd:
     @property
     def pending(self) -> bool:
         """Whether the user has begun a turn that is not over."""
-        return self._policy is not None and self._policy.pending
+        return bool(self._missing) if self._policy is None else self._policy.pending
 
     def take(self) -> str:
         """The words of the turn so far, which is over by other means; none while the user speaks."""
@@ -135,11 +148,24 @@ class TurnEnd:
             return ""
         return self._take(self._policy)
 
+    def claim(self) -> None:
+        """The client says that the user's turn is over; :meth:`end` follows when all of it was heard."""
+        self._claimed = True
+
     def end(self) -> None:
-        """The client says that the user's turn is over, and all of its audio was heard."""
+        """All of the turn that the client has ended was heard; its texts may still come."""
+        if not self._claimed:  # it has ended by itself meanwhile
+            return
         if self._policy is not None:
             self._stop()
             self._obey(self._policy.end(_now()))
+        elif not self._missing:
+            self._end_without_judging("")
+
+    def _end_without_judging(self, text: str) -> None:
+        """Where every pause ends a turn, only an end that the client has asked for is told."""
+        self._emit(TurnDecision(utterance=self._utterance, decision="commit", reason="requested", text=text))
+        self._finish(text, _now())
 
     def drop(self, utterance: int) -> None:
         """Forget the turn so far; the final texts of its utterances, up to this one, may still come."""
@@ -179,7 +205,9 @@ class TurnEnd:
     def paused(self, event: SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final text follows."""
         self._detected_at = detected_at
-        if self._policy is not None:
+        if self._policy is None:
+            self._missing += 1
+        else:
             silence_s = (event.detected_at_ms - event.at_ms) / 1000
             self._stop()
             self._obey(self._policy.paused(detected_at - silence_s, _now()))
@@ -187,15 +215,23 @@ class TurnEnd:
     def heard(self, event: Transcript) -> None:
         """The final text of an utterance."""
         self._heard_at = _now()
+        self._utterance = event.utterance
         dropped = event.utterance <= self._dropped
-        if self._policy is not None:
-            text = "" if dropped else event.text
-            first = 0 if dropped else event.first
-            self._obey(
-                self._policy.heard(event.utterance, text, self._heard_at, first=first, before=event.before)
-            )
-        elif not dropped:
-            self._finish(event.text.strip(), None)
+        text = "" if dropped else event.text
+        policy = self._policy
+        if policy is None:
+            self._missing = max(0, self._missing - 1)
+            if self._claimed and not self._missing:
+                self._end_without_judging(text.strip())
+            elif not dropped:
+                self._finish(text.strip(), None)
+            return
+        first = 0 if dropped else event.first
+        self._obey(policy.heard(event.utterance, text, self._heard_at, first=first, before=event.before))
+        if not policy.pending:
+            self._onset = None
+            self._turn_over()
+            self._renew()
 
     def close(self) -> set[asyncio.Task[None]]:
         """Decide nothing more; returns what is still ending."""
@@ -220,11 +256,13 @@ class TurnEnd:
             elif isinstance(output, Commit):
                 self._stop()
                 self._onset = None
-                requested = output.decision.reason == "requested"
-                self._finish(output.decision.text, _now(), requested=requested)
+                self._finish(output.decision.text, _now())
 
-    def _finish(self, text: str, decided_at: float | None, *, requested: bool = False) -> None:
+    def _finish(self, text: str, decided_at: float | None) -> None:
         detected_at, self._detected_at = self._detected_at, None
+        requested, self._claimed = self._claimed, False
+        if not text:  # no text was there, or one that has been dealt with
+            self._heard_at = _now()
         self._turn_over()
         self._renew()
         self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, requested))

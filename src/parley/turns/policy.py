@@ -127,6 +127,7 @@ class EndOfTurn:
     def __init__(self, settings: TurnSettings, language: str, *, scored: bool = True) -> None:
         self._settings = settings
         self._language = language
+        self._scored = scored
         self._asks = scored and not settings.manual
         self._speaking = False
         self._utterance = 0
@@ -145,7 +146,7 @@ class EndOfTurn:
         self._due: float | None = None
         self._sound = False
         self._prepared = False
-        self._ending = False
+        self._ending: int | None = None  # texts that are missing of the turn that is to end
 
     @property
     def settings(self) -> TurnSettings:
@@ -225,7 +226,10 @@ class EndOfTurn:
             self._new_words = True
         while len(self._text) > MAX_CHARACTERS and len(self._said) > 1:
             del self._said[next(iter(self._said))]
-        return self._end(at) if self._ending else self._judge(at)
+        if self._ending is None:
+            return self._judge(at)
+        self._ending -= 1
+        return self._end(at)
 
     def scored(self, pause: int, probability: float | None, at: float) -> list[Output]:
         """The model's answer about a pause; None: it has none."""
@@ -243,17 +247,26 @@ class EndOfTurn:
 
     def end(self, at: float) -> list[Output]:
         """The client says that the turn is over: it ends as soon as the texts of its utterances are there."""
-        self._ending, self._due = True, None
+        self._ending, self._due = self._texts_missing, None
         return self._end(at)
+
+    def change(self, settings: TurnSettings, at: float) -> list[Output]:
+        """Go on with a turn that has begun by other settings; whether its pause was scored stays as it is."""
+        asked = not self._settings.manual
+        self._settings, self._due = settings, None
+        self._asks = self._scored and not settings.manual
+        if self._pause is not None and not self._pause.scored and not (asked and self._asks):
+            self._pause = _Pause(self._pause.ended_at, scored=True)
+        return self._judge(at)
 
     # --- what follows -----------------------------------------------------------------------
 
     def _judge(self, at: float) -> list[Output]:
-        if self._settings.manual or self._speaking or self._texts_missing or self._pause is None:
+        if self._speaking or self._texts_missing or self._pause is None:
             return []
         text = self._text
-        if not text:
-            return self._commit("no_words", at)
+        if self._settings.manual or not text:
+            return self._pass_over(text, at)
         cue = find_cue(text, self._language)
         if not self._pause.scored:
             return self._prepare(text) if cue is None or cue.finished else []
@@ -272,12 +285,21 @@ class EndOfTurn:
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
         return [*prepare, Wait(due, self._decide("wait", judgement.reason, at))]
 
+    def _pass_over(self, text: str, at: float) -> list[Output]:
+        """A pause that is not judged: only the client ends turns, or there are no words."""
+        if not self._settings.manual:
+            return self._commit("no_words", at)
+        if not text:  # a cough is no turn
+            self._forget()
+        return []
+
     def _end(self, at: float) -> list[Output]:
-        if self._texts_missing:
+        if self._ending:
             return []
+        pause = self._pause
         committed = self._commit("requested", at)
-        if self._speaking:  # the user has begun the next turn meanwhile
-            self._begun_at = at
+        if self._speaking or self._texts_missing:  # the user has begun the next turn meanwhile
+            self._begun_at, self._pause = at, pause
         return committed
 
     def _prepare(self, text: str) -> list[Output]:

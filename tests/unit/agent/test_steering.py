@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from agent_fakes import FakeCall, calls, says
+from agent_fakes import FakeCall, FakeRecognizer, calls, says, utterance
 
 from parley.agent.config import AgentConfig
-from parley.errors import InvalidInputError, UnsupportedVoiceError
+from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.errors import InvalidInputError, OverloadedError, ParleyError, UnsupportedVoiceError
 from parley.protocol import (
     AgentState,
     Audio,
@@ -43,6 +44,12 @@ from parley.protocol import (
 
 MANUAL = TurnOptions(detection="manual")
 STORY = "Once there was a robot. It lived by the sea. It waved at every boat."
+
+
+def late_utterance(number, start_ms, end_ms, text):
+    """What a recogniser says that takes its time for the final text, and when."""
+    begun, stopped, final = utterance(number, start_ms, end_ms, text)
+    return [begun, stopped, (stopped[0] + 500, final[1])]
 
 
 def written(call) -> str:
@@ -156,6 +163,122 @@ async def test_a_turn_by_hand_is_bounded():
     assert decision.text.startswith("3 ")
 
 
+@pytest.mark.parametrize("word", ["yes", "okay"])
+@pytest.mark.parametrize("commit_ms", [1_300, 1_600, 2_500])
+async def test_a_yes_is_a_turn_where_the_client_says_so(word, commit_ms):
+    call = FakeCall()
+    call.hears((1_000, 1_500, word))
+    await call.start(Start(turn=MANUAL, greeting=STORY))
+    await call.until(commit_ms)
+    call.send(Commit())
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", word)
+
+
+async def test_a_yes_that_the_client_claims_is_no_sign_of_listening():
+    call = FakeCall()
+    call.hears((1_000, 1_500, "yes"))
+    await call.start(Start(greeting=STORY))
+    await call.until(1_300)
+    call.send(Commit())
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "yes")
+
+
+async def test_a_cough_that_the_client_claims_does_not_stop_the_agent():
+    call = FakeCall()
+    call.rail.script.extend(late_utterance(1, 1_000, 1_200, ""))
+    await call.start(Start(greeting=STORY))
+    await call.until(1_600)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert decision.text == ""
+    assert call.outlet.of(Interrupted) == []
+    assert call.chat.requests == []
+
+
+async def test_without_judged_pauses_too_an_end_by_hand_is_told():
+    call = FakeCall()
+    call.hears((200, 900, "what time is it"))
+    await call.start(Start(turn=TurnOptions(eagerness="off")))
+    await call.until(600)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.wait_for(TurnMetrics)
+    call.send(Commit())
+    await call.wait_for(TurnDecision, 2)
+    await call.end()
+    assert (decision.reason, decision.text) == ("requested", "what time is it")
+    assert len(call.chat.requests) == 1
+
+
+async def test_what_is_said_after_the_end_is_another_turn():
+    call = FakeCall()
+    first, second = late_utterance(1, 500, 1_200, "first"), late_utterance(2, 1_700, 2_000, "second")
+    call.rail.script.extend(sorted([*first, *second], key=lambda scripted: scripted[0]))
+    await call.start(Start(turn=MANUAL))
+    await call.until(1_650)
+    call.send(Commit())
+    decision = await call.wait_for(TurnDecision)
+    await call.until(5_000)
+    call.send(Commit())
+    later = await call.wait_for(TurnDecision, 2)
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert (decision.text, later.text) == ("first", "second")
+
+
+@pytest.mark.parametrize("text", ["", "forget this"])
+async def test_nothing_that_counts_is_silence_also_by_hand(text):
+    call = FakeCall()
+    call.hears((200, 900, text))
+    await call.start(Start(turn=MANUAL, silence=SilenceOptions(hang_up_after_ms=5_000)))
+    await call.until(600)
+    if text:
+        call.send(Discard())
+    await call.until(20_000)
+    reason = call.outlet.reason
+    await call.end()
+    assert reason == "silence"
+
+
+async def test_an_utterance_that_begins_while_another_is_discarded_does_not_count():
+    call = FakeCall()
+    stopped = SpeechStoppedEvent(utterance=1, at_ms=400, detected_at_ms=400)
+    text = TranscriptEvent(utterance=1, text="forget this", is_final=True, confidence=0.9)
+    call.rail.on_flush = [SpeechStartedEvent(utterance=1, at_ms=100), stopped, text]
+    await call.start()
+    await call.until(400)
+    call.send(Discard())
+    await call.until(4_000)
+    await call.end()
+    assert call.chat.requests == []
+
+
+async def test_a_recogniser_that_is_too_busy_to_end_an_utterance_is_asked_again(monkeypatch):
+    flush, busy = FakeRecognizer.flush, [OverloadedError("busy")]
+
+    async def flush_later(self):
+        if busy:
+            raise busy.pop()
+        return await flush(self)
+
+    monkeypatch.setattr(FakeRecognizer, "flush", flush_later)
+    call = FakeCall()
+    call.hears((200, 2_000, "set a timer for ten minutes"))
+    await call.start(Start(turn=MANUAL))
+    await call.until(1_500)
+    call.send(Commit())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "set a timer for ten minutes")
+    assert call.outlet.codes == []
+
+
 # --- speech that does not interrupt ---------------------------------------------------------
 
 
@@ -209,6 +332,29 @@ async def test_an_answer_without_tools():
     await call.wait_for(TurnMetrics, 2)
     await call.end()
     assert [len(request.tools) for request in call.chat.requests] == [0, 1]
+
+
+async def test_silence_counts_after_a_turn_that_is_not_answered():
+    call = FakeCall()
+    call.hears((200, 900, "what time is it"))
+    silence = SilenceOptions(hang_up_after_ms=5_000)
+    await call.start(Start(turn=TurnOptions(eagerness="normal", answer=False), silence=silence))
+    await call.until(20_000)
+    reason = call.outlet.reason
+    await call.end()
+    assert reason == "silence"
+
+
+async def test_typed_text_is_remembered_like_speech():
+    call = FakeCall()
+    await call.start(Start(system_prompt="", turn=TurnOptions(answer=False)))
+    call.send(Text(text="hello"))
+    await call.until(2_000)
+    assert call.chat.requests == []
+    call.send(Respond())
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt() == [("user", "hello")]
 
 
 async def test_what_is_remembered_is_not_answered():
@@ -289,6 +435,18 @@ async def test_what_must_not_be_interrupted_is_stopped_by_the_client():
     call.send(Interrupt())
     await call.wait_for(Interrupted)
     await call.end()
+
+
+@pytest.mark.parametrize("message", [Interrupt(), Text(text="hello")])
+async def test_who_speaks_over_an_agent_that_was_stopped_has_the_word(message):
+    call = FakeCall()
+    call.hears((1_000, 1_400, "yes"))
+    await call.start(Start(greeting=STORY))
+    await call.until(1_150)
+    call.send(message)
+    await call.until(6_000)
+    await call.end()
+    assert call.chat.prompt()[-1][1].endswith("yes")
 
 
 async def test_another_response_is_not_stopped():
@@ -375,6 +533,34 @@ async def test_a_correction_is_within_the_answer(played_ms):
     corrected = await call.wait_for(Truncated)
     await call.end()
     assert 0 <= corrected.played_ms <= done.audio_ms
+
+
+async def test_an_answer_that_was_begun_early_knows_of_the_correction():
+    call = FakeCall()
+    call.hears((5_000, 5_900, "go on"))
+    await call.start(Start(greeting=STORY, turn=TurnOptions(eagerness="normal", complete_ms=700)))
+    await call.until(6_320)
+    assert len(call.chat.requests) == 1
+    done = call.outlet.of(ResponseDone)[0]
+    call.send(Truncate(response_id=done.response_id, played_ms=900))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert ("assistant", "Once there was a…") in call.chat.prompt()
+    assert call.speculated == ["discarded"]
+
+
+async def test_a_correction_that_cannot_be_stops_nothing():
+    call = FakeCall()
+    call.chat.answers.append(says(STORY))
+    call.chat.token_s = 0.1
+    await call.start(Start(output="text"))
+    call.send(Text(text="a story"))
+    writing = await call.wait_for(ResponseText)
+    call.send(Truncate(response_id=writing.response_id, played_ms=0))
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.outlet.codes == ["invalid_message"]
+    assert call.outlet.of(Interrupted) == []
 
 
 async def test_an_answer_that_nobody_knows_cannot_be_corrected():
@@ -519,6 +705,41 @@ async def test_other_patience_counts_from_the_next_turn_on():
     await call.end()
     waits = [event.needed_ms for event in call.outlet.of(TurnDecision) if event.decision == "wait"]
     assert waits == [2_000, 600]
+
+
+@pytest.mark.parametrize("said", ["", "what time is it"])
+async def test_a_turn_by_hand_that_is_no_longer_ended_by_hand_is_judged(said):
+    call = FakeCall()
+    call.hears((200, 900, said), (5_000, 6_000, "hello"))
+    await call.start(Start(turn=MANUAL))
+    await call.until(3_000)
+    call.send(Update(turn=TurnOptions(eagerness="normal")))
+    await call.wait_for(TurnMetrics, 2 if said else 1)
+    await call.end()
+    assert [text for role, text in call.chat.prompt() if role == "user"] == [*filter(None, [said]), "hello"]
+
+
+async def test_a_turn_that_has_begun_ends_as_it_would_have():
+    call = FakeCall()
+    call.rail.script.extend(late_utterance(1, 500, 1_200, "what time is it"))
+    await call.start(Start(turn=TurnOptions(eagerness="off")))
+    await call.until(1_700)
+    call.send(Update(turn=TurnOptions(eagerness="normal")))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "what time is it")
+
+
+async def test_a_change_that_fails_does_not_take_others_with_it():
+    call = FakeCall()
+    call.synthesizer.voices = None
+    call.synthesizer.stored = {}  # asking for a voice fails unexpectedly
+    await call.start()
+    call.send(Update(voice="anna"))
+    call.send(Update(exaggeration=1.0))
+    await call.wait_for(Updated)
+    await call.end()
+    assert call.outlet.codes == [ParleyError.code]
 
 
 async def test_the_recogniser_listens_anew_between_two_utterances():
