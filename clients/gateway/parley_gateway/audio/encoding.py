@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias
@@ -12,6 +14,8 @@ import av
 import numpy as np
 from av.audio.stream import AudioStream
 from numpy.typing import NDArray
+
+from parley_client.stages import SpeechPiece
 
 SpeechFormat: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -52,6 +56,28 @@ def make_encoder(form: SpeechFormat, sample_rate: int) -> Encoder:
     if form == "wav":
         return _Wav(sample_rate)
     return _Compressed(_CODECS[form], sample_rate)
+
+
+async def encode_all(encoder: Encoder, speech: AsyncIterable[SpeechPiece]) -> AsyncGenerator[bytes, None]:
+    """The bytes of a file, as its speech comes.
+
+    They are made in a thread of its own: in the loop they would hold up everybody's audio, and in the common
+    threads they would wait behind recordings that take seconds to decode.
+
+    Args:
+        encoder: nobody else uses it.
+        speech: of the encoder's sample rate.
+    """
+    loop = asyncio.get_running_loop()
+    thread = ThreadPoolExecutor(1, "encoder")
+    try:
+        async for piece in speech:
+            if encoded := await loop.run_in_executor(thread, encoder.encode, piece.samples):
+                yield encoded
+        if rest := await loop.run_in_executor(thread, encoder.finish):
+            yield rest
+    finally:
+        thread.shutdown(wait=False)
 
 
 class _Pcm:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import threading
 
 import httpx
 import numpy as np
@@ -79,6 +80,37 @@ async def test_audio_is_sent_while_it_is_being_made(gateway, voice):
         voice.hold.set()
         rest = [part async for part in parts]
     assert rest
+
+
+class SlowEncoder:
+    """Needs the loop to go on meanwhile."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+    def encode(self, samples):
+        went_on = threading.Event()
+        self.loop.call_soon_threadsafe(went_on.set)
+        return b"x" if went_on.wait(2) else b"the loop stood still"
+
+    def finish(self):
+        return self.encode(None)
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "body"),
+    [
+        ("openai", PATH, {"model": "tts-1", "input": TEXT, "voice": "alloy"}),
+        ("deepgram", "/v1/speak", {"text": TEXT}),
+    ],
+)
+async def test_nobody_waits_while_audio_is_encoded(gateway, monkeypatch, module, path, body):
+    Voice(gateway.models, rate=RATE)
+    name = f"parley_gateway.doors.{module}.speech.make_encoder"
+    monkeypatch.setattr(name, lambda *_: SlowEncoder())
+    answer = await gateway.http.post(path, json=body)
+    assert set(answer.text) == {"x"}
+    assert len(answer.text) >= 5  # two pieces of each sentence, and the end
 
 
 async def test_a_client_that_leaves_silences_the_voice(gateway, voice):

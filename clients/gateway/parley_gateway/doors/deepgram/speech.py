@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from parley.errors import InvalidMessageError
 from parley_client.stages import Synthesis
 from parley_gateway.audio.codecs import AudioFormat, Encoder
-from parley_gateway.audio.encoding import MEDIA_TYPES, make_encoder
+from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
 from parley_gateway.doors.deepgram.messages import Transaction, read_message
 from parley_gateway.doors.deepgram.query import SpeakOptions, read_query
 from parley_gateway.doors.deepgram.voices import FileFormat, file_format, voice_of
@@ -75,12 +76,10 @@ class SpeechRoute:
             async with (
                 Synthesis(server, model=model) as synthesis,
                 synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
+                aclosing(encode_all(encoder, speech)) as encoded,
             ):
-                async for piece in speech:
-                    if encoded := encoder.encode(piece.samples):
-                        yield encoded
-        if rest := encoder.finish():
-            yield rest
+                async for part in encoded:
+                    yield part
 
 
 class _Raw:

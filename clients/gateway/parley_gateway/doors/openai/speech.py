@@ -13,7 +13,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley_client.stages import Synthesis
-from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, make_encoder
+from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all, make_encoder
 from parley_gateway.doors.openai import events
 from parley_gateway.doors.openai.bodies import read_json
 from parley_gateway.doors.openai.errors import RefusedRequestError, unsupported
@@ -101,12 +101,9 @@ class SpeechRoute:
                     language=wanted.language or "en",
                     sample_rate=SAMPLE_RATE,
                 )
-                async with speech:
-                    async for piece in speech:
-                        if encoded := encoder.encode(piece.samples):
-                            yield encoded
-        if rest := encoder.finish():
-            yield rest
+                async with speech, aclosing(encode_all(encoder, speech)) as encoded:
+                    async for part in encoded:
+                        yield part
 
 
 async def _as_events(audio: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
