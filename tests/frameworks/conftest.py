@@ -13,6 +13,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -51,19 +52,19 @@ def gateway(triton, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def secure_gateway(triton, certificate, tmp_path_factory):
-    """The address of one that speaks TLS: ``https://localhost:port``."""
+    """The address of one that speaks TLS: ``https://127.0.0.1:port``."""
     chain, key = certificate
     settings = {
         "PARLEY_GATEWAY_LISTEN_CERTIFICATE": str(chain),
         "PARLEY_GATEWAY_LISTEN_KEY": str(key),
     }
     with _gateway(triton, tmp_path_factory.mktemp("secure-gateway"), **settings) as url:
-        yield url.replace("127.0.0.1", "localhost")
+        yield url
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """PEM files of a certificate for localhost, which is its own authority, and of its key."""
+    """PEM files of a certificate for 127.0.0.1, which is its own authority, and of its key."""
     folder = tmp_path_factory.mktemp("certificate")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -76,7 +77,7 @@ def certificate(tmp_path_factory):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
