@@ -11,6 +11,7 @@ from fake_agent import serve
 from listening_gateway import closed, frame_of, receive, until
 from openai_session import check_event
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from parley import protocol
 from parley.errors import TooManySessionsError
@@ -102,6 +103,36 @@ async def test_more_audio_than_was_spoken_is_paced(gateway):
         await send(socket, "input_audio_buffer.commit")
         await frame_of(one.agents[0], of_agent("commit"))
         assert 0.25 < asyncio.get_running_loop().time() - began < 2.0
+
+
+async def refusal(one, query="?model=gpt-realtime", **arguments):
+    """What a client is answered that is not let in."""
+    with pytest.raises(InvalidStatus) as refused:
+        async with session(one, query, **arguments):
+            pass
+    return refused.value.response
+
+
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"per_key": 1}])
+async def test_clients_that_do_nothing_are_counted(gateway, limits):
+    one = await gateway(calls=limits)
+    async with session(one) as socket:
+        await receive(socket, "session.created")
+        for query in ("?model=x", "?intent=transcription"):
+            answer = await refusal(one, query)
+            assert answer.status_code == 429
+            assert answer.headers["Retry-After"] == "5"
+            assert json.loads(answer.body)["error"]["code"] == "too_many_calls"
+    await until(lambda: one.gateway.calls._attended == 0)
+    async with session(one) as socket:
+        await receive(socket, "session.created")
+
+
+@pytest.mark.parametrize("query", ["?model=x", "?intent=transcription"])
+async def test_nobody_is_let_in_before_the_end(gateway, query):
+    one = await gateway()
+    one.gateway.calls.draining = True
+    assert (await refusal(one, query)).status_code == 503
 
 
 async def test_the_beta_is_refused_with_a_reason(gateway):

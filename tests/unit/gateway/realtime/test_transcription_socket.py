@@ -10,6 +10,7 @@ from websockets.asyncio.client import connect
 
 from parley.errors import DeadlineExceededError
 from parley_gateway.doors.realtime import transcribing
+from parley_gateway.security.keys import new_key
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
 
@@ -47,3 +48,22 @@ async def test_a_recogniser_that_takes_no_audio_ends_the_session(gateway, stalle
         await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": SECOND}))
         assert (await receive(socket, "error"))["error"]["code"] == "deadline_exceeded"
         assert await closed(socket) == (1013, "deadline_exceeded")
+
+
+async def test_a_secret_needs_no_more_than_its_session_does(gateway, tmp_path):
+    key = new_key("scribe", ["transcribe"])
+    (tmp_path / "keys.toml").write_text(key.line)
+    one = await gateway(security={"keys_file": str(tmp_path / "keys.toml")})
+    brought = {"Authorization": f"Bearer {key.secret}"}
+    audio = {"input": {"transcription": {"language": "de"}}}
+    wanted = {"session": {"type": "transcription", "audio": audio}}
+    answer = await one.http.post("/v1/realtime/client_secrets", json=wanted, headers=brought)
+    assert answer.status_code == 200, answer.text
+    shown = {"Authorization": f"Bearer {answer.json()['value']}"}
+    async with connect(f"{one.ws_url}/v1/realtime", additional_headers=shown) as socket:
+        created = (await receive(socket, "session.created"))["session"]
+        assert created["type"] == "transcription"
+        assert created["audio"]["input"]["transcription"]["language"] == "de"
+    for more in ({}, {"session": {"type": "realtime"}}):
+        answer = await one.http.post("/v1/realtime/client_secrets", json=more, headers=brought)
+        assert answer.status_code == 403

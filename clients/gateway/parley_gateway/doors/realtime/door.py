@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions, create_secret
 from parley_gateway.doors.realtime.webrtc.calls import WebRtcCalls
-from parley_gateway.doors.realtime.websocket import serve_websocket
+from parley_gateway.doors.realtime.websocket import RealtimeSockets
 from parley_gateway.gateway import Gateway
 from parley_gateway.stages import StageDesk
 
@@ -20,7 +20,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime`` and what belongs to it."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
-    desk = StageDesk(gateway, "realtime")
+    sockets = RealtimeSockets(gateway, secrets, StageDesk(gateway, "realtime"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -31,7 +31,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.websocket("/v1/realtime")
     async def realtime(websocket: WebSocket) -> None:
-        await serve_websocket(websocket, gateway, secrets, desk)
+        await sockets.serve(websocket)
 
     @router.post("/v1/realtime/client_secrets")
     async def client_secret(request: Request) -> Response:

@@ -64,17 +64,16 @@ class SecretSessions:
 async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessions) -> Response:
     """Answer ``POST /v1/realtime/client_secrets``."""
     try:
-        principal = await gateway.guard.admit(request, "agent")
-        wanted = _read(await request.body())
+        raw = await request.body()
+        scope: Literal["agent", "transcribe"] = "transcribe" if _transcribes(raw) else "agent"
+        principal = await gateway.guard.admit(request, scope)
+        wanted = _read(raw)
         given = wanted.session or {}
-        if given.get("type") == "transcription":
+        if scope == "transcribe":
             session = TranscriptionConfig(given).echo()
         else:
             session = first_config(gateway, given.get("model"), given).echo()
         ttl_s = (wanted.expires_after or _Expiry()).seconds
-        scope: Literal["agent", "transcribe"] = (
-            "transcribe" if given.get("type") == "transcription" else "agent"
-        )
         grant = gateway.guard.grant(principal, ttl_s=ttl_s, scopes=(scope,))
     except ParleyError as error:
         return refused_request(error)
@@ -83,6 +82,23 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
     secrets.remember(grant.token, grant.expires_at, given)
     body = {"value": grant.token, "expires_at": grant.expires_at, "session": session}
     return JSONResponse(body, headers={"Cache-Control": "no-store"})
+
+
+class _SessionType(msgspec.Struct):
+    type: Any = None
+
+
+class _Intent(msgspec.Struct):
+    session: _SessionType | None = None
+
+
+def _transcribes(raw: bytes) -> bool:
+    """Whether the request is for a session that only transcribes; one that cannot be read is not."""
+    try:
+        session = msgspec.json.decode(raw, type=_Intent).session
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return session is not None and session.type == "transcription"
 
 
 def _read(raw: bytes) -> _Request:

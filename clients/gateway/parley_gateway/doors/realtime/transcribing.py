@@ -23,7 +23,7 @@ from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import messages, run_socket
-from parley_gateway.stages import StageDesk
+from parley_gateway.stages import Place
 from parley_gateway.writer import SocketWriter
 
 _MAX_WAITING = 256
@@ -36,14 +36,12 @@ class TranscribingSession:
 
     Args:
         gateway: The parts of the process.
-        desk: Bounds the sessions.
+        desk: Leads to the recogniser.
         writer: Sends to the client.
         given: Settings that the client's secret brings.
     """
 
-    def __init__(
-        self, gateway: Gateway, desk: StageDesk, writer: SocketWriter, given: dict[str, Any]
-    ) -> None:
+    def __init__(self, gateway: Gateway, desk: Place, writer: SocketWriter, given: dict[str, Any]) -> None:
         self._gateway = gateway
         self._desk = desk
         self._settings = gateway.settings.realtime

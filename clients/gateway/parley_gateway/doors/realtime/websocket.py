@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
@@ -9,6 +11,7 @@ from parley.errors import ParleyError
 from parley_gateway.closing import Close, close_of_call
 from parley_gateway.doors.realtime.beginning import first_config, until_going_away
 from parley_gateway.doors.realtime.events import Emit, server_event
+from parley_gateway.doors.realtime.places import Places
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions
 from parley_gateway.doors.realtime.session import RealtimeSession
@@ -25,28 +28,50 @@ _BETA = Close(4000, "beta_not_supported")
 _UNKNOWN_CALL = Close(4004, "call_not_found")
 
 
-async def serve_websocket(
-    websocket: WebSocket, gateway: Gateway, secrets: SecretSessions, desk: StageDesk
-) -> None:
-    """Hold one session over one WebSocket, from the request to the goodbye."""
-    transcribes = websocket.query_params.get("intent") == "transcription"
-    try:
-        principal = await gateway.guard.admit(websocket, "transcribe" if transcribes else "agent")
-    except ParleyError as error:
-        await refuse(websocket, error, gateway)
-        return
-    await accept(websocket, SUBPROTOCOL)
-    writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-    if (refusal := _unsupported(websocket)) is not None:
-        writer.send_json(server_event("error", {"error": refusal[0].body()}))
-        writer.close(*refusal[1])
-        await writer.run()
-        return
-    given = secrets.find(websocket)
-    if transcribes or given.get("type") == "transcription":
-        await TranscribingSession(gateway, desk, writer, given).serve(websocket, principal)
-    else:
-        await _Socket(websocket, gateway, writer, principal, given).serve()
+class RealtimeSockets:
+    """All WebSockets of the door.
+
+    Args:
+        gateway: The parts of the process.
+        secrets: Settings that clients bring with their secrets.
+        desk: Bounds the sessions that only transcribe.
+    """
+
+    def __init__(self, gateway: Gateway, secrets: SecretSessions, desk: StageDesk) -> None:
+        self._gateway = gateway
+        self._secrets = secrets
+        self._desk = desk
+        self._places = Places(gateway.settings.calls, "connections")
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Hold one session over one WebSocket, from the request to the goodbye."""
+        given = self._secrets.find(websocket)
+        transcribes = (
+            websocket.query_params.get("intent") == "transcription" or given.get("type") == "transcription"
+        )
+        with ExitStack() as stack:
+            try:
+                principal = await self._gateway.guard.admit(
+                    websocket, "transcribe" if transcribes else "agent"
+                )
+                stack.enter_context(self._places.take(principal))
+                desk = stack.enter_context(self._desk.place()) if transcribes else None
+                if desk is None:
+                    self._gateway.calls.check_room(principal)
+            except ParleyError as error:
+                await refuse(websocket, error, self._gateway)
+                return
+            await accept(websocket, SUBPROTOCOL)
+            writer = SocketWriter(websocket, self._gateway.settings.writer, self._gateway.metrics)
+            if (refusal := _unsupported(websocket)) is not None:
+                writer.send_json(server_event("error", {"error": refusal[0].body()}))
+                writer.close(*refusal[1])
+                await writer.run()
+            elif desk is not None:
+                session = TranscribingSession(self._gateway, desk, writer, given)
+                await session.serve(websocket, principal)
+            else:
+                await _Socket(websocket, self._gateway, writer, principal, given).serve()
 
 
 class _Socket:
