@@ -57,7 +57,6 @@ class SpeechStream(stt.RecognizeStream):
         self._changed = False
         model, options = self._owner.options(self._language)
         self._request_id = utils.shortuuid()
-        self._speaking = False
         async with Recognition(await self._owner.server.get(), options, model=model) as stream:
             self.start_time = time.time()
             hearing = asyncio.create_task(self._hear(stream), name="audio for Parley")
@@ -65,6 +64,7 @@ class SpeechStream(stt.RecognizeStream):
                 async for event in stream:
                     self._tell(event, options.language, offset_s)
             finally:
+                self._break_off()
                 await utils.aio.cancel_and_wait(hearing)
         self._report_usage()
         return hearing.result()
@@ -120,6 +120,14 @@ class SpeechStream(stt.RecognizeStream):
             ended = self.start_time + self._stopped.at_ms / 1000
             self._stopped = None
             self._emit(stt.SpeechEventType.END_OF_SPEECH, speech_end_time=ended)
+
+    def _break_off(self) -> None:
+        """The stream is over: so is speech whose end it has not told, or whose final text never came."""
+        if self._stopped is not None:
+            self._tell_end()
+        elif self._speaking:
+            self._emit(stt.SpeechEventType.END_OF_SPEECH, speech_end_time=time.time())
+        self._speaking = False
 
     def _report_usage(self) -> None:
         used, self._unreported_s = self._unreported_s, 0.0
