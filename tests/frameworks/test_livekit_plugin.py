@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import numpy as np
 import pytest
@@ -335,6 +336,39 @@ async def test_a_stream_that_breaks_is_opened_again(fake):
     assert len(starts(fake)) == 2
 
 
+@pytest.mark.parametrize("stopped", [[], [SpeechStoppedEvent(utterance=1, at_ms=9, detected_at_ms=9)]])
+async def test_speech_ends_with_a_stream_that_breaks(fake, stopped):
+    answers = [
+        [SpeechStartedEvent(utterance=1, at_ms=0), *stopped],
+        "inference_failed: the model has crashed",
+    ]
+    fake.hear = lambda _: answers.pop(0) if answers else [SpeechStartedEvent(utterance=1, at_ms=0)]
+    async with parley.STT(server=fake.address) as stt, stt.stream(conn_options=QUICKLY) as stream:
+        began = time.time()
+        push(stream, bytes(3_200))
+        if not stopped:
+            await events_until(stream, SpeechEventType.START_OF_SPEECH)
+            push(stream, bytes(3_200))
+        events = await events_until(stream, SpeechEventType.END_OF_SPEECH)
+        assert began <= events[-1].speech_end_time <= time.time()
+        push(stream, bytes(3_200))
+        events = await events_until(stream, SpeechEventType.START_OF_SPEECH)
+    assert [event.type for event in events] == [SpeechEventType.START_OF_SPEECH]
+    assert len(starts(fake)) == 2
+
+
+async def test_text_that_is_too_long_is_refused_at_once(fake):
+    fake.answer = good_speech
+    async with parley.TTS(server=fake.address) as tts, tts.stream(conn_options=ONCE) as stream:
+        stream.push_text("One. Two. " + "x" * 10_000)
+        stream.push_text("x" * 10_000)
+        async with asyncio.timeout(5):
+            with pytest.raises(APIStatusError) as caught:
+                async for _ in stream:
+                    pass
+    assert (caught.value.status_code, caught.value.retryable) == (400, False)
+
+
 @pytest.mark.parametrize(
     ("wire", "kind", "status", "retryable"),
     [
@@ -418,6 +452,11 @@ def test_the_plugin_is_registered():
     (plugin,) = [one for one in Plugin.registered_plugins if one.title == "livekit.plugins.parley"]
     assert plugin.version == parley.__version__
     assert plugin.package == "livekit.plugins.parley"
+
+
+async def good_speech(message):
+    if message["op"] == "speak":
+        yield {"CHUNK": SpeechChunk(sample_rate=24_000, offset=0), "AUDIO": np.ones(240)}
 
 
 async def good_text(_):

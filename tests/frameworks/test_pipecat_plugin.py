@@ -15,6 +15,7 @@ from pipecat.frames.frames import (
     InterruptionFrame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
     LLMTextFrame,
     STTMetadataFrame,
     STTUpdateSettingsFrame,
@@ -363,6 +364,23 @@ async def test_a_silent_server_holds_nothing_up():
             await pipeline.wait_for(ErrorFrame, since=since, category=ErrorCategory.CONNECTIVITY)
             await pipeline.wait_for(TTSStoppedFrame, since=since, timeout_s=5)
     assert tts.is_usable
+
+
+async def test_text_that_is_too_long_holds_nothing_up(fake):
+    fake.answer = endless_speech
+    tts = ParleyTTSService(server=fake.address)
+    async with running(tts) as pipeline:
+        await pipeline.worker.queue_frame(LLMFullResponseStartFrame())
+        await pipeline.worker.queue_frame(LLMTextFrame("x" * 20_001))
+        error = await pipeline.wait_for(ErrorFrame)
+        assert isinstance(error.exception, errors.InvalidMessageError)
+        await pipeline.wait_for(TTSStoppedFrame, timeout_s=5)
+        assert tts._spoken == {}
+        await pipeline.worker.queue_frame(LLMFullResponseEndFrame())
+        await pipeline.worker.queue_frame(TTSSpeakFrame("Hello."))
+        await until(lambda: fake.asked)
+        await pipeline.worker.queue_frame(InterruptionFrame())
+    assert fake.asked[0]["text"] == "Hello."
 
 
 async def test_a_server_that_stays_away_is_given_up():

@@ -176,6 +176,7 @@ class ParleyTTSService(TTSService):
             self._spoken[context_id].speech.add(text)
         except ParleyError as error:
             yield ErrorFrame(f"nothing is said: {error.to_log()}", exception=error, processor=self)
+            await self._silence(context_id)
             await self._end_context(context_id)  # nothing else would, and what follows waits for its end
             return
         await self.start_tts_usage_metrics(text)

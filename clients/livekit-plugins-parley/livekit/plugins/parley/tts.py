@@ -171,12 +171,14 @@ class SynthesizeStream(tts.SynthesizeStream):
             raise api_error(error, again=output_emitter.pushed_duration() == 0) from error
 
     async def _write(self, speech: Speech) -> None:
-        """Pass the text on until there is no more of it."""
-        async for text in self._input_ch:
-            if isinstance(text, str):
-                self._mark_started()
-                speech.add(text)
-        speech.finish()
+        """Pass the text on until there is no more of it, or it is refused."""
+        try:
+            async for text in self._input_ch:
+                if isinstance(text, str):
+                    self._mark_started()
+                    speech.add(text)
+        finally:
+            speech.finish()  # nobody else would, and who reads the audio waits for its end
 
 
 async def _pass_on(speech: Speech, emitter: tts.AudioEmitter) -> None:
