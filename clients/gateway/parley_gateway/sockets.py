@@ -83,9 +83,14 @@ async def run_socket(
     return writer.closing
 
 
+async def until_going_away(gateway: Gateway) -> None:
+    """Return when the process ends what is still open."""
+    await gateway.calls.going_away.wait()
+
+
 async def _until_gone_away(gateway: Gateway) -> None:
     """Until the process shuts down and whatever runs has had its chance to end by itself."""
-    await gateway.calls.going_away.wait()
+    await until_going_away(gateway)
     await asyncio.sleep(_LAST_WORDS_S)
 
 

@@ -129,17 +129,22 @@ class Recognition:
             await within(self._wait_for_room(len(piece)), self._limits.room_s, "the recogniser")
             self.send(piece)
 
-    def finalize(self) -> None:
+    def finalize(self) -> bool:
         """Write down now what was sent so far; :class:`FinalizedEvent` follows. Never waits.
+
+        Returns:
+            Whether that event is one more; False: nothing was sent since the last one that is still to come.
 
         Raises:
             CallEndedError: the stream has ended.
             ParleyError: what it failed with.
         """
         self._check_open()
-        if not self._marks or self._marks[-1] != self._buffer.position:
-            self._marks.append(self._buffer.position)
-            self._changed.set()
+        if self._marks and self._marks[-1] == self._buffer.position:
+            return False
+        self._marks.append(self._buffer.position)
+        self._changed.set()
+        return True
 
     def end(self) -> None:
         """No more audio comes; what was sent is written down, and then the events end."""

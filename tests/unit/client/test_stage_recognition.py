@@ -84,6 +84,19 @@ async def test_small_pieces_wait_for_a_window(models):
     ]
 
 
+async def test_wishes_for_the_same_text_are_one(models):
+    _, server = models
+    async with Recognition(server) as stream:
+        stream.send(np.zeros(100, np.int16))
+        wishes = [stream.finalize(), stream.finalize()]
+        stream.send(np.zeros(100, np.int16))
+        wishes.append(stream.finalize())
+        stream.end()
+        events = [event async for event in stream]
+    assert wishes == [True, False, True]
+    assert events == [FinalizedEvent(at_ms=6), FinalizedEvent(at_ms=12)]
+
+
 async def test_events_come_in_order_and_typed(models):
     fake, server = models
     events = iter([[OnsetEvent(at_ms=3)], [STOPPED, FINAL]])

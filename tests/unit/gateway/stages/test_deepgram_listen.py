@@ -177,6 +177,23 @@ async def test_only_the_last_text_before_finalize_answers_it(gateway):
     assert results == [("hello", True, True, False), ("bye", True, True, True)]
 
 
+async def test_finalize_twice_is_answered_once_and_holds_nothing_back(gateway):
+    hears(gateway, [STARTED], UTTERANCE, flush=[STOPPED, FINAL])
+    async with listen(gateway) as socket:
+        gateway.models.may_hear.clear()
+        gateway.models.hearing.clear()
+        await socket.send(WINDOW)
+        await gateway.models.hearing.wait()
+        for kind in ("Finalize", "Finalize", "KeepAlive"):
+            await say(socket, kind)
+        while 'frames_received_total{kind="text"} 3.0' not in (await gateway.http.get("/metrics")).text:
+            pass  # the last of them is being read: those before it are done
+        gateway.models.may_hear.set()
+        assert told(json.loads(await socket.recv())) == ("hello", True, True, True)
+        await socket.send(WINDOW)
+        assert told(json.loads(await socket.recv())) == ("hello", True, True, False)
+
+
 async def test_silence_after_the_last_word_is_told_once(gateway):
     hears(gateway, UTTERANCE)
     async with listen(gateway, f"{LINEAR}&utterance_end_ms=1000") as socket:

@@ -21,11 +21,13 @@ from parley_gateway.doors.deepgram.idle import each_before
 from parley_gateway.doors.deepgram.query import ListenOptions, check_stream, read_query
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.meter import Meter
-from parley_gateway.sockets import accept, messages, run_socket
+from parley_gateway.sockets import accept, messages, run_socket, until_going_away
 from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 _DONE = Close(1000, "")
+# Utterances that may wait for their text; of those before them it never came.
+_MOST_OPEN = 64
 
 
 async def serve_listening(websocket: WebSocket, gateway: Gateway, desk: StageDesk) -> None:
@@ -76,16 +78,13 @@ class _Listening:
             self._gateway,
             self._hear(),
             self._tell(),
-            self._going_away(),
+            until_going_away(self._gateway),
             on_error=self._tell_error,
         )
 
     def _tell_error(self, error: ParleyError) -> None:
         self._writer.send_json(message_of(error))
         self._writer.close(*close_for(error))
-
-    async def _going_away(self) -> None:
-        await self._gateway.calls.going_away.wait()
 
     async def _hear(self) -> None:
         """From the client to the recogniser, until the client has gone."""
@@ -111,8 +110,8 @@ class _Listening:
             return
         match forms.read_message(message, forms.ListenMessage):
             case forms.Finalize():
-                self._results.finalizing += 1
-                self._recognition.finalize()
+                if self._recognition.finalize():
+                    self._results.finalizing += 1
             case forms.CloseStream():
                 self._recognition.end()
 
@@ -121,6 +120,8 @@ class _Listening:
         async for event in self._recognition:
             for result in self._results.of(event):
                 self._writer.send_json(result)
+        for result in self._results.rest():
+            self._writer.send_json(result)
         for result in self._results.silence(self._sent_s):
             self._writer.send_json(result)
         self._writer.send_json({"type": "Metadata", **self._transaction.metadata(round(self._sent_s, 3))})
@@ -151,6 +152,8 @@ class _Results:
             case SpeechStoppedEvent():
                 self._speaking = False
                 self._stopped_s[event.utterance] = (self._started_s, event.at_ms / 1000)
+                if len(self._stopped_s) > _MOST_OPEN:
+                    del self._stopped_s[next(iter(self._stopped_s))]
             case TranscriptEvent(is_final=True):
                 return self._final(event)
             case TranscriptEvent() if self._options.interim_results and event.text:
@@ -159,6 +162,11 @@ class _Results:
             case FinalizedEvent():
                 return self._finalized(event)
         return []
+
+    def rest(self) -> Sequence[dict[str, Any]]:
+        """What the client is told at the end of all events."""
+        before, self._held = self._held, None
+        return [before] if before else []
 
     def silence(self, heard_s: float) -> Sequence[dict[str, Any]]:
         """What the client is told now that so much was heard (seconds)."""

@@ -21,7 +21,7 @@ from parley_gateway.doors.deepgram.query import SpeakOptions, read_query
 from parley_gateway.doors.deepgram.voices import raw_format, voice_of
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.meter import Meter
-from parley_gateway.sockets import accept, messages, run_socket
+from parley_gateway.sockets import accept, messages, run_socket, until_going_away
 from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
@@ -93,16 +93,13 @@ class _Speaking:
             self._gateway,
             self._hear(),
             self._speak(),
-            self._going_away(),
+            until_going_away(self._gateway),
             on_error=self._tell_error,
         )
 
     def _tell_error(self, error: ParleyError) -> None:
         self._writer.send_json(message_of(error))
         self._writer.close(*close_for(error))
-
-    async def _going_away(self) -> None:
-        await self._gateway.calls.going_away.wait()
 
     # --- from the client --------------------------------------------------------------------
 
