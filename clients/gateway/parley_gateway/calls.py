@@ -43,8 +43,8 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     limit: Count = 256
     """Calls of this process at once; more are answered with 429."""
-    per_key: Count = 256
-    """Calls of one key at once."""
+    per_key: Count = 64
+    """Calls of one key at once; all who come without a key count as one, and so do those who telephone."""
     retry_after_s: Seconds = 5.0
     """What a client that is refused is told to wait (seconds)."""
     open_s: Seconds = 10.0
@@ -168,9 +168,7 @@ class Calls:
                     yield call
                 finally:
                     self._open.discard(call)
-                    await self._end(call)
-                    reason = call.closed.reason if call.closed else "lost"
-                    audit("call_closed", principal, call=call.id, door=door, reason=reason)
+                    await self._end(call, lambda: _audit_end(call, principal, door))
         finally:
             del self._places[place]
             self._note_idle()
@@ -262,9 +260,21 @@ class Calls:
             raise
         return call
 
-    async def _end(self, call: Call) -> None:
+    async def _end(self, call: Call, then: Callable[[], None] = lambda: None) -> None:
         """Hang up, to the end even if the door is cancelled meanwhile."""
-        closing = asyncio.get_running_loop().create_task(call.aclose(), name=f"close-{call.id}")
+        closing = asyncio.get_running_loop().create_task(_close(call, then), name=f"close-{call.id}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         await asyncio.shield(closing)
+
+
+async def _close(call: Call, then: Callable[[], None]) -> None:
+    try:
+        await call.aclose()
+    finally:
+        then()
+
+
+def _audit_end(call: Call, principal: Principal, door: str) -> None:
+    reason = call.closed.reason if call.closed else "lost"
+    audit("call_closed", principal, call=call.id, door=door, reason=reason)

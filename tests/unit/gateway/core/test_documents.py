@@ -147,6 +147,7 @@ def test_the_table_of_settings_is_up_to_date():
     spec = importlib.util.spec_from_file_location("gateway_docs", ROOT / "build" / "gateway_docs.py")
     gateway_docs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gateway_docs)
+    assert not [row for row in gateway_docs.settings_table().splitlines()[2:] if row.endswith("|  |")]
     assert gateway_docs.with_table(DOCS) == DOCS, "run .venv/bin/python build/gateway_docs.py"
 
 

@@ -9,7 +9,10 @@ from websockets.exceptions import InvalidStatus
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, OverloadedError
+from parley_gateway.doors.sessions.book import SessionBook
 from parley_gateway.doors.sessions.forwarding import _SEND
+from parley_gateway.doors.sessions.settings import SessionSettings
+from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import Principal
 
 
@@ -100,6 +103,43 @@ async def test_only_so_many_sessions_wait_and_are_remembered(gateway):
         assert (await one.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
     assert (await one.http.get(f"/v1/sessions/{first}/status")).status_code == 404
     assert (await one.status(second))["reason"] == "deleted"
+
+
+async def test_one_key_cannot_have_all_sessions_that_wait():
+    book = SessionBook(SessionSettings(waiting=3, waiting_per_key=2))
+    ann, bob = (Principal(id=name, scopes=frozenset(["agent"])) for name in ("ann", "bob"))
+    first = book.create(protocol.Start(), ann)
+    book.create(protocol.Start(), ann)
+    with pytest.raises(TooManyCallsError, match="one key"):
+        book.create(protocol.Start(), ann)
+    book.create(protocol.Start(), bob)
+    with pytest.raises(TooManyCallsError, match="this gateway"):
+        book.create(protocol.Start(), bob)
+    book.end(first, "deleted")
+    book.create(protocol.Start(), ann)
+    book.close()
+
+
+async def test_a_session_that_is_over_keeps_no_prompts():
+    book = SessionBook(SessionSettings())
+    owner = Principal(id="ann", scopes=frozenset(["agent"]))
+    session = book.create(protocol.Start(system_prompt="x" * 100_000), owner)
+    book.end(session, "deleted")
+    assert book.find(session.id, owner).start == protocol.Start()
+    book.close()
+
+
+async def test_options_that_no_server_takes_are_refused_at_once(gateway):
+    one = await gateway()
+    large = "x" * 300_000
+    answer = await one.http.post("/v1/sessions", json={"system_prompt": large})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_message")
+    session_id = await one.create(tools=[{"name": "f"}])
+    tools = [{"name": "f", "description": large}]
+    answer = await one.http.post(f"/v1/sessions/{session_id}/tools", json={"tools": tools})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_message")
+    async with one.stream(session_id) as socket:
+        await receive(socket, "connected")
 
 
 async def test_deleting_an_open_session_hangs_up(gateway):

@@ -18,6 +18,8 @@ from parley_gateway.doors.sessions.settings import SessionSettings
 from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
 from parley_gateway.security.principal import Principal
 
+_NOTHING = protocol.Start()
+
 
 class Session:
     """One session. The book changes its state; its stream notes what happens in it.
@@ -104,14 +106,19 @@ class SessionBook:
         """A new session that waits for its stream.
 
         Raises:
-            TooManyCallsError: too many are waiting already.
+            TooManyCallsError: too many are waiting already, of all or of this principal.
         """
         settings = self._settings
-        if len(self._expiries) >= settings.waiting:
-            raise TooManyCallsError(
-                f"{settings.waiting} sessions wait for their streams, which is all this gateway holds",
-                retry_after_s=settings.connect_s,
-            )
+        own = sum(self._alive[session_id].owner == principal.id for session_id in self._expiries)
+        for count, limit, whom in (
+            (len(self._expiries), settings.waiting, "this gateway holds"),
+            (own, settings.waiting_per_key, "one key may have"),
+        ):
+            if count >= limit:
+                raise TooManyCallsError(
+                    f"{limit} sessions wait for their streams, which is all that {whom}",
+                    retry_after_s=settings.connect_s,
+                )
         session = Session(start, principal.id, settings.connect_s, encoding)
         self._alive[session.id] = session
         self._wait(session)
@@ -181,6 +188,8 @@ class SessionBook:
             return
         self._stop_waiting(session)
         session.state, session.call, session.reason = "over", None, reason
+        # What is only remembered does not keep its prompts and tools.
+        session.start = _NOTHING
         self._alive.pop(session.id, None)
         while len(self._over) >= self._settings.remembered:
             self._over.popitem(last=False)[1][1].cancel()

@@ -72,6 +72,7 @@ class _Rest:
         options = _read(await request.body() or b"{}", SessionOptions)
         start = start_of(options)
         check_start(start)
+        check_size(protocol.encode(start))
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
@@ -127,7 +128,9 @@ def _check_responses(session: Session, responses: list[protocol.ToolResponse]) -
 
 def _replace_tools(session: Session, tools: list[protocol.Tool]) -> None:
     if session.call is None:
-        session.start = msgspec.structs.replace(session.start, tools=tools)
+        start = msgspec.structs.replace(session.start, tools=tools)
+        check_size(protocol.encode(start))
+        session.start = start
     else:
         forward(session.call, protocol.Update(tools=tools))
 

@@ -22,6 +22,7 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     voice: str | None = None
     """None: the synthesizer's default."""
     language: str = "en"
+    """The language of the call."""
     start_s: Seconds = 10.0
     """How long a stream may take to say whose call it is (seconds)."""
     farewell_s: Seconds = 5.0
