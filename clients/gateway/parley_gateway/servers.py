@@ -89,6 +89,11 @@ class Server:
                 is_late = isinstance(error, DeadlineExceededError)
                 if not (is_late and self.is_ready and failures < _LATE_TWICE):
                     self._note(str(error) or error.code)
+            except Exception as error:  # noqa: BLE001 - logged with its trace
+                # Whatever it was: a server that nobody watches would be left out, or not, for ever.
+                failures += 1
+                _log.exception("the check of server %s failed", self.address)
+                self._note(f"the check failed: {type(error).__name__}")
             else:
                 failures = 0
                 self._note("")

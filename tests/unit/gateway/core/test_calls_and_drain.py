@@ -1,6 +1,8 @@
 """Which server takes a call, and how a process that shuts down ends its calls."""
 
 import asyncio
+import json
+import logging
 import os
 import signal
 
@@ -149,6 +151,27 @@ async def test_a_server_that_is_not_ready_is_left_out_until_it_is():
         assert servers.is_ready
 
 
+async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
+    answers = [None, RuntimeError("of gRPC"), RuntimeError("of gRPC"), None]
+    problems = []
+
+    async def probe(*_):
+        problems.append(servers.all[0].problem)
+        answer = answers.pop(0) if answers else None
+        if answer is not None:
+            raise answer
+
+    settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
+    servers = Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe)
+    async with servers:
+        await until(lambda: len(problems) >= 6)
+        assert servers.is_ready
+    assert problems[2] == problems[3] == "the check failed: RuntimeError"
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        f"the check of server {servers.all[0].address} failed"
+    ] * 2
+
+
 async def test_one_late_answer_is_forgiven_and_two_are_not():
     answers = asyncio.Queue()
     checked = asyncio.Queue()
@@ -190,6 +213,30 @@ async def test_a_call_that_is_cancelled_leaves_nothing(gateway):
     assert one.gateway.calls.count == 0
     assert one.agents[0].streams[0].cancelled.is_set()
     assert await one.metric("parley_gateway_calls") == 0
+
+
+async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(gateway, caplog):
+    caplog.set_level(logging.INFO, "parley.audit")
+    one = await gateway(stubborn, calls={"close_s": 0.05})
+    entered = asyncio.Event()
+
+    async def hold():
+        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test") as call:
+            entered.set()
+            call_ids.append(call.id)
+            await asyncio.Event().wait()
+
+    call_ids = []
+    holding = asyncio.create_task(hold())
+    await entered.wait()
+    holding.cancel()
+    await until(lambda: any(task.get_name() == f"close-{call_ids[0]}" for task in asyncio.all_tasks()))
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    await one.gateway.calls.aclose()
+    lines = [json.loads(record.message) for record in caplog.records if record.name == "parley.audit"]
+    (line,) = (line for line in lines if line["event"] == "call_closed")
+    assert (line["call"], line["door"], line["reason"]) == (call_ids[0], "test", "lost")
 
 
 async def test_a_drain_takes_no_new_calls_and_lets_the_old_ones_finish(gateway):
