@@ -135,6 +135,17 @@ def test_the_client_asks_for_an_answer(session):
     assert session.one("response.done")["response"]["metadata"] == {"a": "b"}
 
 
+@pytest.mark.parametrize("sound", ["alloy", ["alloy"], 7])
+def test_the_audio_of_an_answer_is_an_object(session, sound):
+    session.send("response.create", event_id="e", response={"audio": {"output": sound}})
+    error = session.one("error")["error"]
+    assert (error["code"], error["param"], error["event_id"]) == (
+        "invalid_value",
+        "response.audio.output",
+        "e",
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -289,6 +300,17 @@ def test_outputs_that_nobody_wants_to_hear_of_are_remembered(session):
     session.agent_says("It plays.", turn=2)
     session.agent_finishes(turn=2)
     assert session.one("response.done")["response"]["status"] == "completed"
+
+
+@pytest.mark.parametrize("text", ["[" * 900 + "]" * 900, '"\\ud800"', '{"sky": '])
+def test_an_output_that_is_no_sound_json_is_passed_on_as_text(session, text):
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    item = {"type": "function_call_output", "call_id": "call-1-1", "output": text}
+    session.send("conversation.item.create", item=item)
+    session.wait(0.03)
+    session.send("response.create")
+    assert session.port.take() == [("answer_tool", "call-1-1", text)]
 
 
 def test_an_output_that_an_interruption_overtakes_is_remembered(session):

@@ -118,6 +118,21 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
     assert session.config.body["audio"]["output"]["voice"] == "alloy"
 
 
+def nested(levels):
+    """Lists in lists."""
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_what_is_nested_reasonably_is_taken(session):
+    tool = TOOL | {"parameters": {"type": "object", "default": nested(50)}}
+    session.send("session.update", session={"type": "realtime", "tools": [tool]})
+    ((_, update),) = session.port.take()
+    assert update.tools[0].parameters["default"] == nested(50)
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
@@ -135,6 +150,7 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
             "session.audio.input.turn_detection.threshold",
         ),
         ({"type": "transcription"}, "invalid_value", "session.type"),
+        ({"tracing": nested(600)}, "invalid_value", "session"),
     ],
 )
 def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):

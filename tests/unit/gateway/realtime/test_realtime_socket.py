@@ -261,6 +261,7 @@ async def test_a_secret_brings_its_session(gateway):
         ({"session": {"type": "realtime", "voice": "x"}}, "unknown_parameter"),
         ({"expires_after": {"seconds": 5}}, "invalid_value"),
         ({"sessions": {}}, "unknown_parameter"),
+        ({"session": {"type": "realtime", "tracing": json.loads("[" * 600 + "]" * 600)}}, "invalid_value"),
     ],
 )
 async def test_a_secret_that_cannot_be_had(gateway, body, code):

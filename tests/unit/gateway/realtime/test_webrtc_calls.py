@@ -227,6 +227,17 @@ async def test_a_form_without_an_offer_is_refused(gateway):
     assert answer.json()["error"]["param"] == "sdp"
 
 
+@pytest.mark.parametrize("levels", [600, 20_000])
+async def test_a_session_that_is_nested_too_deep_is_refused(gateway, levels):
+    one = await gateway()
+    session = '{"tracing": ' + "[" * levels + "]" * levels + "}"
+    answer = await one.http.post(
+        "/v1/realtime/calls", files={"sdp": (None, "v=0"), "session": (None, session)}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "session"
+
+
 async def test_calls_may_be_switched_off(gateway):
     one = await gateway(realtime={"webrtc": False})
     headers = {"Content-Type": "application/sdp"}

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from parley_gateway.doors.realtime.nesting import is_too_deep
 from parley_gateway.doors.realtime.refusals import Refusal
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
@@ -39,10 +40,16 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
 
 
+class ResponseAudio(msgspec.Struct, frozen=True):
+    """The audio of one response."""
+
+    output: dict[str, Any] | None = None
+
+
 class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client wants of one response."""
 
-    audio: dict[str, Any] | None = None
+    audio: ResponseAudio | None = None
     conversation: str | None = None
     input: list[Any] | None = None
     instructions: str | None = None
@@ -166,9 +173,28 @@ def read_event(raw: str | bytes) -> ClientEvent:
         Refusal: it is none.
     """
     try:
-        return _events.decode(raw)
+        event = _events.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refusal_of_field(error) from error
+    if isinstance(event, SessionUpdate):
+        check_nesting(event.session, "session")
+    elif isinstance(event, ResponseCreate) and event.response is not None:
+        check_nesting(msgspec.structs.asdict(event.response), "response")
+    return event
+
+
+def check_nesting(value: Any, path: str) -> None:
+    """Refuse what is nested too deep.
+
+    Args:
+        value: As it was read from JSON.
+        path: Of the field.
+
+    Raises:
+        Refusal: it is.
+    """
+    if is_too_deep(value):
+        raise Refusal(f"Invalid value for '{path}': it is nested too deep.", param=path)
 
 
 def event_id_of(raw: str | bytes) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from parley import protocol
+from parley_gateway.doors.realtime.nesting import is_too_deep
 
 _REMEMBERED = 256
 
@@ -81,6 +83,7 @@ def told(name: str, output: str) -> str:
 def value_of(output: str) -> Any:
     """What a function returned: JSON if it is some, else the text itself."""
     try:
-        return json.loads(output)
-    except (ValueError, RecursionError):
+        value = msgspec.json.decode(output)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return output
+    return output if is_too_deep(value) else value

@@ -26,7 +26,7 @@ def check_options(options: ResponseOptions, config: SessionConfig) -> None:
     if modalities is not None and (modalities == ["text"]) != config.writes_only:
         what = "A response in another modality than the session's is"
         raise unsupported(what, "response.output_modalities")
-    output = (options.audio or {}).get("output") or {}
+    output = options.audio.output or {} if options.audio is not None else {}
     known = session["audio"]["output"]
     if any(value is not None and value != known.get(name) for name, value in output.items()):
         raise unsupported("Audio of a single response that differs is", "response.audio.output")

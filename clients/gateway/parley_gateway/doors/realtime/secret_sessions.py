@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from parley.errors import ParleyError
 from parley_gateway.doors.realtime.beginning import first_config
-from parley_gateway.doors.realtime.client_events import refusal_of_field
+from parley_gateway.doors.realtime.client_events import check_nesting, refusal_of_field
 from parley_gateway.doors.realtime.failures import answer_refusal, refused_request
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
@@ -103,9 +103,11 @@ def _transcribes(raw: bytes) -> bool:
 
 def _read(raw: bytes) -> _Request:
     try:
-        return msgspec.json.decode(raw or b"{}", type=_Request)
+        wanted = msgspec.json.decode(raw or b"{}", type=_Request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refusal_of_field(error) from error
+    check_nesting(wanted.session, "session")
+    return wanted
 
 
 def _digest(secret: str) -> bytes:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from parley.errors import ParleyError
 from parley_gateway.doors.realtime.beginning import first_config
+from parley_gateway.doors.realtime.client_events import check_nesting
 from parley_gateway.doors.realtime.events import new_id
 from parley_gateway.doors.realtime.failures import answer_refusal, refused_request
 from parley_gateway.doors.realtime.refusals import Refusal
@@ -122,9 +123,11 @@ async def _read(request: Request) -> tuple[str, dict[str, Any]]:
         offer = await _text(form.get("sdp"), "sdp")
         raw = await _text(form.get("session"), "session") if "session" in form else "{}"
     try:
-        return offer, msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        session = msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise Refusal(f"The session cannot be read: {error}.", param="session") from error
+    check_nesting(session, "session")
+    return offer, session
 
 
 async def _text(part: UploadFile | str | None, name: str) -> str:
