@@ -272,6 +272,16 @@ async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, para
     assert gateway.models.asked == []
 
 
+@pytest.mark.parametrize("depth", [1_000, 50_000])
+async def test_arguments_may_not_be_nested_without_end(gateway, depth):
+    says(gateway, DONE)
+    arguments = '{"x":' * depth + "1" + "}" * depth
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    answer = await ask(gateway, messages=[{"role": "assistant", "tool_calls": [call]}])
+    param = "messages[0].tool_calls[0].function.arguments"
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 50_000, b'{"model": "gpt-4o"}'])
 async def test_a_body_that_cannot_be_read(gateway, body):
     answer = await gateway.http.post(PATH, content=body)

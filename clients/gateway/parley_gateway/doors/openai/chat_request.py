@@ -195,7 +195,7 @@ def _message(index: int, message: Message) -> ChatMessage:
 def _call(where: str, call: MessageToolCall) -> ToolCall:
     try:
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RefusedRequestError(
             f"The arguments of {where} are no JSON object: {error}", param=f"{where}.function.arguments"
         ) from error
