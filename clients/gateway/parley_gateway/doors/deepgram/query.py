@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -16,8 +17,9 @@ from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoding
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 Term = Annotated[str, Meta(max_length=100)]
+RAW: Mapping[str, Encoding] = MappingProxyType({"linear16": "pcm16", "mulaw": "ulaw", "alaw": "alaw"})
+"""Audio without a container, by Deepgram's name."""
 
-_ENCODINGS: dict[str, Encoding] = {"linear16": "pcm16", "mulaw": "ulaw", "alaw": "alaw"}
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 # Wishes that would change what is answered and cannot be fulfilled; without an effect while they are off.
 _REFUSED = frozenset(
@@ -62,7 +64,7 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.encoding is None:
             raise InvalidMessageError("a stream needs an encoding: linear16, mulaw or alaw")
-        return AudioFormat(_ENCODINGS[self.encoding], self.sample_rate)
+        return AudioFormat(RAW[self.encoding], self.sample_rate)
 
     @property
     def base_language(self) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parley.errors import InvalidMessageError
-from parley_gateway.audio.codecs import AudioFormat, Encoding
+from parley_gateway.audio.codecs import AudioFormat
 from parley_gateway.audio.encoding import SpeechFormat
-from parley_gateway.doors.deepgram.query import SpeakOptions
+from parley_gateway.doors.deepgram.query import RAW, SpeakOptions
 
 _DEFAULT_RATE = 24_000
-_RAW: dict[str, Encoding] = {"linear16": "pcm16", "mulaw": "ulaw", "alaw": "alaw"}
 _TELEPHONE_HZ = 8_000
 # Clients that are switched over by their address alone name these; they get the default voice.
 _DEEPGRAM = ("aura-", "aura2-")
@@ -29,7 +28,7 @@ def raw_format(options: SpeakOptions) -> AudioFormat:
         InvalidMessageError: something else is wanted.
         UnsupportedSampleRateError: it cannot have this rate.
     """
-    encoding = _RAW.get(options.encoding or "linear16")
+    encoding = RAW.get(options.encoding or "linear16")
     if encoding is None or options.container not in (None, "none"):
         raise InvalidMessageError("a stream has no container, and is linear16, mulaw or alaw")
     telephone = encoding != "pcm16"
@@ -63,24 +62,22 @@ def file_format(options: SpeakOptions) -> FileFormat | AudioFormat:
     """
     encoding = options.encoding or "mp3"
     container = options.container
-    if encoding in ("mulaw", "alaw") or (encoding == "linear16" and container == "none"):
-        if container == "wav":
-            raise InvalidMessageError("G.711 comes without a container: container=none")
-        return raw_format(SpeakOptions(encoding=options.encoding, sample_rate=options.sample_rate))
-    if encoding == "linear16":
-        if container == "ogg":
-            raise InvalidMessageError("linear16 comes in WAV, or without a container")
-        return FileFormat("wav", options.sample_rate or _DEFAULT_RATE)
-    form: SpeechFormat = _form(encoding)
+    raw = SpeakOptions(encoding=options.encoding, sample_rate=options.sample_rate)
+    match encoding:
+        case "mulaw" | "alaw":
+            if container == "wav":
+                raise InvalidMessageError("G.711 comes without a container: container=none")
+            return raw_format(raw)
+        case "linear16":
+            if container == "none":
+                return raw_format(raw)
+            if container == "ogg":
+                raise InvalidMessageError("linear16 comes in WAV, or without a container")
+            return FileFormat("wav", options.sample_rate or _DEFAULT_RATE)
     own = {"opus": "ogg"}.get(encoding, "none")
     if container not in (None, own):
         raise InvalidMessageError(f"{encoding} comes with container={own}")
-    rate = options.sample_rate or _RATES[form]
-    if form == "opus" and rate != _RATES["opus"]:
+    rate = options.sample_rate or _RATES[encoding]
+    if encoding == "opus" and rate != _RATES["opus"]:
         raise InvalidMessageError("opus comes at 48000 Hz")
-    return FileFormat(form, rate)
-
-
-def _form(encoding: str) -> SpeechFormat:
-    forms: dict[str, SpeechFormat] = {"mp3": "mp3", "opus": "opus", "flac": "flac", "aac": "aac"}
-    return forms[encoding]
+    return FileFormat(encoding, rate)
