@@ -81,7 +81,6 @@ export class Line {
 
   hangUp() {
     this._stream?.send({ type: 'control', action: 'hangup' });
-    this._stream?.close();
     this._call?.abort();
     this._wake?.();
   }
@@ -113,17 +112,24 @@ export class Line {
    */
   async _once(options, signal, backoff, onLive) {
     this._closedReason = '';
+    /** @type {Stream} */
+    let stream;
     try {
       const session = await createSession(options, this.key, signal);
-      this._stream = await Stream.open(session, (message, samples) => this._take(message, samples), signal);
+      stream = await Stream.open(session, (message, samples) => this._take(message, samples), signal);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       return outcomeOf(error);
     }
+    const stop = () => stream.close();
+    signal.addEventListener('abort', stop);
+    if (signal.aborted) stop();
+    this._stream = stream;
     const began = performance.now();
     onLive();
-    const closure = await this._stream.closed;
+    const closure = await stream.closed;
     this._stream = null;
+    signal.removeEventListener('abort', stop);
     signal.throwIfAborted();
     if (performance.now() - began > GOOD_MS) backoff.reset();
     return outcomeOfClosure(closure, this._closedReason);

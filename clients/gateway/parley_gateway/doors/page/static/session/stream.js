@@ -20,10 +20,14 @@ export class Stream {
     this._socket = socket;
     /** @type {Message | null} an `audio` message whose samples come next */
     this._announced = null;
+    /** @type {(closure: Closure) => void} */
+    let closed;
     /** @type {Promise<Closure>} */
     this.closed = new Promise((resolve) => {
-      socket.onclose = ({ code, reason }) => resolve({ code, reason });
+      closed = resolve;
     });
+    this._tellClosed = (/** @type {Closure} */ closure) => closed(closure);
+    socket.onclose = ({ code, reason }) => this._tellClosed({ code, reason });
     socket.onmessage = ({ data }) => this._take(data, onMessage);
   }
 
@@ -56,7 +60,7 @@ export class Stream {
   sendAudio(samples) {
     if (this._socket.readyState !== WebSocket.OPEN) return false;
     if (this._socket.bufferedAmount > STALLED_BYTES) {
-      this._socket.close(STALLED, 'stalled');
+      this.close(STALLED, 'stalled');
       return false;
     }
     this._socket.send(samples);
@@ -68,8 +72,14 @@ export class Stream {
     if (this._socket.readyState === WebSocket.OPEN) this._socket.send(JSON.stringify(message));
   }
 
-  close() {
-    this._socket.close(1000, 'hangup');
+  /**
+   * It is over at once: a peer that is not there any more would be waited for a minute.
+   * @param {number} [code] @param {string} [reason]
+   */
+  close(code = 1000, reason = 'hangup') {
+    this._socket.onclose = this._socket.onmessage = null;
+    this._socket.close(code, reason);
+    this._tellClosed({ code, reason });
   }
 
   /**
