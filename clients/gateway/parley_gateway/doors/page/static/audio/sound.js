@@ -9,6 +9,9 @@ const COMPARED = 200;
 /** How long the browser may take to give the microphone before the user is told that it asks. */
 const PATIENCE_MS = 700;
 
+/** How long the browser may take to make the sound run. */
+const OPEN_MS = 10_000;
+
 /** @typedef {'insecure' | 'asking' | 'refused' | 'none' | 'taken'} Trouble why there is no microphone */
 /** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame
  *  `end`: when its last sample was heard, milliseconds on the clock of performance.now(). */
@@ -32,22 +35,29 @@ export class Sound {
     this._playback = null;
     /** @type {MediaStream | null} */
     this._stream = null;
+    /** @type {MediaStreamAudioSourceNode | null} of the stream */
+    this._source = null;
     this._muted = false;
     /** @type {number[]} */
     this._offsets = [];
   }
 
-  /** Make ready to play. Call it while a click is being handled: browsers want that. */
+  /**
+   * Make ready to play. Call it while a click is being handled: browsers want that, and otherwise let the
+   * sound wait for ever, which is a failure here.
+   */
   async open() {
     if (this._context) return;
     const context = new AudioContext({ latencyHint: 'interactive' });
     this._context = context;
     const module = (/** @type {string} */ name) => new URL(name, import.meta.url);
-    await Promise.all([
-      context.resume(),
-      context.audioWorklet.addModule(module('capture.worklet.js')),
-      context.audioWorklet.addModule(module('playback.worklet.js')),
-    ]);
+    await soon(
+      Promise.all([
+        context.resume(),
+        context.audioWorklet.addModule(module('capture.worklet.js')),
+        context.audioWorklet.addModule(module('playback.worklet.js')),
+      ]),
+    );
     if (this._context !== context) return; // closed meanwhile
     this._capture = new AudioWorkletNode(context, 'parley-capture');
     this._capture.port.onmessage = ({ data }) => this._takeFrame(data);
@@ -72,7 +82,8 @@ export class Sound {
       }
       this._stop();
       this._stream = stream;
-      context.createMediaStreamSource(stream).connect(capture);
+      this._source = context.createMediaStreamSource(stream);
+      this._source.connect(capture);
       const [track] = stream.getAudioTracks();
       track.onended = () => this._onTrouble('none');
       track.enabled = !this._muted;
@@ -109,7 +120,8 @@ export class Sound {
 
   /** Go on after the system has stopped the sound, as on a phone during a call. */
   wake() {
-    if (this._context && this._context.state !== 'running') void this._context.resume();
+    // The system may refuse, or the call end meanwhile: the next sign of life tries again.
+    if (this._context && this._context.state !== 'running') this._context.resume().catch(() => {});
   }
 
   /** Let go of the microphone and the loudspeaker. */
@@ -124,7 +136,8 @@ export class Sound {
 
   _stop() {
     if (this._stream) stop(this._stream);
-    this._stream = null;
+    this._source?.disconnect();
+    this._stream = this._source = null;
   }
 
   /** @param {{samples: Int16Array, peak: number, end: number}} data */
@@ -150,6 +163,19 @@ export class Sound {
       return context.currentTime - (context.outputLatency || context.baseLatency || 0);
     }
     return Math.min(context.currentTime, contextTime + (performance.now() - performanceTime) / 1000);
+  }
+}
+
+/** @param {Promise<unknown>} work @returns {Promise<void>} */
+async function soon(work) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error('The browser does not start the sound.')), OPEN_MS);
+  });
+  try {
+    await Promise.race([work, late]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 
