@@ -10,6 +10,7 @@ from fake_agent import CONNECTED
 from twilio_line import sign
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from parley.errors import OverloadedError
 from parley.protocol import (
     AgentState,
     Audio,
@@ -20,6 +21,7 @@ from parley.protocol import (
     Resumed,
     decode_message,
 )
+from parley_client.call import Call
 from parley_gateway.audio.g711 import decode_ulaw, encode_ulaw
 from parley_gateway.calls import CallSettings
 from parley_gateway.errors import ForbiddenError
@@ -204,6 +206,24 @@ async def test_keys_reach_the_agent(call, agent):
         await line.press("#")
         assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="4")
         assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="#")
+
+
+async def test_a_key_that_is_refused_does_not_end_the_call(call, agent, monkeypatch, caplog):
+    def refuse(*_):
+        raise OverloadedError("too many messages wait")
+
+    async with call() as line:
+        await line.press("x")
+        await line.press("4")
+        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="4")
+        with monkeypatch.context() as patch:
+            patch.setattr(Call, "send_dtmf", refuse)
+            await line.press("5")
+            async with asyncio.timeout(10):
+                while not any("overloaded" in message for message in caplog.messages):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+        await line.press("6")
+        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="6")
 
 
 async def test_messages_that_twilio_invents_are_ignored(call, agent):

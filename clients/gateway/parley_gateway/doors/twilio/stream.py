@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -43,6 +44,7 @@ from parley_gateway.sockets import messages, refuse, run_socket
 from parley_gateway.writer import SocketWriter
 
 DOOR = "twilio"
+_log = logging.getLogger("parley.gateway")
 
 
 async def serve_stream(
@@ -166,12 +168,19 @@ class _Stream:
             case MarkMessage(mark=mark):
                 self._playback.heard(mark.name)
             case DtmfMessage(dtmf=key):
-                self._call.send_dtmf(key.digit)
+                self._press(key.digit)
             case StopMessage():
                 return False
             case StartMessage():
                 raise InvalidMessageError("a stream starts once")
         return True
+
+    def _press(self, digit: str) -> None:
+        try:
+            self._call.send_dtmf(digit)
+        except (InvalidMessageError, OverloadedError) as error:
+            # Twilio cannot be told, and nobody hangs up for a key that was not understood.
+            _log.warning("call %s: a key is lost: %s", self._call.id, error.code)
 
     async def _speak(self) -> None:
         """From the agent to the caller, until the agent hangs up and the caller has heard the rest."""
