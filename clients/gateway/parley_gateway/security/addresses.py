@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ from parley_gateway.errors import SettingsError
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_LOG = logging.getLogger(__name__)
 _IPV6_PREFIX = 64
 UNKNOWN = "unknown"
 """For connections without an address, such as those over a Unix socket."""
@@ -32,6 +34,7 @@ class ClientAddresses:
             self._trusted: list[_Network] = [ipaddress.ip_network(text) for text in trusted_proxies]
         except ValueError as error:
             raise SettingsError(f"security.trusted_proxies: {error}") from error
+        self._has_warned = False
 
     def of(self, connection: HTTPConnection) -> str:
         """The client's address.
@@ -47,6 +50,8 @@ class ClientAddresses:
             for header in connection.headers.getlist("x-forwarded-for")
             for part in header.split(",")
         ]
+        if hops and not self.trusts(peer):
+            self._warn(peer)
         while self.trusts(peer) and hops:
             before = _parse(hops.pop())
             if before is None:
@@ -57,6 +62,16 @@ class ClientAddresses:
     def trusts(self, address: _Address) -> bool:
         """Whether it is one of the proxies."""
         return any(address in network for network in self._trusted)
+
+    def _warn(self, peer: _Address) -> None:
+        """Once, as any client may send the header."""
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "%s sends X-Forwarded-For and is not believed: if it is a proxy, security.trusted_proxies "
+                "has to name it, or all its clients count as one address",
+                peer,
+            )
 
     def behind_proxy(self, connection: HTTPConnection) -> bool:
         """Whether a trusted proxy has sent this, so that its other headers count too."""

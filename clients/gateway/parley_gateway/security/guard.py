@@ -128,17 +128,22 @@ class Guard:
     async def _judge(self, attempt: _Attempt) -> Principal:
         connection, address = attempt.connection, attempt.address
         is_socket = connection.scope["type"] == "websocket"
-        await self._rates.check("auth_failures", address)
         await self._rates.hit("ip_requests", address)
         if is_socket:
             await self._rates.hit("ip_sessions", address)
         self.origins.check(connection)
+        key_id = self._named_key(attempt)
+        # Guesses at one key are stopped before they are looked at. Whoever else shares the address, such as
+        # all behind one router, still gets in with what is right.
+        guesser = address if key_id is None else f"{address} {key_id}"
+        if key_id is not None:
+            await self._rates.check("auth_failures", guesser)
         try:
             principal = await self._identify(attempt)
         except UnauthorizedError:
             # To bring nothing is no attempt to guess.
             if attempt.signature is not None or _brings_something(connection):
-                await self._rates.hit("auth_failures", address)
+                await self._rates.hit("auth_failures", guesser)
             raise
         # Strangers have their address only: one of them must not use up what all of them may.
         if principal.kind != "anonymous":
@@ -146,6 +151,16 @@ class Guard:
             if is_socket:
                 await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
         return principal
+
+    def _named_key(self, attempt: _Attempt) -> str | None:
+        """The id of the known key that the connection claims to bring; ids are public."""
+        if attempt.signature is not None or self._keys is None:
+            return None
+        try:
+            credential = find_credential(attempt.connection)
+        except UnauthorizedError:
+            return None
+        return self._keys.named(credential or "")
 
     async def _identify(self, attempt: _Attempt) -> Principal:
         if attempt.signature is not None:

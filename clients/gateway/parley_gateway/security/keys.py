@@ -111,13 +111,18 @@ class KeyRing:
         """Read the file again now."""
         self._file.reload()
 
+    def named(self, credential: str) -> str | None:
+        """The id of the key that a credential claims to be, right or wrong; None: of none that there is."""
+        key_id, _ = _split(credential)
+        return key_id if credential.startswith(PREFIX) and key_id in self._file.get() else None
+
     def verify(self, credential: str) -> Principal:
         """Whose key it is.
 
         Raises:
             UnauthorizedError: nobody's, or it has expired.
         """
-        key_id, _, secret = credential.removeprefix(PREFIX).partition("_")
+        key_id, secret = _split(credential)
         entry = self._file.get().get(key_id)
         # An unknown id takes the same way, so that the time tells nothing about which ids there are.
         expected = entry.sha256 if entry is not None else _NO_HASH
@@ -142,3 +147,9 @@ class KeyRing:
         if entry.expires is not None and datetime.now(UTC) >= entry.expires:
             raise UnauthorizedError("the API key has expired")
         return Principal(id=key_id, scopes=entry.scopes, kind="key", limits=entry.limits)
+
+
+def _split(credential: str) -> tuple[str, str]:
+    """Id and secret."""
+    key_id, _, secret = credential.removeprefix(PREFIX).partition("_")
+    return key_id, secret

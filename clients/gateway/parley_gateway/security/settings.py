@@ -84,7 +84,8 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ip_sessions: str = "600/minute"
     """WebSockets that it opens."""
     auth_failures: str = "10/minute"
-    """Wrong credentials of one address; then it is refused whatever it brings."""
+    """Wrong credentials of one address. Those that name a key count for this key, which is then refused from
+    there, right or wrong; all others count together, and more of them are refused with 429."""
     message_bytes: Size = 1_048_576
     """Of one WebSocket message."""
     messages_per_s: Count = 200

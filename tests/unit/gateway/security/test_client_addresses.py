@@ -32,6 +32,18 @@ def test_without_trusted_proxies_nothing_is_believed(connection):
     assert ClientAddresses().of(connection(client="10.0.0.1", x_forwarded_for="198.51.100.1")) == "10.0.0.1"
 
 
+def test_a_proxy_that_is_not_trusted_is_named_once(connection, caplog):
+    addresses = ClientAddresses(PROXIES)
+    addresses.of(connection(client="10.0.0.1", x_forwarded_for="198.51.100.1"))
+    addresses.of(connection(client="192.0.2.1"))
+    assert not caplog.messages
+    for _ in range(2):
+        addresses.of(connection(client="192.0.2.1", x_forwarded_for="198.51.100.1"))
+    (message,) = caplog.messages
+    assert message.startswith("192.0.2.1 ")
+    assert "security.trusted_proxies" in message
+
+
 def test_an_ipv6_network_counts_as_one():
     assert counted_as("2001:db8::1") == counted_as("2001:db8::ffff") == "2001:db8::/64"
     assert counted_as("192.0.2.1") == "192.0.2.1"

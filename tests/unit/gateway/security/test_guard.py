@@ -9,6 +9,8 @@ import pytest
 
 from parley_gateway.errors import ForbiddenError, RateLimitedError, SettingsError, UnauthorizedError
 from parley_gateway.security.guard import Guard
+from parley_gateway.security.keys import PREFIX as PREFIX_OF_KEYS
+from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.security.tokens import PREFIX, SessionTokens
@@ -202,15 +204,35 @@ async def test_guessing_is_stopped_and_forgotten_again(keys_file, connection, cl
     guard = Guard(
         SecuritySettings(keys_file=str(keys_file.path)), rates=RateSettings(auth_failures="3/minute")
     )
+    guess = bearer(f"{PREFIX_OF_KEYS}{keys_file.id}_guess")
     for _ in range(3):
         with pytest.raises(UnauthorizedError):
-            await guard.admit(connection(**bearer("parley_a_b")), "agent")
+            await guard.admit(connection(**guess), "agent")
     with pytest.raises(RateLimitedError, match="wrong credentials") as caught:
         await guard.admit(connection(**bearer(keys_file.key)), "agent")
     assert 1 <= caught.value.retry_after_s <= 120
     assert await guard.admit(connection(client="192.0.2.8", **bearer(keys_file.key)), "agent")
     clock.advance(121)
     assert await guard.admit(connection(**bearer(keys_file.key)), "agent")
+
+
+@pytest.mark.parametrize("guess", ["parley_nobody_guess", "ek_a.b.c", "a.b.c", "guess"])
+async def test_guesses_of_others_keep_nobody_out(keys_file, connection, clock, guess):
+    other = new_key("other", ["agent"])
+    keys_file.write(keys_file.line, other.line)
+    guard = Guard(
+        SecuritySettings(keys_file=str(keys_file.path)), rates=RateSettings(auth_failures="3/minute")
+    )
+    owner = await guard.admit(connection(**bearer(keys_file.key)), "agent")
+    token = guard.issue(owner)
+    for wrong in (guess, keys_file.key + "x"):
+        for _ in range(3):
+            with pytest.raises(UnauthorizedError):
+                await guard.admit(connection(**bearer(wrong)), "agent")
+        with pytest.raises(RateLimitedError, match="wrong credentials"):
+            await guard.admit(connection(**bearer(wrong)), "agent")
+        for right in (other.secret, token):
+            assert await guard.admit(connection(**bearer(right)), "agent")
 
 
 async def test_to_bring_nothing_is_no_guess(keys_file, connection):
