@@ -1,4 +1,4 @@
-"""What a session begins with, and when it has to end."""
+"""What a session begins with."""
 
 from __future__ import annotations
 
@@ -32,8 +32,3 @@ def first_config(
     if given:
         config.change(given)
     return config
-
-
-async def until_going_away(gateway: Gateway) -> None:
-    """Return when the process ends what is still open."""
-    await gateway.calls.going_away.wait()

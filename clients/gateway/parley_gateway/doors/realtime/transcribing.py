@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -14,19 +13,18 @@ from starlette.websockets import WebSocket
 from parley.errors import SessionIdleError
 from parley_client.errors import CallEndedError
 from parley_client.stages import Recognition
-from parley_gateway.doors.realtime.beginning import until_going_away
 from parley_gateway.doors.realtime.beside import read_beside
 from parley_gateway.doors.realtime.events import server_event
 from parley_gateway.doors.realtime.transcriber import Transcriber
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
+from parley_gateway.doors.realtime.wishes import Wishes
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
-from parley_gateway.sockets import messages, run_socket
+from parley_gateway.sockets import messages, run_socket, until_going_away
 from parley_gateway.stages import Place
 from parley_gateway.writer import SocketWriter
 
-_MAX_WAITING = 256
 _Wish = NDArray[np.int16] | None
 """Audio, or to write down what was sent."""
 
@@ -48,10 +46,7 @@ class TranscribingSession:
         self._writer = writer
         self._config = TranscriptionConfig(given)
         self._transcriber = Transcriber(self._config, self, self._emit)
-        self._wishes: deque[_Wish] = deque()
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._wishes: Wishes[_Wish] = Wishes(self._settings.waiting)
 
     async def serve(self, websocket: WebSocket, principal: Principal) -> None:
         """Until one side ends it."""
@@ -61,7 +56,7 @@ class TranscribingSession:
         async def hear() -> None:
             async for message in messages(websocket, meter, self._gateway):
                 self._transcriber.receive(message)
-                await self._room.wait()
+                await self._wishes.room()
 
         await run_socket(
             self._writer,
@@ -77,17 +72,11 @@ class TranscribingSession:
     def hear(self, samples: NDArray[np.int16]) -> None:
         """Audio: mono, 16 kHz, int16 [n]."""
         if len(samples):
-            self._wish(samples)
+            self._wishes.put(samples, samples.nbytes)
 
     def finalize(self) -> None:
         """Write down what was sent."""
-        self._wish(None)
-
-    def _wish(self, wish: _Wish) -> None:
-        self._wishes.append(wish)
-        if len(self._wishes) >= _MAX_WAITING:
-            self._room.clear()
-        self._changed.set()
+        self._wishes.put(None)
 
     # --- the session ------------------------------------------------------------------------
 
@@ -103,7 +92,7 @@ class TranscribingSession:
         limit_s = self._settings.first_event_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._changed.wait()
+                await self._wishes.any()
         except TimeoutError as error:
             raise SessionIdleError(f"no audio came within {limit_s:g} s") from error
         with self._desk.lease() as server:
@@ -119,15 +108,11 @@ class TranscribingSession:
     async def _send(self, stream: Recognition) -> None:
         with suppress(CallEndedError):  # the stream's events tell how that came
             while True:
-                while self._wishes:
-                    wish = self._wishes.popleft()
-                    self._room.set()
-                    if wish is None:
-                        stream.finalize()
-                    else:
-                        await stream.send_all(wish)
-                self._changed.clear()
-                await self._changed.wait()
+                wish = await self._wishes.take()
+                if wish is None:
+                    stream.finalize()
+                else:
+                    await stream.send_all(wish)
 
     def _emit(self, kind: str, /, **fields: Any) -> None:
         self._writer.send_json(server_event(kind, fields))

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 
 from parley.errors import ParleyError
 from parley_gateway.closing import Close, close_of_call
-from parley_gateway.doors.realtime.beginning import first_config, until_going_away
+from parley_gateway.doors.realtime.beginning import first_config
 from parley_gateway.doors.realtime.events import Emit, server_event
 from parley_gateway.doors.realtime.places import Places
 from parley_gateway.doors.realtime.refusals import Refusal
@@ -19,7 +19,7 @@ from parley_gateway.doors.realtime.speaker import EventSpeaker, Speaker
 from parley_gateway.doors.realtime.transcribing import TranscribingSession
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
-from parley_gateway.sockets import accept, messages, refuse, run_socket
+from parley_gateway.sockets import accept, messages, refuse, run_socket, until_going_away
 from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 

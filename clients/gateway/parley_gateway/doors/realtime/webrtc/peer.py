@@ -20,7 +20,6 @@ from aiortc import (
 
 from parley.errors import DeadlineExceededError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_gateway.doors.realtime.beginning import until_going_away
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.session import RealtimeSession
@@ -30,6 +29,7 @@ from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
+from parley_gateway.sockets import until_going_away
 
 _log = logging.getLogger("parley.gateway")
 # They tell of every pair of addresses that is tried.
@@ -37,6 +37,8 @@ for _name in ("aioice", "aiortc"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 CHANNEL = "oai-events"
 _MESSAGES = 256
+_MESSAGE_BYTES = 4_194_304
+"""What they may hold altogether."""
 _BUFFERED_BYTES = 1_048_576
 _EARLY_EVENTS = 256
 """Events before there is a channel for them."""
@@ -70,6 +72,7 @@ class Peer:
         self._channel: RTCDataChannel | None = None
         self._early: list[str] = []
         self._received: asyncio.Queue[str | bytes] = asyncio.Queue(_MESSAGES)
+        self._waiting_bytes = 0
         self._connected = asyncio.Event()
         self._ready = asyncio.Event()
         self._over: asyncio.Future[ParleyError | None] = asyncio.get_running_loop().create_future()
@@ -149,7 +152,10 @@ class Peer:
     def _take_message(self, message: str | bytes) -> None:
         try:
             self._meter.message(len(message))
+            if self._waiting_bytes + len(message) > _MESSAGE_BYTES:
+                raise OverloadedError(f"more than {_MESSAGE_BYTES} bytes of events wait to be dealt with")
             self._received.put_nowait(message)
+            self._waiting_bytes += len(message)
         except asyncio.QueueFull:
             self._end(OverloadedError(f"{_MESSAGES} events wait to be dealt with"))
         except ParleyError as error:
@@ -197,7 +203,9 @@ class Peer:
 
     async def _take_events(self) -> None:
         while True:
-            await self._session.take(await self._received.get())
+            message = await self._received.get()
+            self._waiting_bytes -= len(message)
+            await self._session.take(message)
 
     async def _hear(self) -> None:
         await self._connected.wait()
