@@ -599,6 +599,20 @@ def test_a_final_text_is_begun_before_the_utterance_is_over():
     assert len(model.transcribers.heard) == 1
 
 
+def test_a_stream_that_ends_calls_off_what_was_begun_for_it():
+    model, audio = early_model(), speech(*UTTERANCE, *UTTERANCE)
+    # The first utterance has ended, and the second may have.
+    stream, _ = feed(model, audio[: (2880 + 2400) * MS], last=False)
+    first, second = (call for call, *_ in model.transcribers.open)
+    assert not first.cancelled()
+    assert not second.cancelled()
+    model.rail.release(stream)
+    assert first.cancelled()
+    assert second.cancelled()
+    assert model.recognizer.free == 8
+    assert model.counted == []
+
+
 @pytest.mark.parametrize("chunk_ms", [40, 80, 400])
 def test_a_text_that_was_begun_before_the_speaker_went_on_does_not_count(chunk_ms):
     model = early_model()

@@ -210,6 +210,11 @@ class FinalText:
         """Until when that is waited for (seconds of the desk's clock)."""
         return self._overdue_at
 
+    def cancel(self) -> None:
+        """Nobody wants to know it any more."""
+        if self._call is not None:
+            self._call.cancel()
+
     def look(self) -> list[AsrEvent] | None:
         """The text and what there is to tell before it, if it is there; None: not yet."""
         while not self._done:

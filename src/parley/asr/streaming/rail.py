@@ -118,9 +118,13 @@ class StreamingRail:
         return StreamingStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
 
     def release(self, stream: StreamingStream) -> None:
-        """Give back the slot of the utterance that the stream was in."""
-        if stream.utterance is not None and stream.utterance.slot is not None:
-            self._recognizer.release(stream.utterance.slot)
+        """Give back the slot of the utterance that the stream was in, and call off what it waits for."""
+        if stream.utterance is not None:
+            stream.utterance.forget_early()
+            if stream.utterance.slot is not None:
+                self._recognizer.release(stream.utterance.slot)
+        for text in stream.awaited:
+            text.cancel()
 
     def step(self, chunks: Sequence[Chunk[StreamingStream]]) -> list[Heard[StreamingStream] | ParleyError]:
         """Serve all chunks together.
