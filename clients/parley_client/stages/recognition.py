@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -29,8 +28,9 @@ from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.grpc_port import GrpcPort
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.waiting import within
-from parley_client.errors import CallEndedError, ClientError, StreamLostError
+from parley_client.errors import CallEndedError, ClientError
 from parley_client.inbox import EventQueue
+from parley_client.stages.model_failures import stream_lost, unless_busy
 from parley_client.stages.recognition_types import (
     FinalizedEvent,
     RecognitionEvent,
@@ -49,8 +49,6 @@ _KEEP_OPEN_S = 20.0
 # A final text may come with a later request than the end of its speech: waits between two of them.
 _POLL_S = 0.05  # at most
 _FIRST_POLL_S = 0.01
-_ATTEMPTS = 3
-_RETRY_S = 0.05
 
 
 class Recognition:
@@ -234,7 +232,7 @@ class Recognition:
         except (InvalidInputError, ClientError) as error:
             self._failure = error
         except ParleyError as error:
-            self._failure = _lost(error) if opened.done() else error
+            self._failure = stream_lost(error) if opened.done() else error
         finally:
             self._ended = True
             await self._model.close()
@@ -276,10 +274,10 @@ class Recognition:
             await self._pass_on(await self._push(np.zeros(0, np.int16)))
 
     async def _push(self, samples: NDArray[np.int16]) -> AsrReply:
-        return await _unless_busy(lambda: self._model.push(samples))
+        return await unless_busy(lambda: self._model.push(samples))
 
     async def _finish_utterance(self) -> None:
-        await self._pass_on(await _unless_busy(self._model.flush))
+        await self._pass_on(await unless_busy(self._model.flush))
         await within(self._collect_finals(), self._limits.final_s, "the final text")
 
     async def _collect_finals(self) -> None:
@@ -296,21 +294,3 @@ class Recognition:
             elif isinstance(event, TranscriptEvent) and event.is_final:
                 self._owed.discard(event.utterance)
             await self._events.put(event)
-
-
-async def _unless_busy(request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
-    """Ask the model; again if it was busy, which leaves the stream as it was."""
-    wait = _RETRY_S
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return await request()
-        except OverloadedError:
-            await asyncio.sleep(wait)
-            wait *= 2
-    return await request()
-
-
-def _lost(error: ParleyError) -> StreamLostError:
-    lost = StreamLostError(f"the stream of audio broke: {error} ({error.code})")
-    lost.__cause__ = error
-    return lost
