@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ def read_messages(messages: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
     user's, because few chat templates know such a role.
 
     Raises:
-        InvalidMessageError: a role is unknown, or a tool call cannot be read.
+        InvalidMessageError: a role is unknown, or a message or a tool call has another form.
     """
     return [_message(message) for message in messages]
 
@@ -36,25 +36,38 @@ def read_tool(function: Mapping[str, Any]) -> Tool:
         function: its ``name``, ``description`` and ``parameters``.
 
     Raises:
-        InvalidMessageError: it has no name.
+        InvalidMessageError: it has no name, or another form.
     """
-    name = function.get("name")
-    if not isinstance(name, str) or not name:
+    if not isinstance(function, Mapping):
+        raise InvalidMessageError(f"a tool is {function!r}")
+    if not function.get("name"):
         raise InvalidMessageError("a tool has no name")
-    schema = _without_titles(function.get("parameters") or {})
-    return Tool(name=name, description=function.get("description") or "", parameters=schema)
+    fields = {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": _without_titles(function.get("parameters") or {}),
+    }
+    try:
+        return msgspec.convert(fields, Tool)
+    except msgspec.ValidationError as error:
+        raise InvalidMessageError(f"a tool cannot be read: {error}") from error
 
 
 def _message(fields: Mapping[str, Any]) -> ChatMessage:
-    role = _ROLES.get(fields.get("role", ""))
-    if role is None:
-        raise InvalidMessageError(f"a message has the unknown role {fields.get('role')!r}")
-    return ChatMessage(
-        role=cast("Literal['system', 'user', 'assistant', 'tool']", role),
-        content=_text(fields.get("content")),
-        tool_calls=[_tool_call(call) for call in fields.get("tool_calls") or []],
-        tool_call_id=fields.get("tool_call_id") or "",
-    )
+    try:
+        given = fields.get("role")
+        role = _ROLES.get(given) if isinstance(given, str) else None
+        if role is None:
+            raise InvalidMessageError(f"a message has the unknown role {given!r}")
+        message = {
+            "role": role,
+            "content": _text(fields.get("content")),
+            "tool_calls": [_tool_call(call) for call in fields.get("tool_calls") or []],
+            "tool_call_id": fields.get("tool_call_id") or "",
+        }
+        return msgspec.convert(message, ChatMessage)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise InvalidMessageError(f"a message cannot be read: {error!r}") from error
 
 
 def _text(content: Any) -> str:

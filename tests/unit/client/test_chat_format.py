@@ -44,6 +44,14 @@ def test_a_call_without_arguments(arguments):
         {"role": "assistant", "tool_calls": [{"id": "c1"}]},
         {"role": "assistant", "tool_calls": ["f"]},
         {"role": "assistant", "tool_calls": [{**call("{}"), "id": 7}]},
+        {"role": "assistant", "tool_calls": 5},
+        {"role": "tool", "tool_call_id": 5, "content": "3"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": ["one", "two"]},
+        {"role": "user", "content": [{"type": "text"}]},
+        {"role": "user", "content": [{"type": "text", "text": 5}]},
+        {"role": ["user"], "content": "x"},
+        "hello",
     ],
 )
 def test_what_is_no_conversation(message):
@@ -73,6 +81,17 @@ def test_a_tool_loses_titles_but_no_property_of_that_name():
     }
 
 
-def test_a_tool_without_a_name():
+@pytest.mark.parametrize(
+    "function",
+    [
+        {"description": "nameless"},
+        {"name": 5},
+        {"name": "f", "description": 5},
+        {"name": "f", "parameters": ["city"]},
+        {"name": "f", "parameters": "city"},
+        "f",
+    ],
+)
+def test_what_is_no_tool(function):
     with pytest.raises(InvalidMessageError):
-        read_tool({"description": "nameless"})
+        read_tool(function)
