@@ -35,6 +35,17 @@ def test_of_two_final_texts_the_second_is_the_last():
     assert finals.finalized() == [Text(text("b"), finalized=True)]
 
 
+def test_who_asks_again_before_the_answer_is_answered_twice():
+    finals = FinalTexts()
+    finals.ask()
+    finals.ask()
+    assert finals.heard(text("a")) == []
+    assert finals.finalized() == [Text(text("a"), finalized=True)]
+    assert finals.heard(text("b")) == []
+    assert finals.finalized() == [Text(text("b"), finalized=True)]
+    assert finals.heard(text("c")) == [Text(text("c"))]
+
+
 def test_what_is_no_text_is_not_waited_for():
     finals = FinalTexts()
     finals.ask()

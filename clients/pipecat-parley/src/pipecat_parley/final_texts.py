@@ -23,12 +23,12 @@ class FinalTexts:
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked = 0  # times that are not answered yet
         self._held: TranscriptEvent | None = None
 
     def ask(self) -> None:
-        """The final text was asked for."""
-        self._asked = True
+        """The final text was asked for, and an answer of its own follows."""
+        self._asked += 1
 
     def heard(self, event: TranscriptEvent) -> list[Text]:
         """The recogniser has written something; what to tell now."""
@@ -41,7 +41,7 @@ class FinalTexts:
 
     def finalized(self) -> list[Text]:
         """The recogniser has answered; empty: all of it was told before."""
-        self._asked = False
+        self._asked = max(0, self._asked - 1)
         return [Text(text.event, finalized=True) for text in self.release() if text.event.text]
 
     def release(self) -> list[Text]:
@@ -51,4 +51,4 @@ class FinalTexts:
 
     def begin(self) -> None:
         """Another stream: nothing has been asked for."""
-        self._asked = False
+        self._asked = 0

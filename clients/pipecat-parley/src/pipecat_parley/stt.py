@@ -183,11 +183,11 @@ class ParleySTTService(STTService):
         await super().process_frame(frame, direction)
         if isinstance(frame, VADUserStoppedSpeakingFrame) and self._stream is not None:
             try:
-                self._stream.finalize()
+                if self._stream.finalize():
+                    self._finals.ask()
             except ParleyError as error:
                 logger.debug(f"{self}: no final text can be asked for: {error.to_log()}")
             else:
-                self._finals.ask()
                 self.request_finalize()
 
     def _send(self, speech: bytes) -> None:
