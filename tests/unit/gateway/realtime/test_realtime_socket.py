@@ -128,6 +128,14 @@ async def test_clients_that_do_nothing_are_counted(gateway, limits):
         await receive(socket, "session.created")
 
 
+async def test_contradictory_credentials_are_refused(gateway):
+    one = await gateway()
+    protocols = ["realtime", "openai-insecure-api-key.abc"]
+    brought = {"Authorization": "Bearer other"}
+    answer = await refusal(one, subprotocols=protocols, additional_headers=brought)
+    assert answer.status_code == 401
+
+
 @pytest.mark.parametrize("query", ["?model=x", "?intent=transcription"])
 async def test_nobody_is_let_in_before_the_end(gateway, query):
     one = await gateway()

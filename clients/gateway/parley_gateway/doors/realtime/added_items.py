@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
+from parley import protocol
 from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.events import Emit, new_id
 from parley_gateway.doors.realtime.function_calls import told
@@ -11,6 +14,9 @@ from parley_gateway.doors.realtime.items import Items, StoredItem
 from parley_gateway.doors.realtime.port import Port
 from parley_gateway.doors.realtime.refusals import Refusal, unsupported
 from parley_gateway.doors.realtime.responses import Responses
+
+_LARGEST = protocol.MAX_MESSAGE_BYTES - 1_024
+"""The agent's message has other fields beside (bytes)."""
 
 
 class AddedItems:
@@ -52,6 +58,7 @@ class AddedItems:
         if previous not in (None, "root") and previous not in self._items:
             message = f"Error adding item: the previous item with id {previous!r} does not exist."
             raise Refusal(message, code="item_create_invalid_previous_item_id", param="previous_item_id")
+        _check_size(item)
         match item.type:
             case "message":
                 self._remember_message(item)
@@ -92,13 +99,27 @@ class AddedItems:
         if name is None:
             message = f"Tool call ID '{call_id}' not found in conversation."
             raise Refusal(message, code="invalid_tool_call_id", param="item.call_id")
-        self._port.remember("system", told(name, output))
+        text = told(name, output)
+        _check_size(text)
+        self._port.remember("system", text)
 
     def _add(self, item: client.Item, **fields: Any) -> None:
         head = {"id": item.id or new_id("item"), "object": "realtime.item", "type": item.type}
         stored = StoredItem({**head, "status": "completed", **fields})
         self._items.add(stored)
         self._items.finish(stored)
+
+
+def _check_size(value: Any) -> None:
+    """Refuse what the agent would not take anyway, before anything is made of it.
+
+    Raises:
+        Refusal: it is too large.
+    """
+    size = len(msgspec.json.encode(value))
+    if size > _LARGEST:
+        message = f"Error adding item: it has {size} bytes; at most {_LARGEST} are allowed."
+        raise Refusal(message, code="item_create_too_large", param="item")
 
 
 def _role(item: client.Item) -> Literal["user", "assistant", "system"]:

@@ -6,11 +6,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.refusals import Refusal
 
 _REMEMBERED = 1_024
 """Items that can be named; the agent's own history has other bounds."""
+_REMEMBERED_BYTES = 2_097_152
+"""What they may hold, as JSON."""
 
 
 @dataclass
@@ -52,6 +56,8 @@ class Items:
         self._emit = emit
         self._items: OrderedDict[str, StoredItem] = OrderedDict()
         self._previous: dict[str, str | None] = {}
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
 
     @property
     def last_id(self) -> str | None:
@@ -66,13 +72,13 @@ class Items:
         previous = self.last_id
         self._items[item.id] = item
         self._previous[item.id] = previous
-        if len(self._items) > _REMEMBERED:
-            oldest, _ = self._items.popitem(last=False)
-            del self._previous[oldest]
+        self._weigh(item)
         self._emit("conversation.item.added", previous_item_id=previous, item=dict(item.body))
 
     def finish(self, item: StoredItem) -> None:
         """Nothing of it changes any more."""
+        if item.id in self._items:
+            self._weigh(item)
         previous = self._previous.get(item.id)
         self._emit("conversation.item.done", previous_item_id=previous, item=dict(item.body))
 
@@ -102,5 +108,14 @@ class Items:
 
     def remove(self, item: StoredItem) -> None:
         """Forget it."""
-        self._items.pop(item.id, None)
-        self._previous.pop(item.id, None)
+        if self._items.pop(item.id, None) is not None:
+            del self._previous[item.id]
+            self._bytes -= self._sizes.pop(item.id)
+
+    def _weigh(self, item: StoredItem) -> None:
+        """An item is new, or has grown: make room for it."""
+        size = len(msgspec.json.encode(item.body))
+        self._bytes += size - self._sizes.get(item.id, 0)
+        self._sizes[item.id] = size
+        while len(self._items) > _REMEMBERED or (self._bytes > _REMEMBERED_BYTES and len(self._items) > 1):
+            self.remove(next(iter(self._items.values())))

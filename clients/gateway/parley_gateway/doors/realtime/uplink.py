@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
@@ -16,6 +15,7 @@ from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
 from parley_gateway.doors.realtime.settings import RealtimeSettings
+from parley_gateway.doors.realtime.wishes import Wishes
 
 _Wish: TypeAlias = Callable[[Call], Awaitable[None] | None]
 _RETRY_S = 0.02
@@ -39,15 +39,12 @@ class Uplink:
         """How the call is to be opened."""
         self._settings = settings
         self._refused = refused
-        self._wishes: deque[_Wish] = deque()
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._wishes: Wishes[_Wish] = Wishes(settings.waiting)
         self._heard_by = 0.0
 
     async def room(self) -> None:
         """Wait until there is room for what the client's next event may bring."""
-        await self._room.wait()
+        await self._wishes.room()
 
     async def run(self, call: Call) -> None:
         """Do what is wished, until cancelled, or until the call is over: its events tell how that came.
@@ -57,13 +54,7 @@ class Uplink:
         """
         with suppress(CallEndedError, CallLostError):
             while True:
-                while self._wishes:
-                    wish = self._wishes.popleft()
-                    if len(self._wishes) < self._settings.waiting:
-                        self._room.set()
-                    await self._do(wish, call)
-                self._changed.clear()
-                await self._changed.wait()
+                await self._do(await self._wishes.take(), call)
 
     async def _do(self, wish: _Wish, call: Call) -> None:
         while True:
@@ -88,11 +79,11 @@ class Uplink:
 
     def update(self, update: protocol.Update) -> None:
         """Change the session."""
-        self._wish(lambda call: call.update(update))
+        self._wish(lambda call: call.update(update), len(protocol.encode(update)))
 
     def audio(self, samples: NDArray[np.int16]) -> None:
         """The user's audio."""
-        self._wish(lambda call: self._send(call, samples))
+        self._wish(lambda call: self._send(call, samples), samples.nbytes)
 
     def commit(self) -> None:
         """The user's turn is over."""
@@ -104,15 +95,19 @@ class Uplink:
 
     def respond(self, system_prompt: str | None, use_tools: bool) -> None:
         """Answer what the history holds."""
-        self._wish(lambda call: call.ask_response(system_prompt=system_prompt, use_tools=use_tools))
+        self._wish(
+            lambda call: call.ask_response(system_prompt=system_prompt, use_tools=use_tools),
+            len(system_prompt or ""),
+        )
 
     def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
         """Add to the history."""
-        self._wish(lambda call: call.remember(role, text))
+        self._wish(lambda call: call.remember(role, text), len(text))
 
     def answer_tool(self, call_id: str, output: Any) -> None:
         """What a tool returned."""
-        self._wish(lambda call: call.respond(protocol.ToolResponse(call_id=call_id, output=output)))
+        response = protocol.ToolResponse(call_id=call_id, output=output)
+        self._wish(lambda call: call.respond(response), len(protocol.encode(response)))
 
     def interrupt(self, response_id: str | None) -> None:
         """Stop speaking."""
@@ -130,11 +125,8 @@ class Uplink:
         """The client is there."""
         self._wish(Call.unmute)
 
-    def _wish(self, wish: _Wish) -> None:
-        self._wishes.append(wish)
-        if len(self._wishes) >= self._settings.waiting:
-            self._room.clear()
-        self._changed.set()
+    def _wish(self, wish: _Wish, size: int = 0) -> None:
+        self._wishes.put(wish, size)
 
     async def _send(self, call: Call, samples: NDArray[np.int16]) -> None:
         for at in range(0, len(samples), _RATE):

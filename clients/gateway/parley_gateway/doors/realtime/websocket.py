@@ -45,12 +45,13 @@ class RealtimeSockets:
 
     async def serve(self, websocket: WebSocket) -> None:
         """Hold one session over one WebSocket, from the request to the goodbye."""
-        given = self._secrets.find(websocket)
-        transcribes = (
-            websocket.query_params.get("intent") == "transcription" or given.get("type") == "transcription"
-        )
         with ExitStack() as stack:
             try:
+                given = self._secrets.find(websocket)
+                transcribes = (
+                    websocket.query_params.get("intent") == "transcription"
+                    or given.get("type") == "transcription"
+                )
                 principal = await self._gateway.guard.admit(
                     websocket, "transcribe" if transcribes else "agent"
                 )
