@@ -118,6 +118,16 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
     assert session.config.body["audio"]["output"]["voice"] == "alloy"
 
 
+def test_a_refusal_of_something_else_takes_no_change_back(session):
+    session.send("session.update", event_id="mine", session={"type": "realtime", "instructions": "Be brief."})
+    session.hear(protocol.ErrorEvent(code="unknown_tool_call", message="too late", retryable=False))
+    error = session.one("error")["error"]
+    assert (error["event_id"], error["code"]) == (None, "unknown_tool_call")
+    session.hear(protocol.Updated())
+    assert session.one("session.updated")["session"]["instructions"] == "Be brief."
+    assert session.config.body["instructions"] == "Be brief."
+
+
 def nested(levels):
     """Lists in lists."""
     value = []

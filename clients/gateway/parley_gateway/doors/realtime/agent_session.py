@@ -11,7 +11,7 @@ from parley import protocol
 from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.port import Port
-from parley_gateway.doors.realtime.refusals import Refusal
+from parley_gateway.doors.realtime.refusals import REFUSED_CHANGES, Refusal
 from parley_gateway.doors.realtime.session_config import SessionConfig
 
 _PENDING = 64
@@ -83,13 +83,16 @@ class AgentSession:
             self._emit("session.updated", session=self._pending.popleft().echo)
         self._answer_unchanged()
 
-    def refused(self) -> tuple[bool, str | None]:
+    def refused(self, code: str | None = None) -> tuple[bool, str | None]:
         """The agent refuses something.
+
+        Args:
+            code: Of its error; None: it refuses the session.
 
         Returns:
             Whether it was a change, and the id of the client's event.
         """
-        if not self._pending:
+        if not self._pending or not (code is None or code in REFUSED_CHANGES):
             return False, None
         pending = self._pending.popleft()
         self._config.restore(pending.before)

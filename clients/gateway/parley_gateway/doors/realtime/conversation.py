@@ -289,9 +289,9 @@ class Conversation:
         refused = event.code in REFUSED
         event_id: str | None = None
         if refused:
-            was_update, event_id = self._session.refused()
+            was_update, event_id = self._session.refused(event.code)
             if not was_update:
-                event_id = self._corrections.refused()
+                event_id = self._corrections.refused(event.code)
         elif self._responses.failed(event):
             return
         refusal = Refusal(event.message, code=event.code, kind=INVALID if refused else SERVER)

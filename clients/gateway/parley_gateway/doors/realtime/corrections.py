@@ -10,7 +10,7 @@ from parley_gateway.doors.realtime import client_events as client
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.items import Items, StoredItem
 from parley_gateway.doors.realtime.port import Port
-from parley_gateway.doors.realtime.refusals import Refusal
+from parley_gateway.doors.realtime.refusals import REFUSED_CORRECTIONS, Refusal
 from parley_gateway.doors.realtime.response import Response
 
 _PENDING = 64
@@ -81,9 +81,11 @@ class Corrections:
             heard_ms = max(0, event.played_ms - item.spoken.from_ms)
             self._emit("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=heard_ms)
 
-    def refused(self) -> str | None:
-        """The agent does not do it; returns the id of the client's event, if one waits."""
-        return self._pending.popleft().event.event_id if self._pending else None
+    def refused(self, code: str) -> str | None:
+        """The agent does not do something; returns the id of the client's event, if it was a correction."""
+        if not self._pending or code not in REFUSED_CORRECTIONS:
+            return None
+        return self._pending.popleft().event.event_id
 
     def _obey_unspoken(self, event: client.ItemTruncate | client.ItemDelete, item: StoredItem) -> None:
         unheard = item.by_agent and not any("text" in part for part in item.body["content"])

@@ -16,6 +16,10 @@ REFUSED = frozenset(
     "invalid_input invalid_message unsupported_voice unsupported_language unknown_tool_call session_error "
     "not_permitted".split()
 )
+# These a change of the session can cause; the others are about something else that was wanted meanwhile.
+REFUSED_CHANGES = frozenset(("invalid_input", "invalid_message", "unsupported_voice", "unsupported_language"))
+# And these the correction of an answer.
+REFUSED_CORRECTIONS = frozenset(("invalid_input", "invalid_message", "session_error"))
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
