@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from aiortc import RTCPeerConnection
 from aiortc.mediastreams import MediaStreamError
 from fake_agent import serve
 from listening_gateway import frame_of, until
@@ -12,9 +13,11 @@ from openai_session import audio
 from rtc_client import RtcClient, calling
 
 from parley import protocol
+from parley_gateway.doors.realtime.session_config import SessionConfig
 from parley_gateway.doors.realtime.speaker import Part
 from parley_gateway.doors.realtime.webrtc import peer
 from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
+from parley_gateway.security.principal import ANONYMOUS
 
 LOUD = 4_000
 
@@ -188,6 +191,94 @@ async def test_there_are_so_many_calls_at_once(gateway):
         await forgotten(client.location)
 
 
+async def offer_of(client):
+    await client.peer.setLocalDescription(await client.peer.createOffer())
+    return client.peer.localDescription.sdp
+
+
+async def post_offer(one, sdp):
+    headers = {"Content-Type": "application/sdp"}
+    return await one.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+
+
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"per_key": 1}])
+async def test_offers_under_way_are_counted(gateway, limits):
+    one = await gateway(calls=limits, realtime={"ice_s": 0.1})
+    client = RtcClient(one.http)
+    sdp = await offer_of(client)
+    answers = await asyncio.gather(*(post_offer(one, sdp) for _ in range(3)))
+    assert sorted(answer.status_code for answer in answers) == [201, 429, 429]
+    await forgotten(next(answer.headers["location"] for answer in answers if answer.status_code == 201))
+    again = await post_offer(one, sdp)
+    assert again.status_code == 201
+    await forgotten(again.headers["location"])
+    await client.close()
+
+
+async def test_an_offer_without_fingerprints_is_refused(gateway):
+    one = await gateway()
+    client = RtcClient(one.http)
+    lines = (await offer_of(client)).splitlines()
+    sdp = "\r\n".join(line for line in lines if not line.startswith("a=fingerprint")) + "\r\n"
+    answer = await post_offer(one, sdp)
+    assert answer.status_code == 400
+    assert "fingerprint" in answer.json()["error"]["message"]
+    await client.close()
+
+
+@pytest.mark.parametrize("more", ["a=x:" + "y" * 70_000, "\r\n".join(["m=audio 9 RTP/AVP 0"] * 20)])
+async def test_an_offer_that_is_too_large_is_refused(gateway, more):
+    one = await gateway()
+    client = RtcClient(one.http)
+    answer = await post_offer(one, await offer_of(client) + more + "\r\n")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_offer"
+    assert "at most" in answer.json()["error"]["message"]
+    await client.close()
+
+
+async def test_a_connection_that_does_not_close_holds_no_call(gateway, monkeypatch, caplog):
+    close, stuck = RTCPeerConnection.close, []
+
+    async def hang(self):
+        stuck.append(self)
+        await asyncio.get_running_loop().create_future()
+
+    one = await gateway()
+    client = RtcClient(one.http)
+    await client.offer()
+    monkeypatch.setattr(peer, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(RTCPeerConnection, "close", hang)
+    await one.http.post(f"{client.location}/hangup")
+    await forgotten(client.location)
+    assert "was not closed" in caplog.text
+    monkeypatch.undo()
+    for connection in stuck:
+        await close(connection)
+    await client.close()
+
+
+async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, monkeypatch):
+    one = await gateway()
+    client = RtcClient(one.http)
+    sdp = await offer_of(client)
+    begun = asyncio.Event()
+
+    async def hang(self, description):
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(RTCPeerConnection, "setLocalDescription", hang)
+    callee = peer.Peer("rtc_1", one.gateway, ANONYMOUS, SessionConfig("sess_1", "x", webrtc=True))
+    answering = asyncio.create_task(callee.answer(sdp))
+    await begun.wait()
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert callee._connection.signalingState == "closed"
+    await client.close()
+
+
 async def test_calls_end_with_the_process(gateway):
     one = await gateway()
     async with calling(one.http) as client:
@@ -245,12 +336,14 @@ async def test_calls_may_be_switched_off(gateway):
     assert answer.status_code in (404, 405)
 
 
-async def test_a_track_has_room_for_so_much_and_ends():
+async def test_a_track_has_room_for_so_much_and_ends(caplog):
     events = []
     speaker = TrackSpeaker(lambda kind, /, **fields: events.append(kind), lambda *_: None)
     part = Part("resp_1", "item_1", 0, "r-1")
     for offset_ms in range(0, 5_000, 100):
         speaker.play(part, audio(1, offset_ms=offset_ms, ms=100, rate=48_000))
+    assert speaker.dropped_ms == 2_000
+    assert caplog.text.count("there is no room for all the audio of resp_1") == 1
     frames = 0
     speaker.track.pause()
     await speaker.track.recv()

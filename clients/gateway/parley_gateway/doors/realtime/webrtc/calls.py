@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -15,12 +16,13 @@ from parley_gateway.doors.realtime.beginning import first_config
 from parley_gateway.doors.realtime.client_events import check_nesting
 from parley_gateway.doors.realtime.events import new_id
 from parley_gateway.doors.realtime.failures import answer_refusal, refused_request
+from parley_gateway.doors.realtime.places import Places
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions
+from parley_gateway.doors.realtime.webrtc.offers import check_offer
 from parley_gateway.doors.realtime.webrtc.peer import Peer
-from parley_gateway.errors import ForbiddenError, NotFoundError, TooManyCallsError
+from parley_gateway.errors import ForbiddenError, NotFoundError
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.principal import Principal
 
 _END_S = 5.0
 
@@ -36,25 +38,30 @@ class WebRtcCalls:
     def __init__(self, gateway: Gateway, secrets: SecretSessions) -> None:
         self._gateway = gateway
         self._secrets = secrets
+        self._places = Places(gateway.settings.calls, "WebRTC calls")
         self._peers: dict[str, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
         """Answer an offer."""
-        try:
-            principal = await self._gateway.guard.admit(request, "agent")
-            self._check_room(principal)
-            offer, session = await _read(request)
-            given = {**self._secrets.find(request), **session}
-            model = given.get("model") or request.query_params.get("model")
-            config = first_config(self._gateway, model, given, webrtc=True)
-            peer = Peer(new_id("rtc"), self._gateway, principal, config)
-            answer = await peer.answer(offer)
-        except ParleyError as error:
-            return refused_request(error)
-        except Refusal as refusal:
-            return answer_refusal(refusal)
-        self._begin(peer)
+        with ExitStack() as place:
+            try:
+                principal = await self._gateway.guard.admit(request, "agent")
+                # A connection that comes about has its call only then.
+                self._gateway.calls.check_room(principal)
+                place.enter_context(self._places.take(principal))
+                offer, session = await _read(request)
+                check_offer(offer)
+                given = {**self._secrets.find(request), **session}
+                model = given.get("model") or request.query_params.get("model")
+                config = first_config(self._gateway, model, given, webrtc=True)
+                peer = Peer(new_id("rtc"), self._gateway, principal, config)
+                answer = await peer.answer(offer)
+            except ParleyError as error:
+                return refused_request(error)
+            except Refusal as refusal:
+                return answer_refusal(refusal)
+            self._begin(peer, place.pop_all())
         headers = {"Location": f"/v1/realtime/calls/{peer.id}"}
         return Response(answer, status_code=201, media_type="application/sdp", headers=headers)
 
@@ -79,32 +86,18 @@ class WebRtcCalls:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_END_S)
 
-    def _check_room(self, principal: Principal) -> None:
-        """Refuse what could not be opened later; a connection that comes about has its call only then.
-
-        Raises:
-            TooManyCallsError: there are too many already.
-            ShuttingDownError: the process takes no new calls.
-        """
-        self._gateway.calls.check_room(principal)
-        settings = self._gateway.settings.calls
-        if len(self._peers) >= settings.limit:
-            raise TooManyCallsError(
-                f"{settings.limit} WebRTC calls are open, which is all this gateway takes",
-                retry_after_s=settings.retry_after_s,
-            )
-
-    def _begin(self, peer: Peer) -> None:
+    def _begin(self, peer: Peer, place: ExitStack) -> None:
         self._peers[peer.id] = peer
-        task = asyncio.create_task(self._run(peer), name=peer.id)
+        task = asyncio.create_task(self._run(peer, place), name=peer.id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, peer: Peer) -> None:
-        try:
-            await peer.run()
-        finally:
-            del self._peers[peer.id]
+    async def _run(self, peer: Peer, place: ExitStack) -> None:
+        with place:
+            try:
+                await peer.run()
+            finally:
+                del self._peers[peer.id]
 
 
 async def _read(request: Request) -> tuple[str, dict[str, Any]]:

@@ -48,6 +48,7 @@ _GOODBYE_S = 1.0
 """The last events may take so long to leave (seconds)."""
 _GOODBYE_CHECKS = 50
 _OFFER_S = 10.0
+_CLOSE_S = 5.0
 
 
 class Peer:
@@ -90,38 +91,46 @@ class Peer:
     async def answer(self, offer: str) -> str:
         """Answer an SDP offer with an SDP answer.
 
+        Args:
+            offer: Sound, as far as :func:`~parley_gateway.doors.realtime.webrtc.offers.check_offer` sees.
+
         Raises:
-            Refusal: it is none, or brings no audio.
+            Refusal: it cannot be answered.
             DeadlineExceededError: no addresses were found in time.
         """
         connection = self._connection
         connection.on("datachannel", self._take_channel)
         connection.on("track", self._take_track)
         connection.on("connectionstatechange", self._note_state)
+        has_answered = False
         try:
             async with asyncio.timeout(_OFFER_S):
                 await self._negotiate(offer)
+            has_answered = True
         except TimeoutError as error:
-            await connection.close()
             raise DeadlineExceededError(f"no answer to the offer within {_OFFER_S:g} s") from error
-        except Refusal:
-            await connection.close()
-            raise
         except Exception as error:
-            # The parser raises whatever it stumbles over.
-            await connection.close()
-            message = f"The offer cannot be read: {type(error).__name__}."
+            # The library raises whatever it stumbles over.
+            message = f"The offer cannot be answered: {type(error).__name__}."
             raise Refusal(message, code="invalid_offer") from error
+        finally:
+            if not has_answered:
+                await self._close()
         return connection.localDescription.sdp
 
     async def _negotiate(self, offer: str) -> None:
         connection = self._connection
         await connection.setRemoteDescription(RTCSessionDescription(offer, "offer"))
-        if not any(transceiver.kind == "audio" for transceiver in connection.getTransceivers()):
-            raise Refusal("The offer has no audio.", code="invalid_offer")
         assert self._speaker is not None
         connection.addTrack(self._speaker.track)
         await connection.setLocalDescription(await connection.createAnswer())
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._connection.close()
+        except TimeoutError:
+            _log.warning("%s: the connection was not closed within %g s", self.id, _CLOSE_S)
 
     def _mark(self, response_id: str, played_ms: int) -> None:
         self._session.uplink.played(response_id, played_ms)
@@ -240,7 +249,7 @@ class Peer:
             if self._channel is None or not self._channel.bufferedAmount:
                 break
             await asyncio.sleep(_GOODBYE_S / _GOODBYE_CHECKS)
-        await self._connection.close()
+        await self._close()
 
     # --- events -----------------------------------------------------------------------------
 

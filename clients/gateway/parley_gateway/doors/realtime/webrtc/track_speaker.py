@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from parley.protocol import OUTPUT_SAMPLE_RATES
@@ -10,6 +11,7 @@ from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.speaker import Part
 from parley_gateway.doors.realtime.webrtc.voice_track import RATE, VoiceTrack
 
+_log = logging.getLogger("parley.gateway")
 assert RATE in OUTPUT_SAMPLE_RATES
 _ROOM_S = 3.0
 _MARK_MS = 200.0
@@ -32,6 +34,10 @@ class TrackSpeaker:
         self._over: str | None = None
         self._finished = False
         self._marked: tuple[str, float] = ("", 0.0)
+        self._lacking = ""
+        """OpenAI's id of the last response of which audio was dropped."""
+        self.dropped_ms = 0.0
+        """Audio for which the track had no room (milliseconds)."""
 
     def play(self, part: Part, audio: AgentAudio) -> None:
         """Play a piece after what waits."""
@@ -39,7 +45,8 @@ class TrackSpeaker:
             self._stopped()
             self._playing, self._finished = part.response_id, False
             self._emit("output_audio_buffer.started", response_id=part.response_id)
-        self.track.push(audio.response_id, audio.offset_ms, audio.samples)
+        if not self.track.push(audio.response_id, audio.offset_ms, audio.samples):
+            self._drop(part, len(audio.samples))
         self.tell_played()
 
     def finish(self) -> None:
@@ -80,6 +87,12 @@ class TrackSpeaker:
         if is_due and played != self._marked:
             self._marked = played
             self._mark(response_id, round(played_ms))
+
+    def _drop(self, part: Part, samples: int) -> None:
+        if self._lacking != part.response_id:
+            self._lacking = part.response_id
+            _log.warning("there is no room for all the audio of %s: some is not played", part.response_id)
+        self.dropped_ms += 1000 * samples / RATE
 
     def _drained(self) -> None:
         self.tell_played()
