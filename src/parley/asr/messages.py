@@ -51,7 +51,8 @@ class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: AsrOptions | None = None
     """Read with the START flag only; None: the defaults."""
     flush: bool = False
-    """End the utterance now, as if enough silence had been heard."""
+    """End the utterance now, as if enough silence had been heard. A final text that another model writes may
+    come with the answer to a later piece, also to an empty one."""
     turn_over: bool = False
     """What was said before this piece of audio is no longer joined to what follows (``join_ms``)."""
 

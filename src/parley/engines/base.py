@@ -29,7 +29,7 @@ class Recognizer(Protocol):
         ...
 
     async def flush(self) -> AsrReply:
-        """End the current utterance now and return its final transcript."""
+        """End the current utterance now; its final text may come with the answer to a later piece."""
         ...
 
     async def close(self) -> None:

@@ -70,7 +70,10 @@ class ParakeetRecognizer:
         self._turn_over = True
 
     async def flush(self) -> AsrReply:
-        """End the current utterance now and return its final transcript; raises as :meth:`push`."""
+        """End the current utterance now; raises as :meth:`push`.
+
+        Its final text may come with the answer to a later piece, also to an empty one.
+        """
         return await self._hear(_NOTHING, flush=True)
 
     async def _hear(self, audio: NDArray[np.int16], *, flush: bool) -> AsrReply:
