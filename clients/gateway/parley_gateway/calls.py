@@ -44,7 +44,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limit: Count = 256
     """Calls of this process at once; more are answered with 429."""
     per_key: Count = 64
-    """Calls of one key at once; all who come without a key count as one, and so do those who telephone."""
+    """Calls of one key at once; callers without a key, and those who telephone, only know `calls.limit`."""
     retry_after_s: Seconds = 5.0
     """What a client that is refused is told to wait (seconds)."""
     open_s: Seconds = 10.0
@@ -130,7 +130,7 @@ class Calls:
                 retry_after_s=settings.retry_after_s,
             )
         own = sum(1 for owner in self._places.values() if owner == principal.id)
-        if own >= settings.per_key:
+        if own >= settings.per_key and not principal.is_many:
             raise TooManyCallsError(
                 f"{settings.per_key} calls of this key are open, which is all it may have",
                 retry_after_s=settings.retry_after_s,

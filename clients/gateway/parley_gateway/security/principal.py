@@ -23,6 +23,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 _USUAL = KeyLimits()
+_ANYBODY = "anonymous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,11 @@ class Principal:
     limits: KeyLimits = _USUAL
     """Their own rates."""
 
+    @property
+    def is_many(self) -> bool:
+        """Whether everybody is this one: who comes without a key, or by telephone."""
+        return self.id == _ANYBODY or self.kind == "signature"
 
-ANONYMOUS = Principal(id="anonymous", scopes=SCOPES - {"admin"}, kind="anonymous")
+
+ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous")
 """Whoever comes where nobody is asked."""

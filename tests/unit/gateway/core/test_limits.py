@@ -19,7 +19,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
+from parley_gateway.errors import TooManyCallsError
 from parley_gateway.protocols import WebSocketProtocol
+from parley_gateway.security.principal import Principal
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
@@ -283,9 +285,18 @@ async def test_a_call_too_many_is_refused_with_a_time_to_wait(gateway):
 
 async def test_one_key_cannot_have_all_calls(gateway):
     one = await gateway(calls={"limit": 10, "per_key": 1})
+    key = Principal(id="key-1", scopes=frozenset({"agent"}))
+    async with one.gateway.calls.open(protocol.Start(), principal=key, door="test"):
+        with pytest.raises(TooManyCallsError, match="this key"):
+            one.gateway.calls.check_room(key)
+        one.gateway.calls.check_room(Principal(id="key-2", scopes=frozenset({"agent"})))
+
+
+async def test_who_comes_without_a_key_is_not_one(gateway):
+    one = await gateway(calls={"limit": 10, "per_key": 1})
     async with one.stream() as socket:
         await receive(socket, "connected")
-        assert (await one.http.post("/v1/sessions")).status_code == 429
+        assert (await one.http.post("/v1/sessions")).status_code == 201
 
 
 async def test_a_body_that_is_too_large_is_refused(gateway):
