@@ -184,7 +184,7 @@ def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
     ],
 )
 def test_what_cannot_be_read_is_said(session, raw, code, event_id):
-    session.conversation.receive(raw)
+    session.receive(raw)
     error = session.one("error")["error"]
     assert (error["code"], error["event_id"]) == (code, event_id)
 

@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from openai_session import check_event
+from openai_session import check_event, run
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley_client.stages import FinalizedEvent
@@ -44,7 +44,7 @@ class Session:
         self.events.append(event)
 
     def send(self, kind, **fields):
-        self.transcriber.receive(json.dumps({"type": kind, **fields}))
+        run(self.transcriber.receive(json.dumps({"type": kind, **fields})))
 
     def hear(self, *events):
         for event in events:

@@ -127,13 +127,13 @@ class Conversation:
 
     # --- the client's events ----------------------------------------------------------------
 
-    def receive(self, raw: str | bytes) -> None:
+    async def receive(self, raw: str | bytes) -> None:
         """Take an event of the client's."""
         event_id: str | None = None
         try:
             event = client.read_event(raw)
             event_id = event.event_id
-            self._obey(event)
+            await self._obey(event)
         except Refusal as refusal:
             event_id = event_id or client.event_id_of(raw)
             self._emit("error", error=refusal.body(event_id))
@@ -147,14 +147,14 @@ class Conversation:
         if len(samples):
             self._port.audio(samples)
 
-    def _obey(self, event: client.ClientEvent) -> None:
+    async def _obey(self, event: client.ClientEvent) -> None:
         if isinstance(event, client.SessionUpdate):
             self._update(event)
             return
         self._session.open()
         match event:
             case client.AudioAppend():
-                self._append(event.audio)
+                await self._append(event.audio)
             case client.AudioCommit():
                 self._user.commit()
                 self._port.commit()
@@ -177,10 +177,11 @@ class Conversation:
         if self._config.input_format != self._listening.name:
             self._listening = Listening(self._config.input_format)
 
-    def _append(self, audio: str) -> None:
+    async def _append(self, audio: str) -> None:
         if self._webrtc:
             raise Refusal("Audio of a WebRTC session arrives by its track.", code="invalid_event")
-        self.hear_user(*self._listening.read(audio))
+        async for samples, length_ms in self._listening.read(audio):
+            self.hear_user(samples, length_ms)
 
     # --- responses --------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ FORMATS: Mapping[str, AudioFormat] = {
     "audio/pcma": AudioFormat("alaw", 8_000),
 }
 """By OpenAI's name."""
+_BLOCK = 65_536
+"""Base64 that is decoded at once: a second of PCM (characters, a multiple of four)."""
 
 
 class Listening:
@@ -32,18 +35,33 @@ class Listening:
         self._decoder = Decoder(FORMATS[name])
         self._bytes_per_s = FORMATS[name].bytes_per_s
 
-    def read(self, encoded: str) -> tuple[NDArray[np.int16], float]:
-        """The next piece, in base64.
+    async def read(self, encoded: str) -> AsyncIterator[tuple[NDArray[np.int16], float]]:
+        """The next audio, in base64: in pieces, between which others may go on.
 
-        Returns:
+        Yields:
             Mono audio at 16 kHz, int16 [n], and how long the piece lasts (milliseconds).
 
         Raises:
-            Refusal: it is not base64.
+            Refusal: it is not base64; nothing of it was read then.
         """
-        try:
-            raw = base64.b64decode(encoded, validate=True)
-        except (binascii.Error, ValueError) as error:
-            message = "Invalid 'audio': it is not base64."
-            raise Refusal(message, code="invalid_value", param="audio") from error
-        return self._decoder.decode(raw), 1000 * len(raw) / self._bytes_per_s
+        blocks = []
+        for at in range(0, len(encoded), _BLOCK):
+            blocks.append(_decode(encoded[at : at + _BLOCK], is_last=at + _BLOCK >= len(encoded)))
+            await asyncio.sleep(0)
+        for block in blocks:
+            yield self._decoder.decode(block), 1000 * len(block) / self._bytes_per_s
+            await asyncio.sleep(0)
+
+
+def _decode(block: str, *, is_last: bool) -> bytes:
+    try:
+        raw = base64.b64decode(block, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _not_base64() from error
+    if not is_last and len(raw) < _BLOCK // 4 * 3:
+        raise _not_base64()  # there is padding in the middle
+    return raw
+
+
+def _not_base64() -> Refusal:
+    return Refusal("Invalid 'audio': it is not base64.", code="invalid_value", param="audio")

@@ -69,7 +69,7 @@ class RealtimeSession:
 
     async def take(self, raw: str | bytes) -> None:
         """Take an event of the client's, and wait until there is room for another."""
-        self.conversation.receive(raw)
+        await self.conversation.receive(raw)
         self._rescheduled.set()
         await self._uplink.room()
 

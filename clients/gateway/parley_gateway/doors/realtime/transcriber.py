@@ -81,26 +81,26 @@ class Transcriber:
 
     # --- the client's events ----------------------------------------------------------------
 
-    def receive(self, raw: str | bytes) -> None:
+    async def receive(self, raw: str | bytes) -> None:
         """Take an event of the client's."""
         event_id: str | None = None
         try:
             event = client.read_event(raw)
             event_id = event.event_id
-            self._obey(event)
+            await self._obey(event)
         except Refusal as refusal:
             self._emit("error", error=refusal.body(event_id or client.event_id_of(raw)))
         except ParleyError as error:
             self._emit("error", error=refusal_of(error).body(event_id))
 
-    def _obey(self, event: client.ClientEvent) -> None:
+    async def _obey(self, event: client.ClientEvent) -> None:
         match event:
             case client.SessionUpdate():
                 self._update(event)
             case client.AudioAppend():
-                samples, length_ms = self._listening.read(event.audio)
-                self._appended_ms += length_ms
-                self._ears.hear(samples)
+                async for samples, length_ms in self._listening.read(event.audio):
+                    self._appended_ms += length_ms
+                    self._ears.hear(samples)
             case client.AudioCommit():
                 self._commit()
             case client.AudioClear():

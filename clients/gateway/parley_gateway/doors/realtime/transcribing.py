@@ -55,7 +55,7 @@ class TranscribingSession:
 
         async def hear() -> None:
             async for message in messages(websocket, meter, self._gateway):
-                self._transcriber.receive(message)
+                await self._transcriber.receive(message)
                 await self._wishes.room()
 
         await run_socket(
