@@ -38,7 +38,7 @@ def test_a_key_opens(ring, keys_file):
 
 
 def test_the_file_does_not_hold_the_key(keys_file):
-    assert keys_file.key.split("_")[2] not in keys_file.path.read_text()
+    assert keys_file.key.split("_", 2)[2] not in keys_file.path.read_text()
 
 
 def test_two_keys_have_nothing_in_common():
