@@ -121,7 +121,7 @@ async def test_the_example_hears_an_answer(gateway, tmp_path):
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         str(ROOT / "examples" / "gateway_stream.py"),
-        str(CLIPS / "01-hello.wav"),
+        str(CLIPS / "02-weather.wav"),
         cwd=tmp_path,
         env=os.environ | {"PARLEY_URL": gateway},
         stdout=asyncio.subprocess.PIPE,
@@ -129,7 +129,11 @@ async def test_the_example_hears_an_answer(gateway, tmp_path):
     async with asyncio.timeout(DEADLINE_S):
         shown, _ = await program.communicate()
     assert program.returncode == 0
-    assert "you: hello" in shown.decode().lower()
+    you, agent, last = shown.decode().splitlines()
+    assert you.lower().rstrip(".?") == "you: what's the weather in paris"
+    assert agent.startswith("agent: ")
+    assert "8 degrees" in agent
+    assert last == "The answer is in answer.wav."
     with wave.open(str(tmp_path / "answer.wav")) as answer:
         assert answer.getframerate() == 22_050
         assert np.abs(np.frombuffer(answer.readframes(answer.getnframes()), "<i2")).max() > 1_000

@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import soundfile
@@ -88,6 +89,42 @@ def test_the_example_tells_mistakes_in_words(ask, arguments, words):
     with pytest.raises(SystemExit) as caught:
         ask(*arguments)
     assert words in str(caught.value)
+
+
+@pytest.fixture
+def stream(tmp_path, monkeypatch):
+    """Run the gateway's example; with a URL in place of a gateway."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, url="http://127.0.0.1:1"):
+        monkeypatch.setenv("PARLEY_URL", url)
+        monkeypatch.setattr(sys, "argv", ["gateway_stream.py", *arguments])
+        runpy.run_path(str(EXAMPLES / "gateway_stream.py"), run_name="__main__")
+
+    return run
+
+
+def test_the_gateways_example_tells_mistakes_in_words(stream):
+    soundfile.write("question.wav", np.zeros(160, np.int16), 16_000)
+    soundfile.write("other.wav", np.zeros(160, np.int16), 8_000)
+    for arguments, words in [
+        ([], r"gateway_stream\.py QUESTION\.wav"),
+        (["none.wav"], "^error: none.wav: No such file or directory$"),
+        (["other.wav"], "^error: other.wav: 16 kHz, mono, 16 bit expected$"),
+        (["question.wav"], "^error: http://127.0.0.1:1: .*does `parley gateway` run there"),
+    ]:
+        with pytest.raises(SystemExit, match=words):
+            stream(*arguments)
+
+
+def test_the_gateways_example_repeats_why_it_is_refused(stream, monkeypatch):
+    soundfile.write("question.wav", np.zeros(160, np.int16), 16_000)
+    refusal = {"error": {"code": "unauthorized", "message": "who are you?", "retryable": False}}
+    transport = httpx.MockTransport(lambda _: httpx.Response(401, json=refusal))
+    client = httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: client(transport=transport, **options))
+    with pytest.raises(SystemExit, match=r"^error: who are you\? \[unauthorized\]$"):
+        stream("question.wav")
 
 
 def test_the_example_does_not_wait_for_ever_for_an_answer(ask, monkeypatch, tmp_path):
