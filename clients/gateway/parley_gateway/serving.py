@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -158,8 +159,10 @@ def _listener(settings: Settings) -> socket.socket:
         listener.bind((listen.host, listen.port))
     except OSError as error:
         listener.close()
+        taken = error.errno == errno.EADDRINUSE
         raise SettingsError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
+            + ("; `ss -ltnp` tells who does, --listen PORT takes another" if taken else "")
         ) from error
     return listener
 

@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="where to listen; 0: any free port (default: 127.0.0.1:8080)",
     )
+    parser.add_argument("--host", metavar="HOST", help="the same in two parts")
+    parser.add_argument("--port", type=_port, metavar="PORT", help="the same in two parts")
     parser.add_argument(
         "--server",
         dest="servers",
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     Raises:
         SettingsError: the settings cannot be used.
-        UsageError: the gateway is not installed.
+        UsageError: the gateway is not installed, or told twice where to listen.
     """
     if importlib.util.find_spec("fastapi") is None:
         raise UsageError(_NEEDS)
@@ -89,7 +91,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
-    host, port = args.listen or (None, None)
+    if args.listen and (args.host or args.port is not None):
+        raise UsageError("--listen HOST:PORT, or --host and --port, not both")
+    host, port = args.listen or (args.host, args.port)
     return {
         "listen": {
             "host": host,
@@ -105,9 +109,19 @@ def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
 
 def _listen(text: str) -> tuple[str | None, int]:
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) >= 65_536:
+    if not _is_port(port):
         raise argparse.ArgumentTypeError(f"[HOST:]PORT expected, for example 127.0.0.1:8080, not {text!r}")
     return host.strip("[]") or None, int(port)
+
+
+def _port(text: str) -> int:
+    if not _is_port(text):
+        raise argparse.ArgumentTypeError(f"a port expected, for example 8080, not {text!r}")
+    return int(text)
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and int(text) < 65_536
 
 
 def _servers(text: str) -> list[str]:

@@ -29,7 +29,9 @@ def check_exposure(
     where = host or "all addresses"
     if not authenticated and not insecure_allow_anonymous:
         raise SettingsError(
-            f"listening on {where} without authentication is refused: give security.keys_file or jwt.issuer, "
+            f"listening on {where} without authentication is refused: make a key with "
+            "`parley gateway keys new >> FILE` and name the FILE as security.keys_file "
+            "(PARLEY_GATEWAY_SECURITY_KEYS_FILE), or give jwt.issuer (docs/security.md); "
             "or say security.insecure_allow_anonymous if everybody may use it"
         )
     if not authenticated:

@@ -1,6 +1,7 @@
 """The command ``parley gateway``."""
 
 import signal
+import socket
 import subprocess
 import sys
 
@@ -26,9 +27,28 @@ def test_flags_are_settings():
     assert (given["listen"]["drain_s"], given["listen"]["certificate"]) == (3.0, "c")
     assert set(flags()["listen"].values()) == {None}
     assert flags("--listen", "9000")["listen"]["host"] is None
+    given = flags("--host", "::1", "--port", "0")["listen"]
+    assert (given["host"], given["port"]) == ("::1", 0)
+    assert flags("--port", "9000")["listen"]["host"] is None
 
 
-@pytest.mark.parametrize("arguments", [["--listen", "host"], ["--listen", "h:70000"], ["--server", "a:1,b"]])
+def test_where_to_listen_is_said_once(capsys):
+    assert main(["gateway", "--listen", "9000", "--port", "0"]) == 2
+    assert "not both" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_leads_to_another(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["gateway", "--port", str(port)]) == 1
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"cannot listen on 127.0.0.1:{port}" in shown
+    assert "--listen PORT" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--listen", "host"], ["--listen", "h:70000"], ["--server", "a:1,b"], ["--port", "h:1"]]
+)
 def test_what_is_no_address_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as refusal:
         flags(*arguments)
@@ -39,7 +59,7 @@ def test_what_is_no_address_is_refused(arguments, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--listen", "0.0.0.0:0"], "without authentication is refused"),
+        (["--listen", "0.0.0.0:0"], "PARLEY_GATEWAY_SECURITY_KEYS_FILE"),
         (["--listen", "0", "--certificate", "none.pem"], "certificate none.pem cannot be used"),
         (["--config", "none.toml"], "none.toml"),
         (["--listen", "192.0.2.1:0", "--config", "keys.toml"], "cannot listen on 192.0.2.1"),
