@@ -14,10 +14,6 @@ MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS)
 
 # Clients that are switched over by their address alone name these; they get the gateway's model.
 _OPENAI_MODEL = re.compile(r"(gpt|chatgpt|whisper|tts|o\d)(-|$)")
-OPENAI_VOICES = frozenset(
-    "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
-)
-"""They stand for the default voice."""
 
 
 def choose_model(wanted: str, own: Sequence[str], default: str) -> str:

@@ -17,8 +17,9 @@ from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all,
 from parley_gateway.doors.openai import events
 from parley_gateway.doors.openai.bodies import read_json
 from parley_gateway.doors.openai.errors import RefusedRequestError, unsupported
-from parley_gateway.doors.openai.names import OPENAI_VOICES, SYNTHESIZERS, choose_model
+from parley_gateway.doors.openai.names import SYNTHESIZERS, choose_model
 from parley_gateway.gateway import Gateway
+from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream
 

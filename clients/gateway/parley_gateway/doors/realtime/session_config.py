@@ -14,11 +14,7 @@ from parley_gateway.doors.realtime import session_fields as fields
 from parley_gateway.doors.realtime.client_events import refusal_of_field
 from parley_gateway.doors.realtime.detection import echo_of, turn_of, vad_of
 from parley_gateway.doors.realtime.refusals import Refusal, unsupported
-
-OPENAI_VOICES = frozenset(
-    "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
-)
-"""Clients name one of these without having chosen it: they stand for the server's default voice."""
+from parley_gateway.openai_voices import OPENAI_VOICES
 
 
 class SessionConfig:
