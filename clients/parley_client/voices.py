@@ -31,12 +31,16 @@ MAX_FILE_BYTES = 16 << 20
 """What the server reads, as it is configured."""
 
 
+class NoVoicesError(ModelUnavailableError):
+    """The server makes no voices: it has those of its synthesizer."""
+
+
 class Voices(UnaryModel):
     """A connection to the server's model for voices.
 
     Every method raises the server's answer if it is an error (for example
     :class:`parley.errors.ReferenceTooShortError`), ``ConnectError`` where nothing answers,
-    ``ModelUnavailableError`` where the server makes no voices, and ``DeadlineExceededError`` after
+    :class:`NoVoicesError` where the server makes no voices, and ``DeadlineExceededError`` after
     ``timeout_s``.
 
     Args:
@@ -111,7 +115,7 @@ class Voices(UnaryModel):
         except ModelUnavailableError as error:
             if MODEL not in str(error):
                 raise
-            raise ModelUnavailableError(
+            raise NoVoicesError(
                 "this server has no voices of its own: it was started without weights of Chatterbox "
                 "(see docs/voices.md)"
             ) from error

@@ -19,32 +19,45 @@ from parley_client.errors import AudioFileError
 _CHUNK_MS = (10, 500)
 
 
-def add_server(parser: argparse.ArgumentParser, timeout_s: float = 10.0, limits: str = "connecting") -> None:
+def add_server(
+    parser: argparse.ArgumentParser,
+    timeout_s: float = 10.0,
+    limits: str = "connecting",
+    *,
+    again: bool = False,
+) -> None:
     """``--server`` and ``--timeout``.
 
     Args:
         parser: of the command.
         timeout_s: default of the limit (seconds).
         limits: what it limits.
+        again: it is a part of a command that has them, too; what was said there counts.
     """
     parser.add_argument(
         "--server",
         type=address,
-        default=DEFAULT_SERVER,
+        default=argparse.SUPPRESS if again else DEFAULT_SERVER,
         metavar="HOST:PORT",
-        help="Triton's gRPC endpoint (default: %(default)s)",
+        help=f"Triton's gRPC endpoint (default: {DEFAULT_SERVER})",
     )
-    add_timeout(parser, timeout_s, limits)
+    add_timeout(parser, timeout_s, limits, again=again)
 
 
-def add_timeout(parser: argparse.ArgumentParser, timeout_s: float = 10.0, limits: str = "connecting") -> None:
+def add_timeout(
+    parser: argparse.ArgumentParser,
+    timeout_s: float = 10.0,
+    limits: str = "connecting",
+    *,
+    again: bool = False,
+) -> None:
     """``--timeout``, as :func:`add_server` adds it."""
     parser.add_argument(
         "--timeout",
         type=positive,
-        default=timeout_s,
+        default=argparse.SUPPRESS if again else timeout_s,
         metavar="S",
-        help=f"limit for {limits} (default: %(default)s s)",
+        help=f"limit for {limits} (default: {timeout_s} s)",
     )
 
 

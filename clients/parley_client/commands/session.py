@@ -66,8 +66,7 @@ def _add_voice(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--voice",
         metavar="NAME",
-        help="a voice of the synthesizer; one that it lacks is refused. "
-        "`parley voices list` lists the voices made of recordings (default: the server's choice)",
+        help="one of those that `parley voices` lists; any other is refused (default: the server's choice)",
     )
     group.add_argument(
         "--exaggeration",

@@ -12,18 +12,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.tts.voices.messages import VoiceSummary
+from parley.tts.espeak_voices import LANGUAGES, VOICES
+from parley.tts.voices.messages import VoiceDetails, VoiceSummary
 from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError
-from parley_client.voices import MAX_FILE_BYTES, Voices
+from parley_client.voices import MAX_FILE_BYTES, NoVoicesError, Voices
 
 HELP = "list, make and delete the server's voices"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="all voices")
+    actions = parser.add_subparsers(dest="action", metavar="[ACTION]", help="default: list")
+    listing = actions.add_parser("list", help="all voices that sessions may name")
     enroll = actions.add_parser("enroll", help="make a voice of a recording")
     enroll.add_argument(
         "file", type=Path, metavar="FILE", help="WAV, FLAC or OGG, one channel, 5-30 s of speech"
@@ -38,10 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = actions.add_parser("delete", help="forget a voice")
     for action in (show, delete):
         action.add_argument("voice_id", metavar="ID")
-    for action in (listing, enroll, show):
-        action.add_argument("--json", action="store_true", help="print one JSON object per voice")
-    for action in (listing, enroll, show, delete):
-        add_server(action, timeout_s=60.0, limits="an answer, connecting included")
+    for part in (parser, listing, enroll, show):
+        default = False if part is parser else argparse.SUPPRESS
+        part.add_argument(
+            "--json", action="store_true", default=default, help="print one JSON object per voice"
+        )
+    for part in (parser, listing, enroll, show, delete):
+        add_server(part, timeout_s=60.0, limits="an answer, connecting included", again=part is not parser)
+    parser.set_defaults(action="list")
 
 
 async def run(args: argparse.Namespace, console: Console) -> int:
@@ -52,7 +57,7 @@ async def run(args: argparse.Namespace, console: Console) -> int:
     """
     async with Voices(args.server, timeout_s=args.timeout) as voices:
         if args.action == "list":
-            _show(args, console, await voices.list())
+            await _list(args, console, voices)
         elif args.action == "show":
             _show_all(args, console, await voices.describe(args.voice_id))
         elif args.action == "delete":
@@ -61,6 +66,21 @@ async def run(args: argparse.Namespace, console: Console) -> int:
         else:
             _show_all(args, console, await _enroll(args, voices))
     return 0
+
+
+async def _list(args: argparse.Namespace, console: Console, voices: Voices) -> None:
+    try:
+        _show(args, console, await voices.list())
+    except NoVoicesError:  # so espeak speaks, which has the same ones everywhere
+        details = [VoiceDetails(name=name, languages=list(LANGUAGES)) for name in VOICES]
+        _show(
+            args,
+            console,
+            [
+                VoiceSummary(voice_id=one.name, digest="", prompt_s=0.0, built_in=True, details=one)
+                for one in details
+            ],
+        )
 
 
 async def _enroll(args: argparse.Namespace, voices: Voices) -> VoiceSummary:
@@ -102,7 +122,7 @@ def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSumm
             escape(voice.voice_id),
             escape(voice.details.name),
             escape(", ".join(voice.details.languages)),
-            f"{voice.prompt_s:.1f} s",
+            f"{voice.prompt_s:.1f} s" if voice.prompt_s else "",
             "built in" if voice.built_in else escape(", ".join(voice.details.warnings)),
         )
     console.print(table)

@@ -115,6 +115,27 @@ async def test_the_list_on_the_terminal(triton, capsys):
     assert printed[2].split() == ["anna-1234", "Anna", "[bold]", "en,", "de", "4.0", "s", "noisy"]
 
 
+@pytest.mark.parametrize("listing", [[], ["list"]], ids=["alone", "list"])
+async def test_a_server_without_recorded_voices_has_those_of_its_synthesizer(triton, capsys, listing):
+    triton.failure = (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'voice_enrollment' is not found")
+    assert await run(triton, *listing) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["id", "man-1", "man-2", "woman-1", "woman-2"]
+    assert printed[1].endswith("built in")
+    assert await run(triton, *listing, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[1])["voice_id"] == "man-2"
+
+
+def test_what_stands_before_the_action_counts():
+    def read(*arguments):
+        args = build_parser().parse_args(["voices", *arguments])
+        return args.action, args.server, args.timeout, args.json
+
+    assert read() == ("list", "127.0.0.1:8001", 60.0, False)
+    assert read("--server", "a:1", "--json", "list") == ("list", "a:1", 60.0, True)
+    assert read("--server", "a:1", "show", "x", "--server", "b:2", "--timeout", "3")[1:3] == ("b:2", 3.0)
+
+
 async def test_json_on_the_terminal(triton, capsys):
     triton.answer = answer(BUILT_IN, ANNA)
     await run(triton, "list", "--json")
