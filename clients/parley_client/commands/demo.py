@@ -21,7 +21,7 @@ from parley_client.commands.common import (
     run_to_end,
 )
 from parley_client.commands.own_server import running_server
-from parley_client.commands.page import serve_page
+from parley_client.commands.page import PORT, serve_page
 from parley_client.commands.play import play
 from parley_client.commands.session import add_session
 from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
@@ -79,13 +79,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 async def _hold(args: argparse.Namespace, console: Console, script: Script) -> int:
+    stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
     async with serve_page(args.server) as url:
         if url is not None:
-            console.print(f"Talk to it yourself at [bold]{url}/[/]\n")
+            console.print(_invitation(url, stay=stay))
         status = await play(args, console, script, args.out)
-        stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
         if url is not None and stay:
             console.print(f"\nNow it is your turn: [bold]{url}/[/] (Ctrl-C ends it)")
             with suppress(asyncio.CancelledError):  # which is how it is meant to end
                 await asyncio.Event().wait()
         return status
+
+
+def _invitation(url: str, *, stay: bool) -> str:
+    taken = "" if url.endswith(f":{PORT}") else f"Port {PORT} is taken, so the page has another one.\n"
+    until = "" if stay else ", for as long as this lasts (--stay keeps it)"
+    return f"{taken}Talk to it yourself at [bold]{url}/[/]{until}\n"

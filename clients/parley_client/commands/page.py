@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-_PORTS = (8080, 0)
-"""The gateway's own, and if that is taken any free one."""
+PORT = 8080
+"""The gateway's own; if that is taken, any free one."""
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def serve_page(server: str) -> AsyncIterator[str | None]:
 
     async with AsyncExitStack() as stack:
         url = None
-        for port in _PORTS:
+        for port in (PORT, 0):
             flags: dict[str, dict[str, Any]] = {
                 "listen": {"host": "127.0.0.1", "port": port},
                 "servers": {"addresses": [server]},
@@ -35,7 +35,7 @@ async def serve_page(server: str) -> AsyncIterator[str | None]:
             try:
                 url = (await stack.enter_async_context(running(load_settings(None, {}, flags)))).url
             except SettingsError:
-                if port == _PORTS[-1]:
+                if port == 0:
                     raise
             else:
                 break

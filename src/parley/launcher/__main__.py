@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from parley.launcher.errors import LauncherError, StartInterruptedError
-from parley.launcher.options import ROOT, ServerOptions
+from parley.launcher.options import ROOT, Endpoints, ServerOptions
 from parley.launcher.server import EmbeddedServer
 
 EXAMPLES = """\
@@ -91,6 +91,10 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
     )
 
 
+DEFAULT_GRPC = "127.0.0.1:8001"
+"""What clients try unless they are told another address."""
+
+
 class Console:
     """Writes to the terminal, also from a signal handler."""
 
@@ -126,6 +130,12 @@ def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
         signal.signal(number, on_signal)
 
 
+def invitation(endpoints: Endpoints) -> str:
+    """How people go on from here, when every model is there."""
+    server = "" if endpoints.grpc == DEFAULT_GRPC else f" --server {endpoints.grpc}"
+    return f"Next, in another terminal: .venv/bin/parley gateway{server}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the server; returns the exit status for the shell."""
     arguments = parser().parse_args(argv)
@@ -139,6 +149,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         endpoints = server.start()
         print(endpoints.line(), flush=True)
+        if not arguments.load_model:
+            console.tell(invitation(endpoints))
         status = server.wait()
     except StartInterruptedError:
         return 130

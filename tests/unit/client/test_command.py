@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
@@ -217,6 +219,27 @@ def test_what_cannot_be_written_is_known_before_the_call(clip, tmp_path, capsys)
     check_output(clip)
     check_output(tmp_path / "new" / "call.wav")
     check_output(None)
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_the_demonstration_says_how_long_its_page_is_there(monkeypatch, capsys, stay):
+    @asynccontextmanager
+    async def page(_server):
+        yield "http://127.0.0.1:9999"
+
+    async def play(*_):
+        if stay:
+            asyncio.current_task().cancel()  # Ctrl-C
+        return 0
+
+    monkeypatch.setattr(demo, "serve_page", page)
+    monkeypatch.setattr(demo, "play", play)
+    arguments = ["demo", "--server", NOBODY, "--out", "/dev/null", "--stay" if stay else "--no-stay"]
+    assert main(arguments) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "8080 is taken" in shown
+    assert ("for as long as this lasts" in shown) != stay
+    assert ("your turn" in shown) == stay
 
 
 def test_the_demonstration_needs_the_repository(tmp_path, monkeypatch, capsys):

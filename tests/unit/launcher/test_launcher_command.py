@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.launcher.__main__ import parser, read_options
+from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address
@@ -109,3 +109,10 @@ def test_addresses_of_the_sixth_version(installation):
 
 def test_the_line_for_programs():
     assert Endpoints(grpc="a:1", http="b:2", metrics="c:3").line() == "ready grpc=a:1 http=b:2 metrics=c:3"
+
+
+def test_people_are_told_how_to_reach_it():
+    elsewhere = Endpoints(grpc="127.0.0.1:9001", http="127.0.0.1:9000", metrics="127.0.0.1:9002")
+    assert invitation(elsewhere).endswith("parley gateway --server 127.0.0.1:9001")
+    usual = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
+    assert invitation(usual).endswith("parley gateway")
