@@ -113,7 +113,7 @@ async def refusal(one, query="?model=gpt-realtime", **arguments):
     return refused.value.response
 
 
-@pytest.mark.parametrize("limits", [{"limit": 1}, {"per_key": 1}])
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 1, "per_key": 1}])
 async def test_clients_that_do_nothing_are_counted(gateway, limits):
     one = await gateway(calls=limits)
     async with session(one) as socket:

@@ -201,7 +201,7 @@ async def post_offer(one, sdp):
     return await one.http.post("/v1/realtime/calls", content=sdp, headers=headers)
 
 
-@pytest.mark.parametrize("limits", [{"limit": 1}, {"per_key": 1}])
+@pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 1, "per_key": 1}])
 async def test_offers_under_way_are_counted(gateway, limits):
     one = await gateway(calls=limits, realtime={"ice_s": 0.1})
     client = RtcClient(one.http)

@@ -34,7 +34,7 @@ class Places:
         settings, owner = self._settings, principal.id
         if self._taken.total() >= settings.limit:
             raise self._full(settings.limit, "which is all this gateway takes")
-        if self._taken[owner] >= settings.per_key:
+        if self._taken[owner] >= settings.per_key and not principal.is_many:
             raise self._full(settings.per_key, "which is all that a key may have")
         self._taken[owner] += 1
         try:
