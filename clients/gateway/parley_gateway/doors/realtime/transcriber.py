@@ -13,12 +13,12 @@ from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, Transcri
 from parley.errors import ParleyError
 from parley_client.stages import FinalizedEvent, RecognitionEvent
 from parley_gateway.doors.realtime import client_events as client
-from parley_gateway.doors.realtime.events import Emit, new_id
+from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.formats import Listening
-from parley_gateway.doors.realtime.items import Items, StoredItem
+from parley_gateway.doors.realtime.input_items import InputItems, InputTurn, stable_words
+from parley_gateway.doors.realtime.items import Items
 from parley_gateway.doors.realtime.refusals import Refusal, refusal_of
 from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
-from parley_gateway.doors.realtime.user_turns import stable_words
 
 _LEAST_COMMIT_MS = 100
 _UTTERANCES = 64
@@ -37,12 +37,7 @@ class Ears(Protocol):
 
 
 @dataclass
-class _Turn:
-    start_ms: int
-    end_ms: int = 0
-    item_id: str = field(default_factory=lambda: new_id("item"))
-    partial: str = ""
-    streamed: str = ""
+class _Turn(InputTurn):
     texts: list[str] = field(default_factory=list)
 
 
@@ -62,6 +57,7 @@ class Transcriber:
         self._ears = ears
         self._emit = emit
         self._items = Items(emit)
+        self._inputs = InputItems(emit, self._items)
         self._listening = Listening(config.input_format)
         self._appended_ms = 0.0
         self._taken_ms = 0.0
@@ -138,7 +134,7 @@ class Transcriber:
             raise Refusal(message, code="input_audio_buffer_commit_empty")
         if not self._config.detects:
             turn = _Turn(round(self._taken_ms), round(self._appended_ms))
-            self._end(turn)
+            self._inputs.commit(turn)
             self._committed.append(turn)
         self._taken_ms = self._appended_ms
         self._ears.finalize()
@@ -159,7 +155,7 @@ class Transcriber:
             case FinalizedEvent() if self._committed:
                 turn, text = self._committed.popleft(), _joined(self._texts)
                 self._texts.clear()
-                self._stream(turn, text)
+                self._inputs.stream(turn, text)
                 self._complete(turn, text)
             case _:
                 pass
@@ -178,7 +174,7 @@ class Transcriber:
         turn.end_ms = event.at_ms
         self._emit("input_audio_buffer.speech_stopped", audio_end_ms=turn.end_ms, item_id=turn.item_id)
         self._taken_ms = self._appended_ms
-        self._end(turn)
+        self._inputs.commit(turn)
 
     def _heard(self, event: TranscriptEvent) -> None:
         turn = self._turns.get(event.utterance)
@@ -186,52 +182,17 @@ class Transcriber:
             return
         if event.is_final:
             del self._turns[event.utterance]
-            self._stream(turn, event.text)
+            self._inputs.stream(turn, event.text)
             self._complete(turn, event.text)
             return
         stable, turn.partial = stable_words(turn.partial, event.text), event.text
-        self._stream(turn, stable)
+        self._inputs.stream(turn, stable)
 
     # --- telling it -------------------------------------------------------------------------
 
-    def _end(self, turn: _Turn) -> None:
-        previous = self._items.last_id
-        self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=turn.item_id)
-        body = {
-            "id": turn.item_id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": "completed",
-            "role": "user",
-            "content": [{"type": "input_audio", "transcript": None}],
-        }
-        item = StoredItem(body)
-        self._items.add(item)
-        self._items.finish(item)
-
-    def _stream(self, turn: _Turn, text: str) -> None:
-        delta = text[len(turn.streamed) :]
-        if not delta or not text.startswith(turn.streamed):
-            return
-        turn.streamed = text
-        self._emit(
-            "conversation.item.input_audio_transcription.delta",
-            item_id=turn.item_id,
-            content_index=0,
-            delta=delta,
-        )
-
     def _complete(self, turn: _Turn, text: str) -> None:
-        if turn.item_id in self._items:
-            stored = self._items.find(turn.item_id, "retrieve")
-            stored.body["content"] = [{"type": "input_audio", "transcript": text}]
-        self._emit(
-            "conversation.item.input_audio_transcription.completed",
-            item_id=turn.item_id,
-            content_index=0,
-            transcript=text,
-            usage={"type": "duration", "seconds": round(max(0, turn.end_ms - turn.start_ms) / 1000, 3)},
-        )
+        self._inputs.write_down(turn, text)
+        self._inputs.complete(turn, text)
 
 
 def _joined(texts: list[str]) -> str:

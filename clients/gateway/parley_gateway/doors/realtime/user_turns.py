@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from parley import protocol
-from parley_gateway.doors.realtime.events import Emit, new_id
-from parley_gateway.doors.realtime.items import Items, StoredItem
+from parley_gateway.doors.realtime.events import Emit
+from parley_gateway.doors.realtime.input_items import InputItems, InputTurn, stable_words
+from parley_gateway.doors.realtime.items import Items
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.session_config import SessionConfig
 
@@ -25,20 +25,14 @@ _UTTERANCES = 256
 
 
 @dataclass
-class _UserTurn:
+class _UserTurn(InputTurn):
     """What the user is saying."""
 
-    start_ms: int
-    end_ms: int = 0
-    item_id: str = field(default_factory=lambda: new_id("item"))
     told: bool = False
     """Whether the client knows that the user speaks."""
     speaking: bool = True
     texts: OrderedDict[int, str] = field(default_factory=OrderedDict)
     """Of each utterance that is over."""
-    partial: str = ""
-    streamed: str = ""
-    """What was sent of the text so far."""
 
     @property
     def text(self) -> str:
@@ -62,7 +56,7 @@ class UserTurns:
     def __init__(self, config: SessionConfig, emit: Emit, items: Items, clock: Callable[[], float]) -> None:
         self._config = config
         self._emit = emit
-        self._items = items
+        self._inputs = InputItems(emit, items)
         self._clock = clock
         self._turn: _UserTurn | None = None
         self._agent_busy = False
@@ -229,53 +223,13 @@ class UserTurns:
     def _end(self, turn: _UserTurn) -> None:
         """The turn is an item now."""
         self._taken_ms = self._appended_ms
-        previous = self._items.last_id
-        self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=turn.item_id)
-        body: dict[str, Any] = {
-            "id": turn.item_id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": "completed",
-            "role": "user",
-            "content": [{"type": "input_audio", "transcript": None}],
-        }
-        item = StoredItem(body)
-        self._items.add(item)
-        self._items.finish(item)
+        self._inputs.commit(turn)
 
     def _stream(self, turn: _UserTurn, text: str) -> None:
-        """Send what is new of a text that grows; what has changed meanwhile comes with its end."""
-        if not (self._config.transcribes and turn.told) or not text.startswith(turn.streamed):
-            return
-        delta = text[len(turn.streamed) :]
-        if delta:
-            turn.streamed = text
-            self._emit(
-                "conversation.item.input_audio_transcription.delta",
-                item_id=turn.item_id,
-                content_index=0,
-                delta=delta,
-            )
+        if self._config.transcribes and turn.told:
+            self._inputs.stream(turn, text)
 
     def _transcribed(self, turn: _UserTurn, text: str) -> None:
-        if turn.item_id in self._items:
-            stored = self._items.find(turn.item_id, "retrieve")
-            stored.body["content"] = [{"type": "input_audio", "transcript": text}]
+        self._inputs.write_down(turn, text)
         if self._config.transcribes:
-            self._emit(
-                "conversation.item.input_audio_transcription.completed",
-                item_id=turn.item_id,
-                content_index=0,
-                transcript=text,
-                usage={"type": "duration", "seconds": round(max(0, turn.end_ms - turn.start_ms) / 1000, 3)},
-            )
-
-
-def stable_words(first: str, second: str) -> str:
-    """The words with which both begin; the last word of neither is certain."""
-    words: list[str] = []
-    for one, other in zip(first.split()[:-1], second.split()[:-1], strict=False):
-        if one != other:
-            break
-        words.append(one)
-    return " ".join(words)
+            self._inputs.complete(turn, text)
