@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.errors import InferenceError
 from parley_client.channel import error_of, open_channel, wait_until_connected
+from parley_client.closing import ClosedAtTheEnd
 from parley_client.errors import ConnectError
 
 _CONNECT_S = 10.0
@@ -41,7 +41,7 @@ def message_input(message: msgspec.Struct, *, batched: bool = False) -> Input:
     return Input("REQUEST", "BYTES", [1, 1] if batched else [1], raw)
 
 
-class UnaryModel:
+class UnaryModel(ClosedAtTheEnd):
     """A connection to one model, whose replies are JSON.
 
     Args:
@@ -104,12 +104,3 @@ class UnaryModel:
     async def close(self) -> None:
         """Close the connection; what is under way is cancelled."""
         await self._channel.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connection."""
-        await self.close()

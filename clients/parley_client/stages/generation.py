@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 from parley.engines.qwen3 import MODEL, Qwen3ChatModel
 from parley.grpc_port import GrpcPort
 from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
+from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.stages.streams import ModelStream, Requests
 
@@ -27,7 +27,7 @@ Answer: TypeAlias = ModelStream[LlmEvent]
 """``TextDelta`` and ``ToolCalled``, at last ``Completed`` (:mod:`parley.llm.messages`)."""
 
 
-class Generation:
+class Generation(ClosedAtTheEnd):
     """Chat completions; any number may be under way.
 
     Args:
@@ -80,12 +80,3 @@ class Generation:
         """Stop what is under way."""
         await self._requests.close()
         await self._port.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop what is under way."""
-        await self.close()

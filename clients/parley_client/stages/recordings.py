@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
+from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.transcription import MODEL
 
 
-class Transcription:
+class Transcription(ClosedAtTheEnd):
     """The model for recordings; any number may be under way.
 
     Args:
@@ -62,12 +60,3 @@ class Transcription:
     async def close(self) -> None:
         """Cancel what is under way."""
         await self._port.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Cancel what is under way."""
-        await self.close()

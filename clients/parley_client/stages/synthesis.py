@@ -16,8 +16,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +29,7 @@ from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley.waiting import try_within
+from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.script import Script
 from parley_client.stages.server import StageServer
 from parley_client.stages.speech import Speech, SpeechPiece, Track
@@ -56,7 +55,7 @@ class VoiceInfo:
     """Empty: not said."""
 
 
-class Synthesis:
+class Synthesis(ClosedAtTheEnd):
     """Text to speech; any number of texts may be spoken at once.
 
     Args:
@@ -192,15 +191,6 @@ class Synthesis:
         """Stop what is being spoken."""
         await self._requests.close()
         await self._port.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop what is being spoken."""
-        await self.close()
 
 
 class _InSegments:
