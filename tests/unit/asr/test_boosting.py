@@ -97,6 +97,7 @@ def test_rows_do_not_see_each_other():
         after = forest.advance(rows, states, tokens)
         for n, row in enumerate(rows):
             zero, state = np.zeros(1, np.int64), states[n : n + 1]
+            # Looked up, with one subtraction each: no sum whose order could differ.
             assert np.array_equal(scores[n], alone[row].scores(zero, state)[0])
             assert credit[n] == alone[row].credit(zero, state)[0]
             assert after[n] == alone[row].advance(zero, state, tokens[n : n + 1])[0]

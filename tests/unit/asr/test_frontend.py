@@ -9,6 +9,13 @@ from parley.asr.features.frontend import LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
 from parley.serving.onnx import open_session
 
+ROUNDING = 2 * 257 * 2.0**-24 + 2 * 17 * 2.0**-24
+"""How far frames may be apart that were computed beside others.
+
+The matrix product sums 257 float32 terms for each band in an order that depends on the processor and the
+shape. The terms are at least 0, so each sum is off by at most 257 x 2^-24 of itself, which is an absolute
+error of its logarithm; two are compared, and each logarithm, at most 17, is rounded once more.
+"""
 REFERENCE = files("onnx_asr.preprocessors").joinpath("data")
 
 
@@ -65,7 +72,7 @@ def test_pieces_give_the_frames_of_the_whole(mel, spoken):
         streamed = np.concatenate([*pieces, stream.finish()], axis=1)
         whole = mel.offline(samples)
         assert streamed.shape == whole.shape == (mel.bands, len(samples) // 160)
-        assert np.abs(streamed - whole).max() < 1e-5
+        assert np.abs(streamed - whole).max() < ROUNDING
 
 
 def test_a_fork_and_its_original_do_not_disturb_each_other(mel, spoken):
@@ -75,7 +82,8 @@ def test_a_fork_and_its_original_do_not_disturb_each_other(mel, spoken):
     twin = stream.fork()
     twin.push(np.ones(5000, np.float32))
     rest = np.concatenate([stream.push(samples[3000:]), stream.finish()], axis=1)
-    assert np.array_equal(rest, mel.offline(samples)[:, -rest.shape[1] :])
+    assert np.abs(rest - mel.offline(samples)[:, -rest.shape[1] :]).max() < ROUNDING
+    assert np.abs(twin.finish()).max() > 1, "other audio has other frames"
 
 
 @pytest.mark.parametrize("count", [0, 1, 159, 160, 255, 256, 257, 511, 512, 513])

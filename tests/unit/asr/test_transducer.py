@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint
+from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint, same_state, same_tokens
 
 from parley.asr.decoding.boosting import PhraseAutomaton, build
-from parley.asr.decoding.transducer import TransducerDecoder, TransducerState, tsallis_confidence
+from parley.asr.decoding.transducer import Tokens, TransducerDecoder, TransducerState, tsallis_confidence
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY
@@ -83,18 +85,17 @@ def test_pieces_equal_one_shot(batch, size, durations):
     decoder = decoder_of(RandomJoint(0, durations), durations=durations)
     whole, whole_state = decoder.decode(encoded, lengths, decoder.initial_state(6))
     state = decoder.initial_state(6)
-    found = [{name: [] for name in FIELDS} for _ in range(6)]
+    found = [[] for _ in range(6)]
     for start in range(0, 40, size):
         piece = encoded[:, :, start : start + size]
         tokens, state = decoder.decode(piece, np.full(6, piece.shape[2], np.int64), state)
         for row, part in zip(found, tokens, strict=True):
-            for name in FIELDS:
-                row[name] += (getattr(part, name) + (start if name == "frames" else 0)).tolist()
-    for row, expected in zip(found, whole, strict=True):
-        for name in FIELDS:
-            assert row[name] == getattr(expected, name).tolist()
+            row.append(replace(part, frames=part.frames + start))
+    for parts, expected in zip(found, whole, strict=True):
+        joined = Tokens(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
+        assert same_tokens(joined, expected)
     for name in ("targets", "hidden", "cell", "skip"):
-        assert np.array_equal(getattr(state, name), getattr(whole_state, name))
+        assert same_state(name, getattr(state, name), getattr(whole_state, name))
 
 
 def test_the_padding_of_a_row_is_never_read(batch):
@@ -120,7 +121,7 @@ def test_the_rows_of_a_state_can_be_kept_apart(batch, durations):
     rows, part_after = decoder.decode(second[some], np.full(2, 19), part)
     assert [row.ids.tolist() for row in rows] == [together[row].ids.tolist() for row in some]
     for name in names:
-        assert np.array_equal(getattr(part_after, name), getattr(after, name)[some])
+        assert same_state(name, getattr(part_after, name), getattr(after, name)[some])
 
 
 def decode_script(*script, frames, max_symbols=10):
@@ -226,7 +227,7 @@ def test_an_rnnt_is_asked_about_several_frames_at_once_and_says_the_same(batch):
             (part,), after = decoder.decode(encoded[:1, :, frame : frame + 1], np.array([1]), after)
             found += [(token, frame) for token in part.ids.tolist()]
         assert found == list(zip(tokens.ids.tolist(), tokens.frames.tolist(), strict=True))
-        assert np.array_equal(state.hidden, after.hidden)
+        assert same_state("hidden", state.hidden, after.hidden)
         assert len(tokens.ids) > 0
         assert len(ahead.rows_seen) <= len(tokens.ids) + 40 / 8
         assert len(one_by_one.rows_seen) >= 40

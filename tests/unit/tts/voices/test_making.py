@@ -48,7 +48,13 @@ def test_lengths(networks, seconds, variant, options, lengths):
 
 
 def test_the_same_recording_gives_the_same_voice(networks):
-    assert write_voice(make(networks, speech())) == write_voice(make(networks, speech()))
+    # MKL's sums may depend on where an array lies in memory: the same values, not the same bytes.
+    one, other = make(networks, speech()), make(networks, speech())
+    for name in ("t3_prompt_tokens", "prompt_tokens"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("speaker", "speaker_embedding", "prompt_mel"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=1e-5)
+    assert one.details == other.details
 
 
 def test_other_recordings_give_other_voices(networks):
