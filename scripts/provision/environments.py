@@ -77,9 +77,18 @@ FRAMEWORKS = Environment(
     plugins=("clients/pipecat-parley", "clients/livekit-plugins-parley"),
     javascript="tests/frameworks/js",
 )
+KERNELS = Environment(
+    ".venv-kernels", ("kernels.txt",), (), "import numpy, pytest, torch, triton", project=False
+)
 PEERS = Environment(
     ".venv-peers", ("peers.txt",), (), "import onnx, sherpa_onnx, soundfile", project=False, torch=False
 )
+
+
+CUDA_TORCH = "torch-cuda.txt"
+"""What torch from the package index is locked in, with the libraries without which it cannot be imported."""
+_UNPACKED = 1.6
+"""How many bytes on the disk a byte of those wheels becomes: 1.53 with torch 2.13.0."""
 
 
 def locks_folder(root: Path) -> Path:
@@ -89,7 +98,7 @@ def locks_folder(root: Path) -> Path:
 
 def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
     """What an environment is made from: each file's hash changes when it must be made anew."""
-    paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt"]
+    paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH]
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}
     named |= {folder: root / folder / "pyproject.toml" for folder in environment.plugins}
@@ -204,18 +213,54 @@ def _install_javascript(root: Path, python: Path, folder: Path) -> None:
 
 
 def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:
-    """The machine's own sources first: they may have the CPU build; PyTorch's index otherwise."""
+    """From the machine's own sources, from PyTorch's index, or built for CUDA from the package index."""
     lines = (locks_folder(root) / "torch.txt").read_text().splitlines()
     (pin,) = [line for line in lines if line and not line.startswith("#")]
     ask = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
     installed = run_quietly([str(python), "-c", ask], _CHECK_S).stdout.strip()
     if installed == f"{pin}+cpu":
         progress.note(f"{installed} is there already")
+    elif installed == pin:
+        progress.note(f"{installed}, built for CUDA, is there already")
+        _install_libraries_too(root, uv, python)
     elif uv.try_pip(python, "--no-deps", "--only-binary", ":all:", f"{pin}+cpu"):
         progress.note(f"{pin}+cpu from this machine's package sources")
     else:
         progress.note(f"{pin} from PyTorch's CPU index")
-        uv.run("pip", "install", "--python", str(python), "--no-deps", "--torch-backend", "cpu", pin)
+        try:
+            uv.run("pip", "install", "--python", str(python), "--no-deps", "--torch-backend", "cpu", pin)
+        except SetupError:
+            progress.note("PyTorch's CPU index has not given it; the package index has a build for CUDA")
+            _install_cuda_torch(root, uv, python, progress)
+
+
+def _install_cuda_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:
+    """The package index's own build; without CUDA's libraries it is not imported, on a CPU neither.
+
+    Raises:
+        SetupError: it failed, or the disk is too small for it.
+    """
+    sizes = uv.sizes(locks_folder(root) / CUDA_TORCH, python)
+    if None in sizes:
+        progress.note(f"{len(sizes)} packages; the package index does not say how large they are")
+    else:
+        download = sum(size for size in sizes if size is not None)
+        needed = round(download * _UNPACKED)
+        wanted = f"{download / 1e9:.1f} GB to download, about {needed / 1e9:.1f} GB on the disk"
+        progress.note(f"{len(sizes)} packages: {wanted}")
+        for folder in uv.folders_filled(python):
+            free = shutil.disk_usage(folder).free
+            if free < needed:
+                raise SetupError(
+                    f"torch for CUDA needs {needed / 1e9:.1f} GB below {folder}; {free / 1e9:.1f} GB are "
+                    "free. The build for CPUs (in PyTorch's CPU index, or pip's find-links) needs 1 GB."
+                )
+    _install_libraries_too(root, uv, python)
+
+
+def _install_libraries_too(root: Path, uv: Uv, python: Path) -> None:
+    """Install torch for CUDA with its libraries; of what is there already, nothing is downloaded."""
+    uv.install("--python", str(python), "--no-deps", "-r", str(locks_folder(root) / CUDA_TORCH))
 
 
 def _check(environment: Environment, python: Path) -> None:
@@ -250,6 +295,7 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
     )
     # The main index only: a mirror with some of a version's files would make a lock with some of
     # its hashes. One package of NeMo's exists as source only.
+    torch_libraries = ("--excludes=torch-excludes.txt", "--only-binary=:all:")
     for name, extra in (
         ("serve", wheels),
         ("dev", wheels),
@@ -258,6 +304,8 @@ def write_locks(root: Path, *, upgrade: bool) -> None:
         ("chatterbox", ("--no-deps",)),
         ("networks", ("--no-deps", "--only-binary=:all:")),
         ("peers", wheels[:2]),
+        ("kernels", wheels[1:2]),
+        ("torch-cuda", torch_libraries),
         ("frameworks", (without,)),
     ):
         print(f"resolving {name}.in", file=sys.stderr)

@@ -9,9 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from provision.browser import provide_browser
 from provision.console import Progress, SetupError
-from provision.environments import EXPORT, FRAMEWORKS, PEERS, SERVE, TALK, is_ready, make, write_locks
+from provision.environments import (
+    EXPORT,
+    FRAMEWORKS,
+    KERNELS,
+    PEERS,
+    SERVE,
+    TALK,
+    is_ready,
+    make,
+    write_locks,
+)
+from provision.programs import provide_browser, provide_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +56,11 @@ def main(argv: list[str] | None = None) -> int:
         "--peers", action="store_true", help="make .venv-peers (programs to compare with) instead"
     )
     what.add_argument(
+        "--kernels",
+        action="store_true",
+        help="make .venv-kernels (the Triton compiler that GPU kernels are tested with) instead",
+    )
+    what.add_argument(
         "--frameworks",
         action="store_true",
         help="make .venv-frameworks (what the plugins and the gateway are tested with) instead",
@@ -55,16 +70,23 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="only provide the Chromium that the gateway's page is tested with",
     )
+    what.add_argument(
+        "--redis",
+        action="store_true",
+        help="only install the redis-server that rate limits are tested with, as root on Debian",
+    )
     what.add_argument("--lock", action="store_true", help="resolve build/requirements/*.in instead")
     parser.add_argument("--upgrade", action="store_true", help="with --lock: take the newest versions")
     arguments = parser.parse_args(argv)
-    chosen = {"talk": TALK, "export": EXPORT, "peers": PEERS, "frameworks": FRAMEWORKS}
+    chosen = {"talk": TALK, "export": EXPORT, "peers": PEERS, "frameworks": FRAMEWORKS, "kernels": KERNELS}
     environment = next((chosen[name] for name in chosen if getattr(arguments, name)), SERVE)
     try:
         if arguments.lock:
             write_locks(ROOT, upgrade=arguments.upgrade)
         elif arguments.browser:
             provide_browser()
+        elif arguments.redis:
+            provide_redis()
         elif not is_ready(ROOT, environment):
             with _only_one():
                 if is_ready(ROOT, environment):  # another set-up has just done it

@@ -85,6 +85,30 @@ class Uv:
                 f"uv {' '.join(arguments[:2])} failed with status {status}; its message is above."
             )
 
+    def sizes(self, lock: Path, python: Path) -> list[int | None]:
+        """How large each wheel of a lock is (bytes), from its index; None where the index does not say.
+
+        Raises:
+            SetupError: the index has not what is locked.
+        """
+        command = [self.program, "pip", "compile", "--quiet", "--no-deps", "--python", str(python), str(lock)]
+        done = run_quietly(
+            [*command, "--format", "pylock.toml", *self._sources["main"]], _QUICK_S, self._environment
+        )
+        if done.returncode:
+            raise SetupError(f"the package index has not all of {lock.name}:\n{_last_lines(done)}")
+        # One wheel for each package: the others are for other platforms. No tomllib in Python 3.10.
+        packages = done.stdout.split("[[packages]]")[1:]
+        found = [re.search(r"\bsize = (\d+)", package) for package in packages]
+        return [int(size[1]) if size else None for size in found]
+
+    def folders_filled(self, python: Path) -> list[Path]:
+        """Where an interpreter's packages are written: its environment, and uv's cache on another disk."""
+        cache = Path(self._environment["UV_CACHE_DIR"])
+        cache.mkdir(parents=True, exist_ok=True)
+        home = python.parents[1]
+        return [home] if cache.stat().st_dev == home.stat().st_dev else [home, cache]
+
     def install(self, *arguments: str) -> None:
         """Install packages from the main index; if it lacks one, from all of the machine's sources.
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +16,9 @@ SCRIPTS = Path(__file__).parents[3] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from provision import (  # noqa: E402
-    browser,
     environments,
     main,
+    programs,
     system,
     tools,
 )
@@ -227,6 +228,7 @@ def checkout(tmp_path):
     for name in ("serve.txt", "networks.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt"):
         (locks / name).write_text(name)
     (locks / "torch.txt").write_text("# why\ntorch==2.0\n")
+    (locks / "torch-cuda.txt").write_text("torch==2.0 --hash\n")
     (tmp_path / "pyproject.toml").write_text("[project]")
     return tmp_path
 
@@ -284,6 +286,7 @@ class FakeUv:
     """Notes what is asked of uv, and fails where told."""
 
     fails_at = ""
+    wheel_sizes = ()
 
     def __init__(self, root):
         self.root = root
@@ -305,6 +308,13 @@ class FakeUv:
 
     def install(self, *arguments):
         self.run("pip", "install", *arguments)
+
+    def sizes(self, lock, python):
+        self.commands.append(f"sizes of {lock.name}")
+        return list(self.wheel_sizes)
+
+    def folders_filled(self, python):
+        return [self.root]
 
     def try_pip(self, python, *arguments):
         self.commands.append(f"pip {arguments[-1]}")
@@ -391,6 +401,84 @@ def test_torch_comes_from_the_machines_sources_or_pytorchs_index(checkout, uv, m
     assert bool(from_index) is not pip_works
 
 
+@pytest.fixture
+def far_from_pytorch(uv, monkeypatch):
+    """PyTorch's own index cannot be reached, and the machine has no wheel of its own."""
+    monkeypatch.setattr(uv, "pip_works", False)
+    monkeypatch.setattr(uv, "fails_at", "--torch-backend")
+    return uv
+
+
+def test_without_pytorchs_index_torch_comes_from_the_package_index(
+    checkout, far_from_pytorch, monkeypatch, capsys
+):
+    monkeypatch.setattr(far_from_pytorch, "wheel_sizes", (500_000_000, 2_000_000_000))
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda _: SimpleNamespace(free=4_100_000_000))
+    environments.make(checkout, HARMLESS, Progress(6))
+    commands = far_from_pytorch.last.commands
+    size, installation = commands.index("sizes of torch-cuda.txt"), commands[-2]
+    assert installation.endswith(f"--no-deps -r {checkout}/build/requirements/torch-cuda.txt")
+    assert size < commands.index(installation), "its size is told before it is downloaded"
+    assert "2 packages: 2.5 GB to download, about 4.0 GB on the disk" in capsys.readouterr().err
+    assert environments.is_ready(checkout, HARMLESS)
+
+
+def test_torch_that_the_disk_cannot_hold_is_not_downloaded(checkout, far_from_pytorch, monkeypatch):
+    monkeypatch.setattr(far_from_pytorch, "wheel_sizes", (2_500_000_000,))
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda _: SimpleNamespace(free=3_900_000_000))
+    with pytest.raises(SetupError, match=r"needs 4\.0 GB below .*; 3\.9 GB are free"):
+        environments.make(checkout, HARMLESS, Progress(6))
+    assert not [command for command in far_from_pytorch.last.commands if "-r torch-cuda" in command]
+    assert not environments.is_ready(checkout, HARMLESS)
+
+
+def test_an_index_that_does_not_say_how_large_torch_is_still_gives_it(
+    checkout, far_from_pytorch, monkeypatch, capsys
+):
+    monkeypatch.setattr(far_from_pytorch, "wheel_sizes", (500_000_000, None))
+    environments.make(checkout, HARMLESS, Progress(6))
+    assert "2 packages; the package index does not say how large" in capsys.readouterr().err
+    assert environments.is_ready(checkout, HARMLESS)
+
+
+@pytest.mark.parametrize("installed", ["torch==2.0+cpu", "torch==2.0"])
+def test_torch_that_is_there_is_kept_whatever_it_is_built_for(checkout, uv, monkeypatch, installed):
+    answer = SimpleNamespace(stdout=f"{installed}\n", returncode=0)
+    monkeypatch.setattr(environments, "run_quietly", lambda *_: answer)
+    environments.make(checkout, HARMLESS, Progress(6))
+    commands = uv.last.commands
+    assert not [command for command in commands if "torch==2.0" in command or "sizes" in command]
+    libraries = [command for command in commands if command.endswith("torch-cuda.txt")]
+    assert bool(libraries) is not installed.endswith("+cpu"), "libraries that an interruption left out"
+
+
+PYLOCK = """\
+lock-version = "1.0"
+[[packages]]
+name = "torch"
+wheels = [{ url = "u/torch.whl", upload-time = 2026-05-12T16:18:38Z, size = 526600000, hashes = {} }]
+[[packages]]
+name = "nvidia-cublas"
+wheels = [{ url = "u/cublas.whl" }]
+"""
+
+
+def test_sizes_are_what_the_index_says(tmp_path):
+    (tmp_path / "said").write_text(PYLOCK)
+    uv = uv_that_records(tmp_path, f"cat {tmp_path / 'said'}")
+    assert uv.sizes(tmp_path / "torch-cuda.txt", Path(sys.executable)) == [526_600_000, None]
+    with pytest.raises(SetupError, match=r"has not all of torch-cuda\.txt"):
+        uv_that_records(tmp_path, "exit 2").sizes(tmp_path / "torch-cuda.txt", Path(sys.executable))
+
+
+def test_the_locks_of_torch_have_one_version():
+    folder = SCRIPTS.parent / "build" / "requirements"
+    (pin,) = re.findall(r"^torch==\S+", (folder / "torch.txt").read_text(), re.MULTILINE)
+    locked = (folder / "torch-cuda.txt").read_text()
+    assert f"\n{pin} \\\n" in locked
+    assert not re.search(r"^triton==", locked, re.MULTILINE), "vLLM does not import on a CPU beside it"
+
+
 def test_the_talk_environment_is_more_than_the_serving_one(checkout, uv):
     environments.make(checkout, HARMLESS, Progress(6))
     assert not environments.is_ready(checkout, TALK)
@@ -443,7 +531,17 @@ def test_locks_name_no_host_and_no_folder():
 
 @pytest.mark.parametrize(
     "lock",
-    ["serve.txt", "networks.txt", "dev.txt", "talk.txt", "export.txt", "chatterbox.txt", "peers.txt"],
+    [
+        "serve.txt",
+        "networks.txt",
+        "dev.txt",
+        "talk.txt",
+        "export.txt",
+        "chatterbox.txt",
+        "peers.txt",
+        "kernels.txt",
+        "torch-cuda.txt",
+    ],
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):
     text = (SCRIPTS.parent / "build" / "requirements" / lock).read_text()
@@ -469,22 +567,22 @@ def test_the_development_lock_agrees_with_the_serving_lock():
         assert {name: version for name, version in other.items() if serve.get(name, version) != version} == {}
 
 
-# --- the browser ----------------------------------------------------------------------------
+# --- programs that tests start ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine with these programs on its path, each of which runs a line of shell."""
 
-    def make(root=True, library=True, **programs):
-        for name, line in programs.items():
+    def make(root=True, library=True, **lines):
+        for name, line in lines.items():
             path = tmp_path / name.replace("_", "-")
             path.write_text(f"#!/bin/sh\n{line}\n")
             path.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("PARLEY_BROWSER", raising=False)
-        monkeypatch.setattr(browser.os, "geteuid", lambda: 0 if root else 1000)
-        monkeypatch.setattr(browser, "loads", lambda soname: library or (tmp_path / soname).exists())
+        monkeypatch.setattr(programs.os, "geteuid", lambda: 0 if root else 1000)
+        monkeypatch.setattr(programs, "loads", lambda soname: library or (tmp_path / soname).exists())
         return tmp_path
 
     return make
@@ -495,27 +593,27 @@ INSTALLING = "echo '#!/bin/sh' > {0}/chromium; /bin/chmod +x {0}/chromium"
 
 def test_a_browser_that_is_there_is_found(machine):
     folder = machine(google_chrome="exit 0")
-    browser.provide_browser()
-    assert browser.find_browser() == str(folder / "google-chrome")
+    programs.provide_browser()
+    assert programs.find_browser() == str(folder / "google-chrome")
 
 
 def test_a_named_browser_comes_first(machine, monkeypatch):
     machine(chromium="exit 0")
     monkeypatch.setenv("PARLEY_BROWSER", "/opt/chrome")
-    assert browser.find_browser() == "/opt/chrome"
+    assert programs.find_browser() == "/opt/chrome"
 
 
 def test_root_gets_the_browser_installed(machine, tmp_path):
     machine(apt_get=INSTALLING.format(tmp_path))
-    browser.provide_browser()
-    assert browser.find_browser() == str(tmp_path / "chromium")
+    programs.provide_browser()
+    assert programs.find_browser() == str(tmp_path / "chromium")
 
 
 def test_lists_of_packages_are_fetched_where_they_are_missing(machine, tmp_path):
     updated = tmp_path / "updated"
     lines = f'test "$1" = update && exec /usr/bin/touch {updated}\ntest -e {updated} || exit 100\n'
     machine(apt_get=lines + INSTALLING.format(tmp_path))
-    browser.provide_browser()
+    programs.provide_browser()
     assert updated.exists()
 
 
@@ -527,17 +625,58 @@ def test_others_are_told_how_to_install_the_browser(machine, capsys):
 
 def test_what_drives_the_browser_is_installed_too(machine, tmp_path):
     machine(library=False, chromium="exit 0", apt_get=f'echo "$@" > {tmp_path}/libatomic.so.1')
-    browser.provide_browser()
+    programs.provide_browser()
     assert (tmp_path / "libatomic.so.1").read_text().split()[-1] == "libatomic1"
 
 
 def test_what_cannot_be_found_afterwards_is_told(machine):
     machine(library=False, apt_get="exit 0")
     with pytest.raises(SetupError, match="chromium and libatomic1 were installed"):
-        browser.provide_browser()
+        programs.provide_browser()
 
 
 def test_what_apt_says_is_passed_on(machine):
     machine(apt_get="echo no space left >&2; exit 100")
     with pytest.raises(SetupError, match="no space left"):
-        browser.provide_browser()
+        programs.provide_browser()
+
+
+REDIS = "echo '#!/bin/sh' > {0}/redis-server; /bin/chmod +x {0}/redis-server"
+
+
+def test_root_gets_redis_installed(machine, tmp_path):
+    machine(apt_get=REDIS.format(tmp_path))
+    assert main.main(["--redis"]) == 0
+    assert (tmp_path / "redis-server").exists()
+
+
+@pytest.mark.parametrize(
+    ("root", "lines"),
+    [(True, {"apt_get": "exit 100", "redis_server": "exit 0"}), (True, {}), (False, {"apt_get": "exit 100"})],
+)
+def test_redis_that_is_there_or_cannot_be_installed_is_left_alone(machine, capsys, root, lines):
+    machine(root=root, **lines)
+    assert main.main(["--redis"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_redis_that_apt_cannot_install_is_an_error(machine, capsys):
+    machine(apt_get="echo no space left >&2; exit 100")
+    assert main.main(["--redis"]) == 1
+    assert "no space left" in capsys.readouterr().err
+
+
+# --- continuous integration -------------------------------------------------------------------
+
+
+def test_continuous_integration_takes_no_arguments():
+    done = subprocess.run(
+        ["bash", str(SCRIPTS.parent / ".ci" / "run"), "tests/unit"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: .ci/run takes no arguments")
+    assert done.stdout == ""
