@@ -19,7 +19,16 @@ from parley.agent.turn import Occasion, Stage, Turn
 from parley.agent.turn_end import UserTurn
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
-from parley.protocol import Interrupted, Paused, Remember, Respond, Resumed, Say, Truncated
+from parley.protocol import (
+    Interrupted,
+    Paused,
+    Remember,
+    Respond,
+    Resumed,
+    Say,
+    SpeechIgnored,
+    Truncated,
+)
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
@@ -39,6 +48,10 @@ class AnswerHandler(Protocol):
 
     def interrupted(self) -> None:
         """The agent was made to stop."""
+        ...
+
+    def turn_ended(self) -> None:
+        """A turn of the agent has ended by itself, well or not; another one may follow."""
         ...
 
     def silent(self) -> None:
@@ -205,16 +218,23 @@ class Answers:
         if playback:
             self._stage.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
 
-    def resume(self, reason: ResumeReason, text: str) -> None:
-        """It was nothing."""
+    def resume(self, reason: ResumeReason, text: str) -> bool:
+        """Go on with the turn if it is paused; returns whether an event has told the reason and the text."""
         turn = self._current
         if turn is None or not self._paused:
-            return
+            return False
         self._paused = False
         if self._pause_told:
             event = Resumed(turn=turn.number, response_id=turn.response_id, reason=reason, text=text)
             self._stage.emit(event, None)
         turn.resume()
+        return self._pause_told
+
+    def ignore(self, reason: ResumeReason, text: str) -> None:
+        """Go on: what the user has said is no turn."""
+        told = self.resume(reason, text)
+        if text and not told and reason != "noise":
+            self._stage.emit(SpeechIgnored(reason=reason, text=text), None)
 
     def interrupt(self, reason: InterruptReason) -> None:
         """Stop the turn under way, unless it must not be; only what the user has heard of it was said."""
@@ -229,7 +249,7 @@ class Answers:
         self._task.cancel()
         self._desk.drop(turn.number)
         self._record.add(turn, heard)
-        self._unanswered = self._history.unanswered
+        self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
         self._record.write_notes()
         self._stage.emit(
             Interrupted(
@@ -330,6 +350,7 @@ class Answers:
             self._record.add(turn, None if complete else turn.stop())
             self._record.write_notes()
             self._stage.emit(turn.metrics(interrupted=False), None)
+            self._handler.turn_ended()
             self._go_on()
 
     def _go_on(self) -> None:

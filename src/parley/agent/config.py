@@ -45,6 +45,8 @@ class Deadlines:
     """For everything that a session owns to end."""
     idle_s: float = 60.0
     """Without any request of the client, until the session is closed."""
+    unread_s: float = 300.0
+    """Of audio that was sent, without a sign that the client reads it, until the session is closed."""
     asr_outage_s: float = 60.0
     """Without a working recogniser, until the session is closed."""
 
@@ -69,6 +71,11 @@ class AgentConfig:
     """Said first in sessions that bring none; empty (as a parameter ``none``, as below): nothing."""
     apology: str = "Sorry, I have a problem. Please say that again."
     """Said when there is no answer because a model has failed; empty: nothing."""
+    acted_apology: str = (
+        "Sorry, I had a problem before I could answer. What you asked for may already be done."
+    )
+    """Said in its place when a tool has been run in that turn, so that the user does not ask for the same
+    again; empty: nothing."""
     deaf_apology: str = "Sorry, I cannot hear you at the moment."
     """Said when the recogniser has failed and does not come back at once; empty: nothing."""
     log_transcripts: bool = False
@@ -131,6 +138,7 @@ class AgentConfig:
             system_prompt=parameters.text("system_prompt", default.system_prompt),
             greeting=_phrase(parameters, "greeting", default.greeting),
             apology=_phrase(parameters, "apology", default.apology),
+            acted_apology=_phrase(parameters, "acted_apology", default.acted_apology),
             deaf_apology=_phrase(parameters, "deaf_apology", default.deaf_apology),
             log_transcripts=parameters.choice("log_transcripts", "false", ("true", "false")) == "true",
             silence=SilenceSettings(
@@ -176,6 +184,7 @@ class AgentConfig:
                 abort_s=waits.abort_s,
                 close_s=waits.close_s,
                 idle_s=parameters.number("idle_limit_s", waits.idle_s, minimum=1.0),
+                unread_s=parameters.number("unread_audio_limit_s", waits.unread_s, minimum=1.0),
                 asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
             ),
         )

@@ -188,6 +188,11 @@ class Conversation:
         self._silence.close()
         return {*self._answers.close(), *self._turn_end.close(), *self._summariser.close()}
 
+    @property
+    def agent_active(self) -> bool:
+        """Whether the agent thinks or speaks."""
+        return self._answers.current is not None
+
     # --- what the client sends ------------------------------------------------------------
 
     def receive(
@@ -367,6 +372,10 @@ class Conversation:
         """The agent was made to stop."""
         self._interruptions.release()
         self._enter("listening")
+
+    def turn_ended(self) -> None:
+        """The agent has said what it had to say in this turn, or has failed to."""
+        self._interruptions.turn_ended()
 
     def silent(self) -> None:
         """The agent has nothing more to say."""

@@ -22,7 +22,7 @@ from parley.errors import (
     ShuttingDownError,
     TooManySessionsError,
 )
-from parley.protocol import Closed, ErrorEvent, Start, decode_message
+from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_message
 from parley.waiting import try_within
 
 SessionId: TypeAlias = str | int
@@ -33,6 +33,8 @@ Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
 _GRACE_S = 2.0
 _RELEASE_S = 2.0
 _RELEASE_MEMORY_S = 60.0
+_MAX_CANARIES = 8
+"""Health checks at once; they have places of their own, so that a full server answers them."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,7 +65,7 @@ class Host:
         self._config = config
         self._release = release
         self._sessions: dict[SessionId, Session] = {}
-        self._living = 0  # sessions that are open or being ended
+        self._living = {True: 0, False: 0}  # sessions that are open or being ended, canaries and others
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
         self._releases: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,33 +118,43 @@ class Host:
     def _start(self, request: Incoming, outlet: Outlet, existing: Session | None) -> None:
         if existing is not None and not existing.closed:
             # The open session is not touched: it belongs to whoever opened it.
-            outlet.send(ErrorEvent.of(SessionExistsError(f"session {request.session_id} is open already")))
-            outlet.finish()
+            error = SessionExistsError(f"session {request.session_id} is open already")
+            outlet.finish(ErrorEvent.of(error))
             return
         self._forget(request.session_id)
         try:
-            start = self._admit(request.message)
-        except ParleyError as error:
-            outlet.send(ErrorEvent.of(error))
-            outlet.send(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
-            outlet.finish()
+            start = self._admit(request.session_id, request.message)
+            session = Session(str(request.session_id), start, self._engines, outlet, self._config)
+        except BaseException as error:
+            # First of all: without it the sequence would keep its slot although nothing uses it.
             if not request.end:
                 self._await_end(request.session_id)
+            if not isinstance(error, Exception):
+                raise
+            self._refuse(request.session_id, error, outlet)
             return
-        session = Session(str(request.session_id), start, self._engines, outlet, self._config)
-        self._living += 1
+        self._living[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
         self._spawn(self._live(request.session_id, session), f"session {request.session_id}")
         _hand_in(Incoming(request.session_id, audio=request.audio, end=request.end), session)
         if request.end:
             del self._sessions[request.session_id]
 
-    def _admit(self, message: bytes) -> Start:
+    def _refuse(self, session_id: SessionId, error: Exception, outlet: Outlet) -> None:
+        if not isinstance(error, ParleyError):
+            _log.error("session %s was not started", session_id, exc_info=error)
+            error = ParleyError("the session could not be started")
+        outlet.send(ErrorEvent.of(error))
+        outlet.finish(Closed(reason="shutdown" if isinstance(error, ShuttingDownError) else "failed"))
+
+    def _admit(self, session_id: SessionId, message: bytes) -> Start:
         if self._stopping:
             raise ShuttingDownError("the server is stopping")
-        limit = self._config.max_sessions
+        is_canary = _is_canary(session_id)
+        limit = _MAX_CANARIES if is_canary else self._config.max_sessions
+        used = sum(_is_canary(other) == is_canary for other in self._sessions)
         # A place is free with the client's END; but those who come and go must not pile up what they leave.
-        if len(self._sessions) >= limit or self._living >= 2 * limit:
+        if used >= limit or self._living[is_canary] >= 2 * limit:
             raise TooManySessionsError(f"all {limit} sessions are in use")
         start = decode_message(message) if message else Start()
         if not isinstance(start, Start):
@@ -157,7 +169,7 @@ class Host:
         try:
             await session.run()
         finally:
-            self._living -= 1
+            self._living[_is_canary(session_id)] -= 1
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
                 self._await_end(session_id)
@@ -170,7 +182,8 @@ class Host:
             self._sessions.pop(request.session_id, None)
         elif not known:
             error = SessionNotFoundError(f"session {request.session_id} is not open")
-            outlet.send(ErrorEvent.of(error))
+            outlet.finish(ErrorEvent.of(error))
+            return
         outlet.finish()
 
     def _handle_release(self, request: Incoming, outlet: Outlet, session: Session | None) -> None:
@@ -217,6 +230,10 @@ class Host:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
+
+
+def _is_canary(session_id: SessionId) -> bool:
+    return isinstance(session_id, str) and session_id.startswith(CANARY_PREFIX)
 
 
 def _hand_in(request: Incoming, session: Session) -> None:

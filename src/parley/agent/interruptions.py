@@ -71,6 +71,9 @@ class _Candidate:
 
     policy: BargeIn
     at_ms: int
+    alone: bool
+    """Whether nothing of the agent's turn was audible, or the turn is over: then all words are the user's
+    turn, but for an echo."""
     ended_ms: int | None = None
     """Where the speech ended; None: it goes on."""
     speaking: bool = False
@@ -85,7 +88,8 @@ class Interruptions:
     """Stands between the ears and the end of the user's turn while the agent has its own.
 
     What is said meanwhile is kept back until it is known to be an interruption; then it is passed on as if it
-    had just happened. What is none is never passed on.
+    had just happened. What is none is never passed on. Where the agent only thinks, or its turn has ended
+    meanwhile, there is nothing to speak over, and all words are passed on.
 
     Args:
         options: of the session.
@@ -192,9 +196,10 @@ class Interruptions:
         candidate.texts_missing -= 1
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
-        verdict = self._checked(
-            candidate, candidate.policy.finished(event.text, event.confidence, _now(), more=more)
-        )
+        verdict = candidate.policy.finished(event.text, event.confidence, _now(), more=more)
+        if isinstance(verdict, Resume) and candidate.alone and self._counts_alone(verdict):
+            verdict = Interrupt("words")
+        verdict = self._checked(candidate, verdict)
         if verdict is None and not more:
             verdict = Resume("echo", candidate.policy.text)
         if isinstance(verdict, Resume):
@@ -202,11 +207,23 @@ class Interruptions:
         else:
             self._obey(verdict)
 
+    def _counts_alone(self, verdict: Resume) -> bool:
+        """Whether words that are no interruption are the user's turn where they are spoken over nothing."""
+        turn = self._answers.current
+        # A tool that is running is not cancelled for a sign of listening.
+        patient = turn is not None and turn.acted and verdict.reason == "backchannel"
+        return bool(verdict.text) and verdict.reason != "echo" and not patient
+
     def release(self) -> None:
         """What was said is the user's turn, whatever it is: the client says so, or nobody is spoken over."""
         candidate = self._forget()
         for event in candidate.events if candidate else ():
             self._pass_on(event)
+
+    def turn_ended(self) -> None:
+        """The agent's turn has ended by itself: nothing is spoken over any more."""
+        if self._candidate is not None:
+            self._candidate.alone = True
 
     def drop(self) -> None:
         """The client says that what was said does not count."""
@@ -235,7 +252,7 @@ class Interruptions:
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
         policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=now)
-        self._candidate = _Candidate(policy, at_ms)
+        self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.sent_ms)
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._answers.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()
@@ -270,7 +287,8 @@ class Interruptions:
             return
         if isinstance(verdict, Resume):
             # The sound goes on, and may still become an interruption.
-            self._go_on(verdict, self._candidate)
+            self._count_alarm(self._candidate)
+            self._answers.resume(verdict.reason, verdict.text)
         self._set_timer()
 
     def _pass_on(self, event: _Event) -> None:
@@ -282,14 +300,14 @@ class Interruptions:
             self._turn_end.heard(event)
 
     def _dismiss(self, verdict: Resume) -> None:
-        self._go_on(verdict, self._forget())
+        self._count_alarm(self._forget())
+        self._answers.ignore(verdict.reason, verdict.text)
         self._turn_end.sound_lost()
 
-    def _go_on(self, verdict: Resume, candidate: _Candidate | None) -> None:
+    def _count_alarm(self, candidate: _Candidate | None) -> None:
         if candidate is not None and not candidate.counted:
             candidate.counted = True
             self._false_alarms += 1
-        self._answers.resume(verdict.reason, verdict.text)
 
     def _forget(self) -> _Candidate | None:
         candidate, self._candidate = self._candidate, None

@@ -107,13 +107,14 @@ class Listener:
     # --- what the session calls -------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the first stream.
+        """Open the first stream, unless the recogniser does not have its options.
 
         Raises:
             ParleyError: the recogniser refuses it, or does not answer.
         """
         self._streams += 1
         self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}")
+        await self._within(self._recognizer.check(self._options))
         await self._within(self._recognizer.start(self._options))
 
     def hear(self, samples: NDArray[np.int16]) -> None:
@@ -156,7 +157,7 @@ class Listener:
 
         Args:
             before: is called then; takes the number of the last utterance.
-            after: is called when that is over; its final text may still come.
+            after: is called when that is over and its final text was there, or has not come in time.
 
         Raises:
             OverloadedError: the recogniser has not got round to the ones before.
@@ -190,6 +191,7 @@ class Listener:
                 end = self._ends.popleft()
                 end.before(self._hearing.utterance)
                 await self._finish_utterance()
+                await self._await_texts()
                 end.after(self._hearing.utterance)
                 self._wake.set()  # there may be more behind it
             if self._wanted is not None and self._hearing.idle:
@@ -261,6 +263,15 @@ class Listener:
             self._hearing.pass_on(await self._patiently(lambda: self._opened().flush()))
         except ParleyError as error:
             await self._reopen(error)
+
+    async def _await_texts(self) -> None:
+        """Let the texts come that are late: what was said after them is reported behind them only."""
+        overdue_at = _now() + self._config.deadlines.asr_s
+        asked = 0
+        while self._hearing.awaits_text and _now() < overdue_at:
+            await asyncio.sleep(_ASK_AGAIN_S * (1 << min(asked, _MOST_DOUBLINGS)))
+            await self._push(AudioPiece(_NOTHING, self._buffer.position, _now()))
+            asked += 1
 
     def _opened(self) -> Recognizer:
         if self._recognizer is None:

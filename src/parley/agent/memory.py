@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parley.agent.playout import Heard
+from parley.errors import InvalidModelOutputError
+from parley.llm.history import estimate_tokens
 from parley.llm.messages import ChatMessage, ToolCall
+from parley.tts.plain_text import has_words
 
 CUT = "…"
 """Marks, for the language model, an answer that the user cut short."""
@@ -22,6 +25,51 @@ class Round:
     calls: list[ToolCall] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
     """What each call's tool returned, by call id."""
+    said: bool = False
+    """Whether any of the text goes to the user."""
+    unfit: bool = False
+    """Whether it has a call that cannot be run: unreadable, or written when no tool was offered."""
+    unreadable: InvalidModelOutputError | None = None
+    """Why it ended in a call that cannot be read."""
+
+
+def shorten_results(rounds: Sequence[Round], budget: int) -> bool:
+    """Cut a turn's tool results until they have no more than about ``budget`` tokens together.
+
+    The oldest are cut first, each to no less than an equal share of the budget. A cut is marked in the
+    result, and final: the history keeps what the language model has read.
+
+    Returns:
+        Whether anything was cut.
+    """
+    results = [(answer.results, call_id) for answer in rounds for call_id in answer.results]
+    costs = [estimate_tokens(of[call_id]) for of, call_id in results]
+    share = budget // max(1, len(results))
+    reserved = sum(min(cost, share) for cost in costs)  # for the results that are not looked at yet
+    changed = False
+    for (of, call_id), cost in zip(reversed(results), reversed(costs), strict=True):
+        reserved -= min(cost, share)
+        room = budget - reserved
+        # A short result may be no longer than the mark of a cut.
+        if cost > room and estimate_tokens(cut := _cut_to(of[call_id], room)) < cost:
+            of[call_id], changed = cut, True
+        budget -= min(cost, room)
+    return changed
+
+
+def _cut_to(text: str, tokens: int) -> str:
+    """The beginning of a text, marked, with no more than so many tokens; at least the mark."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = estimate_tokens(cut_after(text, middle)) <= tokens
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return cut_after(text, low)
+
+
+def cut_after(text: str, count: int) -> str:
+    """The first ``count`` characters, with a mark that says so."""
+    return f"{text[:count]}{CUT} (cut after {count} characters)"
 
 
 def remember(rounds: Sequence[Round], heard: Heard | None) -> list[ChatMessage]:
@@ -51,7 +99,7 @@ def _heard_text(text: str, heard: str) -> str:
     said, whole = "".join(heard.split()), "".join(text.split())
     unsaid = whole.removeprefix(said) if said else whole
     # A smiley at the end, for example, is never spoken.
-    if said and not any(character.isalnum() for character in unsaid):
+    if said and not has_words(unsaid):
         return text.strip()
     cut = heard.rstrip(" .,!?;:")
     return f"{cut}{CUT}" if cut else ""

@@ -20,8 +20,12 @@ class Outlet(Protocol):
         """Send one event; never waits for the client."""
         ...
 
-    def finish(self) -> None:
-        """Nothing follows."""
+    def finish(self, last: ServerEvent | None = None) -> None:
+        """Nothing follows; ``last`` is sent together with the end.
+
+        A client may leave as soon as it has the last event. If Triton 24.10 learns of that while the end
+        still follows by itself, its gRPC front end may use the memory of this stream for another one.
+        """
         ...
 
     @property

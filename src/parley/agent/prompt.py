@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.llm.history import History
-from parley.llm.messages import ChatMessage
+from parley.llm.messages import ChatMessage, GenerateRequest
 from parley.protocol import Tool
 
 
@@ -45,6 +45,10 @@ class Prompt:
         if self._draft is not None:
             return self._history.preview(self._draft)
         return self._history.messages(self._system_prompt)
+
+    def calibrate(self, request: GenerateRequest, tokens: int) -> None:
+        """Note how many tokens the model has counted in the prompt of a request."""
+        self._history.calibrate(request.messages, request.tools, tokens)
 
     def forget_oldest(self) -> bool:
         """Make it shorter; False: that cannot be done."""

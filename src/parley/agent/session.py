@@ -17,6 +17,7 @@ from parley.agent.conversation import Conversation
 from parley.agent.engines import Engines
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
+from parley.agent.unread import UnreadAudio
 from parley.agent.validation import primary_language
 from parley.agent.voice import check_voice
 from parley.asr.messages import AsrOptions
@@ -82,7 +83,9 @@ class Session:
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._last_input = _now()
+        self._idle_s = 0.0
+        self._idle_counted_at = _now()
+        self._unread = UnreadAudio(config.deadlines.unread_s)
 
     @property
     def closed(self) -> bool:
@@ -93,19 +96,26 @@ class Session:
 
     def hear(self, raw: bytes) -> None:
         """Take a chunk of audio: mono PCM16 at 16 kHz."""
-        self._last_input = _now()
+        self._note_request()
         try:
             self._listener.hear(decode_pcm16(raw))
         except ParleyError as error:
             self.failed(error)
 
+    def _note_request(self) -> None:
+        """Any request is a sign of the client."""
+        self._idle_s, self._idle_counted_at = 0.0, _now()
+        self._unread.on_request()
+
     def receive(self, raw: bytes) -> None:
         """Take a message."""
-        self._last_input = _now()
+        self._note_request()
         try:
             self._obey(raw)
         except ParleyError as error:
             self.failed(error)
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            self._conversation.broken("message")
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
@@ -120,6 +130,8 @@ class Session:
         message = protocol.decode_message(raw)
         if isinstance(message, protocol.Start):
             raise InvalidMessageError("the session has started already")
+        if isinstance(message, protocol.Playback):
+            self._unread.on_playback()
         match message:
             case protocol.Update():
                 self._changes.ask(message)
@@ -190,15 +202,28 @@ class Session:
             self.end("failed")
 
     async def _watch(self) -> None:
-        """Notice a client that has gone away or fallen silent."""
+        """Notice a client that has gone away or fallen silent.
+
+        While the agent thinks or speaks a client need not send anything: the time is not counted. It is not
+        forgotten either, or an agent that prompts a silent user would keep the session for ever.
+        """
         limit = self._config.deadlines.idle_s
         try:
             while not self._end.done():
                 await asyncio.sleep(_WATCH_S)
+                since, self._idle_counted_at = self._idle_counted_at, _now()
+                if not self._conversation.agent_active:
+                    self._idle_s += self._idle_counted_at - since
                 if self._outlet.cancelled:
                     self.end("disconnected")
-                elif _now() - self._last_input > limit:
+                elif self._idle_s > limit:
                     self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
+                    self.end("idle")
+                elif self._unread.exceeded:
+                    limit_s = self._config.deadlines.unread_s
+                    self.failed(
+                        SessionIdleError(f"{limit_s:g} s of audio were sent and no playback was reported")
+                    )
                     self.end("idle")
         except Exception:  # noqa: BLE001 - logged and told to the client
             self.end("failed")  # nobody else would ever end it
@@ -233,11 +258,12 @@ class Session:
         await self._listener.close()
 
     def _say_goodbye(self, reason: Reason) -> None:
+        self._closed = True
         try:
-            self._emit(protocol.Closed(reason=reason))
-        finally:
-            self._closed = True
+            self._outlet.finish(protocol.Closed(reason=reason))
+        except Exception:
             self._outlet.finish()
+            raise
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
@@ -246,6 +272,8 @@ class Session:
         elif not self._closed:
             if self._config.log_transcripts and isinstance(event, _SAID):
                 _log.info("%s: %s", self.session_id, event)
+            if isinstance(event, protocol.Audio):
+                self._unread.sent(event.samples / event.sample_rate)
             self._outlet.send(event, audio)
 
 

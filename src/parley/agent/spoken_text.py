@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parley.errors import InvalidMessageError
+from parley.tts.plain_text import has_words
 
 MAX_SPOKEN = 4_000
 """Characters of what is said at once."""
@@ -19,7 +20,7 @@ def check_spoken(text: str, name: str, most: int = MAX_SPOKEN) -> None:
     Raises:
         InvalidMessageError: it has no words, or is too long.
     """
-    if not any(character.isalnum() for character in text):
+    if not has_words(text):
         raise InvalidMessageError(f"{name} has no words")
     if len(text) > most:
         raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are allowed")

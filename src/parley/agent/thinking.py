@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
@@ -14,22 +15,39 @@ import msgspec
 from parley.agent.config import AgentConfig
 from parley.agent.fillers import Filler
 from parley.agent.generation import generate
-from parley.agent.memory import UNREMEMBERED, Round, remember
+from parley.agent.memory import CUT, UNREMEMBERED, Round, remember, shorten_results
 from parley.agent.prompt import Prompt
 from parley.agent.tools import ToolDesk
 from parley.engines.base import ChatModel
-from parley.errors import ContextTooLongError
+from parley.errors import (
+    ContextTooLongError,
+    DeadlineExceededError,
+    InferenceError,
+    InvalidModelOutputError,
+    NoAnswerError,
+)
 from parley.llm.messages import (
+    ChatMessage,
     Completed,
     GenerateRequest,
     Priority,
     Sampling,
     TextDelta,
     ToolCall,
-    ToolCalled,
 )
 from parley.protocol import Tool
 from parley.tts.segmenter import Segmenter
+
+_MAX_UNREADABLE = 2
+"""Tool calls of one turn that cannot be read, after which the model gets no tools."""
+_CORRECT_CALL = "Your last tool call was not run: {}. Write it again as valid JSON, or answer without it."
+_NO_TOOLS = "No tool can be called now, and the user waits. Answer in words, with what you know."
+_SHORTER = 4
+"""After a failure tool results get this part of their budget."""
+_LEAST_RESULTS = 64
+"""Tokens; results that have no more together are of no use."""
+_NO_RESULT = '{"error":"cancelled before its result was known; it may have been done"}'
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,12 +64,16 @@ class Floor:
     """Takes each segment to be spoken, with the number of its round."""
     certain: asyncio.Event
     """Set as soon as it is certain that the user's turn is over."""
+    aloud: bool = True
+    """Whether what is written is spoken too."""
 
 
 @dataclass
 class Thought:
     """What came of it, and how long it took."""
 
+    has_run: Callable[[str], bool] = lambda _: False
+    """Whether the call with this id was handed to its tool."""
     rounds: list[Round] = field(default_factory=list)
     first_token_at: float | None = None
     """Seconds of the loop's clock."""
@@ -60,17 +82,36 @@ class Thought:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    cut: bool = False
+    """Whether the language model had more to say than it was allowed to."""
 
     @property
     def acted(self) -> bool:
         """Whether a tool has been run, so that the turn cannot simply be taken again."""
-        return any(answer.results for answer in self.rounds)
+        return any(map(self._acts, self.rounds))
+
+    @property
+    def answered(self) -> bool:
+        """Whether something was said to the user since the last tool was run."""
+        last = max((index for index, answer in enumerate(self.rounds) if self._acts(answer)), default=-1)
+        return any(answer.said for answer in self.rounds[last + 1 :])
+
+    def _acts(self, answer: Round) -> bool:
+        return any(self.has_run(call.id) for call in answer.calls)
+
+    def settle(self) -> None:
+        """Nothing more comes: a call whose result was not waited for has one that says so."""
+        for answer in self.rounds:
+            for call in answer.calls:
+                if call.id not in answer.results and self.has_run(call.id):
+                    answer.results[call.id] = _NO_RESULT
 
     def count(self, completed: Completed) -> None:
         """Add up what a request has cost."""
         self.prompt_tokens += completed.prompt_tokens
         self.cached_tokens += completed.cached_tokens
         self.completion_tokens += completed.completion_tokens
+        self.cut = completed.finish_reason == "length"
 
 
 class Thinker(Protocol):
@@ -103,7 +144,7 @@ class Recital:
     async def think(self, floor: Floor) -> None:
         """Say it."""
         if self._remember:
-            self.thought.rounds.append(Round(text=self._text))
+            self.thought.rounds.append(Round(text=self._text, said=True))
         floor.write(self._text)
         segmenter = Segmenter()
         for segment in [*segmenter.push(self._text), *segmenter.finish()]:
@@ -139,43 +180,100 @@ class Answer:
         self._sampling = sampling
         self._config = config
         self._requests = 0
-        self.thought = Thought()
+        self._results_budget = config.prompt_tokens // 2
+        self.thought = Thought(desk.has_run)
 
     async def think(self, floor: Floor) -> None:
-        """Ask the language model until it calls no more tools."""
-        limit = self._config.max_tool_rounds
-        filler = self._make_filler(floor)
-        for index in range(limit + 1):
-            # The last time without tools, so that the turn ends with an answer.
-            answer = await self._ask(index, self._prompt.tools if index < limit else (), floor)
-            if not answer.calls:
-                break
-            await floor.certain.wait()
-            silent = not any(answer.text.strip() for answer in self.thought.rounds)
-            async with filler.while_waiting() if silent else nullcontext():
-                await self._run_tools(floor.number, answer)
+        """Ask the language model until it calls no more tools.
 
-    async def _ask(self, index: int, tools: Sequence[Tool], floor: Floor) -> Round:
+        Raises:
+            NoAnswerError: it has written nothing for the user.
+            ParleyError: it failed. When tools had been run before, it was first asked once more without tools
+                and with shortened results.
+        """
+        try:
+            await self._answer(floor)
+        except InferenceError as error:
+            if not self._is_worth_another(error):
+                raise
+            _log.warning("%s: once more without tools: %s", floor.name, error.to_log())
+            self._results_budget //= _SHORTER
+            try:
+                answer = await self._ask((), floor, _NO_TOOLS)
+            except InferenceError:
+                raise error from None
+            if not self._is_answer(answer):
+                raise
+
+    def _is_worth_another(self, error: InferenceError) -> bool:
+        """Whether a shorter request may mend a failure after tools; not if the user has waited long."""
+        hopeless = isinstance(error, DeadlineExceededError | NoAnswerError | InvalidModelOutputError)
+        return self.thought.acted and not self.thought.answered and not hopeless
+
+    async def _answer(self, floor: Floor) -> None:
+        filler = self._make_filler(floor)
+        unreadable = 0
+        note = ""
+        for left in range(self._config.max_tool_rounds, -1, -1):
+            # The last time without tools, so that the turn ends with an answer.
+            tools = self._prompt.tools if left and unreadable < _MAX_UNREADABLE else ()
+            answer = await self._ask(tools, floor, note)
+            if answer.calls:
+                await floor.certain.wait()
+                silent = not any(answer.said for answer in self.thought.rounds)
+                async with filler.while_waiting() if silent else nullcontext():
+                    await self._run_tools(floor.number, answer)
+            elif answer.unreadable is None or not tools:
+                break
+            note = ""
+            if answer.unreadable is not None:
+                unreadable += 1
+                note = _NO_TOOLS if unreadable >= _MAX_UNREADABLE else _CORRECT_CALL.format(answer.unreadable)
+        if not self._is_answer(answer) and note != _NO_TOOLS:
+            answer = await self._ask((), floor, _NO_TOOLS)
+        if not self._is_answer(answer):
+            raise answer.unreadable or NoAnswerError("the language model wrote nothing that can be said")
+
+    def _is_answer(self, last: Round) -> bool:
+        """Whether the turn may end with this round: one of a call alone, which was not run, is none."""
+        said = any(answer.said for answer in self.thought.rounds)
+        return last.said or (said and not last.unfit)
+
+    async def _ask(self, tools: Sequence[Tool], floor: Floor, note: str = "") -> Round:
+        """One more round. ``note``: what the model has to know besides the conversation."""
+        for before in self.thought.rounds:
+            if not before.said:
+                before.text = ""  # a beginning, or nothing that could be said
         answer = Round()
         self.thought.rounds.append(answer)
+        shorten_results(self.thought.rounds, self._results_budget)
         while True:
             try:
-                await self._generate(index, answer, tools, floor)
+                await self._generate(answer, tools, floor, note)
             except ContextTooLongError:
                 # The estimate was too low: forget until it fits.
-                if answer.text or not self._prompt.forget_oldest():
+                if answer.text or not (self._prompt.forget_oldest() or self._shorten_results()):
                     raise
             else:
                 return answer
 
-    async def _generate(self, index: int, answer: Round, tools: Sequence[Tool], floor: Floor) -> None:
+    def _shorten_results(self) -> bool:
+        """Make this turn's own part of the request shorter; False: that cannot be done."""
+        while self._results_budget > _LEAST_RESULTS:
+            self._results_budget //= 2
+            if shorten_results(self.thought.rounds, self._results_budget):
+                return True
+        return False
+
+    async def _generate(self, answer: Round, tools: Sequence[Tool], floor: Floor, note: str) -> None:
         thought = self.thought
         # Of every attempt its own: the model takes one that was stopped before for stopped for good.
         request_id = f"{floor.name}-llm{self._requests}"
         self._requests += 1
+        notes = [ChatMessage(role="system", content=note)] if note else []
         request = GenerateRequest(
             request_id=request_id,
-            messages=[*self._prompt.messages(), *remember(thought.rounds, None)],
+            messages=[*self._prompt.messages(), *remember(thought.rounds, None), *notes],
             tools=list(tools),
             sampling=self._sampling,
             priority=Priority.ANSWER if floor.certain.is_set() else Priority.SPECULATION,
@@ -190,17 +288,28 @@ class Answer:
                     if isinstance(event, TextDelta):
                         answer.text += event.text
                         floor.write(event.text)
-                        for segment in segmenter.push(event.text):
-                            await floor.say(index, segment)
-                    elif isinstance(event, ToolCalled):
-                        if tools:
-                            answer.calls.append(self._named(floor.number, event.call))
-                    else:
+                        await self._say(answer, segmenter.push(event.text), floor)
+                    elif isinstance(event, Completed):
                         thought.count(event)
+                        self._prompt.calibrate(request, event.prompt_tokens)
+                    elif tools:
+                        answer.calls.append(self._named(floor.number, event.call))
+                    else:
+                        answer.unfit = True
+        except InvalidModelOutputError as error:
+            answer.unreadable, answer.unfit = error, True
         finally:
             thought.llm_ms = (thought.llm_ms or 0.0) + (_now() - started) * 1000
-        for segment in segmenter.finish():
-            await floor.say(index, segment)
+        segments, unspoken = segmenter.finish_cut() if thought.cut else (segmenter.finish(), "")
+        if unspoken.strip():
+            answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
+        await self._say(answer, segments, floor)
+
+    async def _say(self, answer: Round, segments: Sequence[str], floor: Floor) -> None:
+        # What is only shown needs no words; what is spoken does, and each segment has some.
+        answer.said = answer.said or bool(segments) or (not floor.aloud and bool(answer.text.strip()))
+        for segment in segments:
+            await floor.say(len(self.thought.rounds) - 1, segment)
 
     def _named(self, number: int, call: ToolCall) -> ToolCall:
         """The call with an id that is unique in the session: models count theirs anew each time."""

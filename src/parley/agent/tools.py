@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from parley.agent.config import AgentConfig
+from parley.agent.memory import cut_after
 from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
 from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
@@ -101,6 +102,10 @@ class ToolDesk:
         """Drop everything, and have nothing run any more: the session is over."""
         self._closed = True
         self.drop(self._over, "closed")
+
+    def has_run(self, call_id: str) -> bool:
+        """Whether a call was handed to its tool, whatever became of it; a call that was refused was not."""
+        return call_id in self._running or call_id in self._ended
 
     async def call(self, turn: int, call: ToolCall) -> str:
         """Run one call; returns what the language model is told, as JSON."""
@@ -197,11 +202,23 @@ class ToolDesk:
             self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
 
     async def _end(self, running: _Running) -> None:
-        """Let a cancelled call clean up; one that has ended has done so."""
+        """Let a cancelled call clean up; one that has ended has done so.
+
+        Being cancelled once more does not make this any shorter: nothing else would wait for the call.
+        """
         limit_s = self._config.deadlines.abort_s
-        _, late = await asyncio.wait({running.work}, timeout=limit_s)
-        if late:
+        loop = asyncio.get_running_loop()
+        overdue_at = loop.time() + limit_s
+        cancelled: asyncio.CancelledError | None = None
+        while not running.work.done() and (left_s := overdue_at - loop.time()) > 0:
+            try:
+                await asyncio.wait({running.work}, timeout=left_s)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if not running.work.done():
             _log.error("tool %s did not stop within %g s", running.call.name, limit_s)
+        if cancelled is not None:
+            raise cancelled
 
     def _forget(self, running: _Running, why: str) -> None:
         del self._running[running.call.id]
@@ -233,4 +250,4 @@ class ToolDesk:
             output = {"error": output}
         text = msgspec.json.encode(output).decode()
         limit = self._config.max_tool_output
-        return text if len(text) <= limit else f"{text[:limit]}… (cut after {limit} characters)"
+        return text if len(text) <= limit else cut_after(text, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from parley.protocol import (
 from parley.tts.messages import TtsFallback
 
 Emit = Callable[[ServerEvent, NDArray[np.int16] | None], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,14 @@ class Turn:
         finally:
             # However it ended: a client waits for it. A turn that was stopped says nothing more.
             audio_ms = round(self.playout.sent_ms)
-            self._emit(ResponseDone(turn=self.number, response_id=self.response_id, audio_ms=audio_ms))
+            self._emit(
+                ResponseDone(
+                    turn=self.number,
+                    response_id=self.response_id,
+                    audio_ms=audio_ms,
+                    finish_reason="length" if self._thinker.thought.cut else "stop",
+                )
+            )
         await self._given.wait()
         if self._voice.sent_at is not None:
             await self._voice.wait_until_played()
@@ -187,6 +196,7 @@ class Turn:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
         if heard is None and self.failed:
             heard = self._heard()
+        self._thinker.thought.settle()
         return remember(self.rounds, heard)
 
     def metrics(self, *, interrupted: bool) -> TurnMetrics:
@@ -212,20 +222,24 @@ class Turn:
     # --- thinking -------------------------------------------------------------------------
 
     async def _think(self) -> None:
-        floor = Floor(self.number, self._name, self._write, self._say, self._given)
+        floor = Floor(self.number, self._name, self._write, self._say, self._given, aloud=self._stage.aloud)
         try:
             await self._thinker.think(floor)
         except ParleyError as error:
             self._fail(error)
             await self._apologise()
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            _log.exception("%s: the turn failed", self.response_id)
+            self._fail(ParleyError("the turn failed unexpectedly"))
+            await self._apologise()
         # After a failure, what was said so far is still spoken.
         await self._voice.finish()
 
     async def _apologise(self) -> None:
-        """Silence would be the worst answer."""
-        apology = self._stage.config.apology
-        answered = any(answer.text.strip() for answer in self.rounds)
-        if apology and self._given.is_set() and not answered:
+        """Silence would be the worst answer; what tools have done must not be asked for again."""
+        config = self._stage.config
+        apology = config.acted_apology if self.acted else config.apology
+        if apology and self._given.is_set() and not self._thinker.thought.answered:
             self._write(apology)
             await self._say(UNREMEMBERED, apology)
 
@@ -240,7 +254,7 @@ class Turn:
 
     def _fail(self, error: ParleyError) -> None:
         self.failed = True
-        self._emit(ErrorEvent.of(error))
+        self._emit(ErrorEvent.of(error, tools_ran=self.acted))
 
     def _lose_voice(self, error: ParleyError) -> None:
         """Nothing more can be said: there is no use in thinking on."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from parley.agent.engines import TurnScoring
 from parley.audio.buffer import AudioPiece
 from parley.audio.recent import RecentAudio
-from parley.errors import ParleyError
+from parley.errors import InferenceError, ParleyError
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
     SpeechStarted,
@@ -300,7 +300,8 @@ class TurnEnd:
         scoring = self._scoring
         assert scoring is not None
         try:
-            probability = await within(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
+            score = await within(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
+            probability = _checked(score)
         except ParleyError as error:
             _log.warning("%s: a pause was not scored: %s", self._name, error.to_log())
             scoring.failed(error.code)
@@ -314,6 +315,12 @@ class TurnEnd:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s: judging a pause failed", self._name, exc_info=error)
+
+
+def _checked(score: float) -> float:
+    if not 0.0 <= score <= 1.0:  # NaN included
+        raise InferenceError(f"the end-of-turn model gave {score}, which is no probability")
+    return score
 
 
 def _now() -> float:

@@ -82,7 +82,7 @@ def check_start(
     # The recogniser has limits of its own for phrases: no prompt holds them.
     # Nor does a client answer for the server's own tools, which are bounded where they come from.
     in_prompt = msgspec.structs.replace(start, phrases=[])
-    _check_size("the system prompt and the tools take", len(encode(in_prompt)), config)
+    _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
     names = [tool.name for tool in start.tools]
     for tool in start.tools:
         _check_tool(tool)
@@ -112,7 +112,7 @@ def check_prompt(system_prompt: str | None, config: AgentConfig) -> None:
     Raises:
         InvalidMessageError: it is too long.
     """
-    _check_size("the system prompt takes", len(system_prompt or ""), config)
+    _check_size("the system prompt takes", system_prompt or "", config)
 
 
 def check_remembered(text: str, config: AgentConfig) -> None:
@@ -123,11 +123,11 @@ def check_remembered(text: str, config: AgentConfig) -> None:
     """
     if not text.strip():
         raise InvalidMessageError("remember.text is empty")
-    _check_size("remember.text takes", len(text), config)
+    _check_size("remember.text takes", text, config)
 
 
-def _check_size(what: str, characters: int, config: AgentConfig) -> None:
-    tokens, limit = estimate_tokens(characters), config.prompt_tokens // 2
+def _check_size(what: str, text: str, config: AgentConfig) -> None:
+    tokens, limit = estimate_tokens(text), config.prompt_tokens // 2
     if tokens > limit:
         raise InvalidMessageError(
             f"{what} about {tokens} tokens; at most {limit} leave room for a conversation"

@@ -16,7 +16,7 @@ from parley.agent.playout import Playout, SpokenWord
 from parley.audio.pcm import samples_to_ms
 from parley.audio.resample import Resampler
 from parley.engines.base import Synthesizer
-from parley.errors import ParleyError, UnsupportedVoiceError
+from parley.errors import InferenceError, ParleyError, UnsupportedVoiceError
 from parley.protocol import Audio
 from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
 from parley.waiting import each_within, try_within, within
@@ -183,6 +183,12 @@ class Voice:
                 await self._speak(*segment, f"{self._name}-{self._count}")
         except ParleyError as error:
             self._on_failure(error)
+        except Exception:  # noqa: BLE001 - logged and told to the client
+            _log.exception("%s: the voice failed", self._name)
+            self._on_failure(ParleyError("the voice failed unexpectedly"))
+        else:
+            if self._count and not self.made_ms:
+                self._on_failure(InferenceError("the synthesizer made no audio"))
         self.complete = True
         await self._pieces.put(None)
 

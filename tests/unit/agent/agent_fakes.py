@@ -16,6 +16,7 @@ from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming
 from parley.asr.messages import (
     AsrEvent,
+    AsrOptions,
     AsrReply,
     OnsetEvent,
     SpeechStartedEvent,
@@ -77,6 +78,12 @@ class FakeRecognizer:
         self.samples = 0
         self.flushes = 0
         self._busy = False
+
+    async def check(self, options) -> None:
+        assert not self.opened
+        self.rail.checks.append(options)
+        if self.rail.refusals:
+            raise self.rail.refusals.popleft()
 
     async def start(self, options) -> None:
         await asyncio.sleep(self.rail.start_s)
@@ -149,6 +156,8 @@ class FakeRail:
         self.script: deque[tuple[int, AsrEvent]] = deque()
         self.on_flush: list[AsrEvent] = []
         self.speaking = False
+        self.checks: list[AsrOptions] = []
+        self.refusals: deque[ParleyError] = deque()
         self.start_failures: deque[ParleyError] = deque()
         self.push_failures: deque[ParleyError] = deque()
         self.start_s = 0.005
@@ -389,8 +398,11 @@ class FakeOutlet:
         if isinstance(event, Interrupted):
             self._silent.add(event.response_id)
 
-    def finish(self) -> None:
+    def finish(self, last=None) -> None:
         assert not self.finished
+        if last is not None:
+            self.send(last)
+        self.last = last
         self.finished = True
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
+import pytest
 from agent_fakes import FakeCall, calls, says
 
-from parley.agent.config import DEFAULT_SYSTEM_PROMPT
+from parley.agent.config import DEFAULT_SYSTEM_PROMPT, AgentConfig
 from parley.protocol import (
     Audio,
     Connected,
@@ -58,6 +60,34 @@ async def test_a_question_is_answered():
     assert call.chat.prompt() == [("system", DEFAULT_SYSTEM_PROMPT), ("user", "hello there")]
     spoken_ms = (len("Hello!") + len("How can I help you?")) * call.synthesizer.character_ms
     assert abs(done.audio_ms - spoken_ms) <= 1
+
+
+async def test_an_answer_that_is_cut_at_its_longest_ends_with_a_whole_sentence_and_says_so():
+    call = FakeCall()
+    call.hears((200, 1000, "hello"), (4000, 5000, "go on"))
+    text, full = says("Paris is in France. It has two mill")[:-1], says("")[-1]
+    call.chat.answers.append([*text, msgspec.structs.replace(full, finish_reason="length")])
+    await call.start()
+    first = await call.wait_for(ResponseDone)
+    await call.wait_for(ResponseDone, 2)
+    await call.end()
+    assert call.synthesizer.requests[0].text == "Paris is in France."
+    assert "mill" not in "".join(request.text for request in call.synthesizer.requests)
+    assert [done.finish_reason for done in call.outlet.of(ResponseDone)] == ["length", "stop"]
+    assert first.finish_reason == "length"
+    assert ("assistant", "Paris is in France.…") in call.chat.prompt()
+
+
+@pytest.mark.parametrize(("counted", "left"), [(0, 5), (500, 1)])
+async def test_a_history_that_the_model_counts_as_longer_is_shortened(counted, left):
+    call = FakeCall(AgentConfig(context_tokens=1_000))
+    call.hears(*((4_000 * turn, 4_000 * turn + 1_000, f"question {turn} {'x ' * 100}") for turn in (1, 2, 3)))
+    text, full = says("Yes.")[:-1], says("")[-1]
+    call.chat.answers.extend([*text, msgspec.structs.replace(full, prompt_tokens=counted)] for _ in range(3))
+    await call.start()
+    await call.wait_for(TurnMetrics, 3)
+    await call.end()
+    assert len(call.chat.prompt()) == 1 + left
 
 
 async def test_audio_is_whole_paced_and_labelled():

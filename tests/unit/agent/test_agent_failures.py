@@ -109,17 +109,6 @@ async def test_an_abort_that_hangs_holds_nothing_up():
     await call.end()
 
 
-async def test_an_answer_without_words():
-    call = FakeCall()
-    call.hears((200, 1_000, "hello"), (3_000, 3_500, "hello"))
-    call.chat.answers += [says(" \n"), says("Hi.")]
-    await call.start()
-    await call.wait_for(TurnMetrics, 2)
-    await call.end()
-    assert len(call.synthesizer.requests) == 1
-    assert call.outlet.codes == []
-
-
 @pytest.mark.parametrize(
     ("answer", "audio_ms"),
     [
@@ -132,7 +121,7 @@ async def test_an_answer_without_words():
 async def test_every_response_ends_with_response_done(answer, audio_ms):
     call = FakeCall(AgentConfig(apology="", deadlines=Deadlines(llm_retries=0)))
     call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(answer)
+    call.chat.answers += [answer, answer]
     await call.start()
     metrics = await call.wait_for(TurnMetrics)
     await call.end()
@@ -416,10 +405,10 @@ async def test_a_tool_answer_after_the_voice_failed_is_late():
 
 async def test_an_outlet_that_fails_leaves_nothing_running():
     class Broken(FakeOutlet):
-        def send(self, event, audio=None):
-            if isinstance(event, Closed):
+        def finish(self, last=None):
+            if last is not None:
                 raise OSError("no shared memory")
-            super().send(event, audio)
+            super().finish()
 
     call = FakeCall()
     call.outlet = Broken()

@@ -177,7 +177,7 @@ async def end(rng: random.Random, call: FakeCall) -> None:
     elif way == 2:
         await call.host.shut_down()
     elif way == 3:
-        await asyncio.sleep(25)  # nothing arrives any more
+        await call.wait_for(Closed)  # nothing arrives any more
     else:
         call.send(end=True)
 

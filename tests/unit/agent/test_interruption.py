@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import numpy as np
 import pytest
-from agent_fakes import CHUNK_MS, FakeCall, calls, says
+from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, says
 
-from parley.agent.config import AgentConfig
+from parley.agent.config import AgentConfig, Deadlines
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
+from parley.errors import InferenceError
 from parley.protocol import (
     AgentState,
     Audio,
@@ -24,11 +26,14 @@ from parley.protocol import (
     Resumed,
     Say,
     SilenceOptions,
+    SpeechIgnored,
     Start,
     Text,
     Tool,
+    ToolCancelled,
     ToolRequest,
     ToolResponse,
+    Transcript,
     TurnMetrics,
 )
 
@@ -492,7 +497,11 @@ async def test_what_a_tool_did_stays_done(answered):
         assert roles[-1] == "user"
         assert call.outlet.codes == []
     else:
-        assert call.chat.prompt()[1:] == [("user", "set a timer and hello")]
+        *_, asked, called, cancelled, spoken = call.chat.requests[-1].messages
+        assert asked.content == "set a timer"
+        assert called.tool_calls[0].id == cancelled.tool_call_id == request.call_id
+        assert "cancelled" in cancelled.content
+        assert spoken.content == "and hello"
         assert call.outlet.codes == ["unknown_tool_call"]
 
 
@@ -502,3 +511,94 @@ async def test_a_longer_lead_does_not_change_what_was_heard():
         for lead in (100, 600)
     ]
     assert cuts[0].spoken_text == cuts[1].spoken_text
+
+
+@pytest.mark.parametrize("text", ["rome", "mhm", "to rome"])
+@pytest.mark.parametrize("lasts_ms", [150, 500])
+async def test_where_the_agent_only_thinks_all_words_go_on_with_the_turn(text, lasts_ms):
+    """There is nothing to speak over: neither length nor number nor meaning of the words counts."""
+    call = FakeCall()
+    call.chat.first_s = 3.0
+    call.hears((100, 500, "i want to go"), (1_000, 1_000 + lasts_ms, text))
+    await call.start(Start(barge_in=BargeInOptions(min_words=2, min_speech_ms=1_000)))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[1:] == [("user", f"i want to go {text}")]
+    assert len(call.outlet.of(Interrupted)) == 1
+
+
+async def test_words_that_the_recogniser_doubts_count_while_the_agent_thinks():
+    call = FakeCall()
+    call.chat.first_s = 3.0
+    call.hears((100, 500, "i want to go"))
+    for at_ms, event in all_of_utterance(2, 1_000, 1_200, "rome"):
+        doubted = msgspec.structs.replace(event, confidence=0.1) if hasattr(event, "confidence") else event
+        call.rail.script.append((at_ms, doubted))
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[1:] == [("user", "i want to go rome")]
+
+
+@pytest.mark.parametrize(("text", "cancelled"), [("mhm", 0), ("rome", 1)])
+async def test_a_sign_of_listening_does_not_cancel_a_tool(text, cancelled):
+    call = FakeCall()
+    call.hears((200, 1_000, "book a table"), (1_800, 2_000, text))
+    call.chat.answers += [calls(("book", {})), says("Booked.")]
+    await call.start(Start(tools=[Tool(name="book")]))
+    request = await call.wait_for(ToolRequest)
+    await call.until(3_000)
+    assert len(call.outlet.of(ToolCancelled)) == cancelled
+    call.send(ToolResponse(call_id=request.call_id, output="booked"))
+    await call.wait_for(TurnMetrics, 1 + cancelled)
+    await call.end()
+    assert len(call.outlet.of(Interrupted)) == cancelled
+
+
+@pytest.mark.parametrize("options", [{"enabled": False}, {"pause_playback": False}])
+async def test_words_that_do_not_count_are_told_where_nothing_is_paused(options):
+    call = FakeCall()
+    call.hears((200, 1_000, "tell me a story"), (2_000, 2_500, "mhm"))
+    call.chat.answers.append(says(STORY))
+    await call.start(Start(barge_in=BargeInOptions(**options)))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.of(Resumed) == []
+    assert call.outlet.of(SpeechIgnored) == [SpeechIgnored(reason="backchannel", text="mhm")]
+    assert len(call.chat.requests) == 1
+
+
+async def test_a_cough_while_the_agent_thinks_changes_nothing():
+    call = FakeCall()
+    call.chat.first_s = 1.0
+    call.hears((100, 500, "hello"), (1_000, 1_200, ""))
+    await call.start()
+    await call.wait_for(TurnMetrics)
+    await call.end()
+    assert call.outlet.of(Interrupted) == []
+    assert len(call.chat.requests) == 1
+
+
+async def test_words_over_a_turn_that_fails_are_answered():
+    call = FakeCall(AgentConfig(apology="", deadlines=Deadlines(llm_retries=0)))
+    call.chat.first_s = 0.6
+    call.chat.answers += [[InferenceError("broken")]]
+    call.hears((100, 500, "what is the weather in paris"), (1_150, 1_300, "rome"))
+    await call.start()
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    assert call.chat.prompt()[1:] == [("user", "what is the weather in paris rome")]
+
+
+async def test_words_that_are_understood_when_the_agent_has_finished_are_answered():
+    """They were begun over its last words, but are spoken over nothing by now."""
+    call = FakeCall()
+    call.hears((100, 500, "hello"), (1_900, 2_700, "mhm"))
+    call.chat.answers += [says("Good day to you and to all of your boats."), says("Yes?")]
+    await call.start(Start(barge_in=BargeInOptions(enabled=False)))
+    await call.wait_for(TurnMetrics, 2)
+    await call.end()
+    first = call.outlet.of(TurnMetrics)[0]
+    assert not first.interrupted
+    assert call.at_ms(first) < call.at_ms(call.outlet.of(Transcript)[-1])
+    assert call.chat.prompt()[-1] == ("user", "mhm")

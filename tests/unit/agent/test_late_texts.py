@@ -29,6 +29,9 @@ class Recognizer:
         self.text_after_s = text_after_s
         self.pushes = []
 
+    async def check(self, options):
+        pass
+
     async def start(self, options):
         self.began = None
 
@@ -122,4 +125,64 @@ async def test_who_takes_long_is_asked_ever_more_seldom():
     gaps = np.diff(times)
     assert gaps[:5] == pytest.approx([0.016, 0.032, 0.064, 0.128, 0.256], abs=0.002)
     assert gaps[5:] == pytest.approx([0.256] * len(gaps[5:]), abs=0.002)
+    await stop(running)
+
+
+class Behind:
+    """Has a late text when it is told to end the utterance, and another utterance hidden behind it."""
+
+    def __init__(self, text_after_s):
+        self.text_after_s = text_after_s
+        self.began = None
+
+    async def check(self, options):
+        pass
+
+    async def start(self, options):
+        pass
+
+    async def push(self, audio):
+        if self.began is None or self.text_after_s is None or now() - self.began < self.text_after_s:
+            return AsrReply()
+        self.text_after_s = None
+        second = TranscriptEvent(utterance=2, text="two", is_final=True)
+        return AsrReply(
+            events=[
+                TranscriptEvent(utterance=1, text="one", is_final=True),
+                SpeechStartedEvent(utterance=2, at_ms=30),
+                SpeechStoppedEvent(utterance=2, at_ms=40, detected_at_ms=50),
+                second,
+            ]
+        )
+
+    async def flush(self):
+        self.began = now()
+        return AsrReply(events=ENDED)
+
+    async def close(self):
+        pass
+
+
+class Order(Handler):
+    """Notes the texts, and when the end was there."""
+
+    def __init__(self):
+        self.heard = []
+
+    def transcribed(self, event):
+        self.heard.append(event.text)
+
+    def ended(self, utterance):
+        self.heard.append(utterance)
+
+
+@pytest.mark.parametrize(("text_after_s", "heard"), [(0.5, ["one", "two", 2]), (60.0, [1])])
+async def test_an_end_waits_for_what_is_hidden_behind_a_late_text_but_not_for_ever(text_after_s, heard):
+    handler = Order()
+    listener = Listener(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
+    await listener.open()
+    running = asyncio.create_task(listener.run())
+    listener.finish(after=handler.ended)
+    await asyncio.sleep(10)
+    assert handler.heard == heard
     await stop(running)

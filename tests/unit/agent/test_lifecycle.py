@@ -11,8 +11,14 @@ from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
-from parley.errors import InvalidMessageError, ModelUnavailableError, UnsupportedVoiceError
+from parley.errors import (
+    InvalidMessageError,
+    ModelUnavailableError,
+    UnsupportedLanguageError,
+    UnsupportedVoiceError,
+)
 from parley.protocol import (
+    CANARY_PREFIX,
     Alternative,
     Audio,
     BargeInOptions,
@@ -20,8 +26,10 @@ from parley.protocol import (
     Connected,
     Control,
     ErrorEvent,
+    Playback,
     ResponseDone,
     SamplingOptions,
+    Say,
     SilenceOptions,
     SpeechStarted,
     SpeechStopped,
@@ -148,14 +156,33 @@ async def test_phrases_are_no_part_of_the_prompt():
     await call.end()
 
 
-async def test_phrases_that_the_recogniser_refuses_fail_the_session():
+@pytest.mark.parametrize(
+    ("start", "refusal"),
+    [
+        (Start(phrases=["€"]), InvalidMessageError("phrase '€' has characters that are never written")),
+        (Start(language="de"), UnsupportedLanguageError("language 'de' is not understood; only en")),
+    ],
+)
+async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_opened(start, refusal):
     call = FakeCall()
-    call.rail.start_failures.append(InvalidMessageError("phrase '€' has characters that are never written"))
-    await call.start(Start(phrases=["€"]))
+    call.rail.refusals.append(refusal)
+    await call.start(start)
     await call.wait_for(Closed)
-    assert (call.outlet.codes, call.outlet.reason) == (["invalid_message"], "failed")
+    assert (call.outlet.codes, call.outlet.reason) == ([refusal.code], "failed")
+    assert [(options.language, options.phrases) for options in call.rail.checks] == [
+        (start.language, start.phrases)
+    ]
+    assert not any(stream.opened for stream in call.rail.streams)
+    assert isinstance(call.outlet.last, Closed)
     await call.hang_up()
     await call.check_nothing_left()
+
+
+async def test_the_last_event_comes_together_with_the_end():
+    call = FakeCall()
+    await call.start()
+    await call.end()
+    assert isinstance(call.outlet.last, Closed)
 
 
 async def test_the_synthesizer_knows_voices_that_come_and_go():
@@ -202,6 +229,55 @@ async def test_a_recogniser_that_does_not_open_fails_the_session():
     await call.check_nothing_left()
 
 
+@pytest.mark.parametrize("failing", ["check", "session"])
+async def test_a_start_that_fails_unexpectedly_gives_its_sequence_back(failing, monkeypatch, caplog):
+    def fail(*_args, **_kwargs):
+        raise ZeroDivisionError("a bug")
+
+    call = FakeCall()
+    name = {"check": "check_start", "session": "Session"}[failing]
+    monkeypatch.setattr(f"parley.agent.host.{name}", fail)
+    call.host.handle(Incoming("call", message=encode(Start()), start=True), call.outlet)
+    assert call.outlet.codes == ["internal_error"]
+    assert call.outlet.reason == "failed"
+    assert call.outlet.finished
+    assert "a bug" in caplog.text
+    await asyncio.sleep(5)
+    assert call.released == ["call"]
+    monkeypatch.undo()
+    call.outlet = FakeOutlet()
+    await call.start()
+    await call.end()
+
+
+async def test_a_start_that_is_broken_off_gives_its_sequence_back(monkeypatch):
+    def stop(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    call = FakeCall()
+    monkeypatch.setattr("parley.agent.host.check_start", stop)
+    with pytest.raises(KeyboardInterrupt):
+        call.host.handle(Incoming("call", message=encode(Start()), start=True), call.outlet)
+    await asyncio.sleep(5)
+    assert call.released == ["call"]
+
+
+async def test_a_message_that_fails_unexpectedly_does_not_end_the_session(monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise ZeroDivisionError("a bug")
+
+    call = FakeCall()
+    await call.start()
+    monkeypatch.setattr("parley.agent.conversation.check_spoken", fail)
+    call.send(Say(text="Hello."))
+    await call.until(500)
+    assert call.outlet.codes == ["internal_error"]
+    monkeypatch.undo()
+    call.send(Say(text="Hello."))
+    await call.wait_for(TurnMetrics)
+    await call.end()
+
+
 async def test_too_many_sessions():
     call = FakeCall(AgentConfig(max_sessions=1))
     await call.start()
@@ -216,6 +292,34 @@ async def test_too_many_sessions():
     await again.start()
     assert again.outlet.reason is None
     await again.end()
+
+
+async def test_health_checks_have_places_of_their_own():
+    call = FakeCall(AgentConfig(max_sessions=1))
+    checks = [f"{CANARY_PREFIX}{number}" for number in range(9)]
+
+    async def open_sessions(*names):
+        outlets = [FakeOutlet() for _ in names]
+        for name, outlet in zip(names, outlets, strict=True):
+            call.host.handle(Incoming(name, message=encode(Start()), start=True), outlet)
+        await asyncio.sleep(1)
+        return [outlet.codes for outlet in outlets]
+
+    async def end_sessions(*names):
+        for name in names:
+            call.host.handle(Incoming(name, end=True), FakeOutlet())
+        await asyncio.sleep(10)
+
+    # A full server answers them, so many at once, and they take no place of a user's.
+    assert await open_sessions("user", "other") == [[], ["too_many_sessions"]]
+    assert await open_sessions(*checks) == [[]] * 8 + [["too_many_sessions"]]
+    await end_sessions("user", "other")
+    assert await open_sessions("user") == [[]]
+    await end_sessions("user", *checks)
+    assert len(call.host) == 0
+    assert await open_sessions(*checks[:8]) == [[]] * 8
+    await end_sessions(*checks[:8])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_start_twice_leaves_the_first_session_alone():
@@ -597,4 +701,46 @@ async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
     assert [outlet.reason for outlet in outlets] == ["ended", "ended", "failed"]
     assert len(call.rail.streams) == 2
     await call.start(microphone=False)
+    await call.end()
+
+
+def long_speech():
+    call = FakeCall(AgentConfig(deadlines=Deadlines(unread_s=5.0, idle_s=600.0)))
+    return call, Say(text="A long announcement, for all who wait. " * 10)
+
+
+async def test_a_client_that_says_nothing_is_not_sent_audio_for_ever():
+    call, saying = long_speech()
+    await call.start(microphone=False)
+    call.send(saying)
+    closed = await call.wait_for(Closed)
+    assert (call.outlet.codes, closed.reason) == (["session_idle"], "idle")
+    sent_s = sum(event.samples / event.sample_rate for event in call.outlet.of(Audio))
+    assert 5.0 < sent_s < 6.0
+
+
+async def test_a_client_that_goes_on_talking_but_reports_no_playback_any_more_does_not_read():
+    call, saying = long_speech()
+    await call.start()
+    call.send(saying)
+    first = await call.wait_for(Audio)
+    call.send(Playback(response_id=first.response_id, played_ms=1))
+    closed = await call.wait_for(Closed)
+    assert (call.outlet.codes, closed.reason) == (["session_idle"], "idle")
+
+
+@pytest.mark.parametrize("marks", [True, False])
+async def test_a_client_that_shows_that_it_reads_hears_all_of_a_long_speech(marks):
+    call, saying = long_speech()
+    await call.start(microphone=not marks)
+    call.send(saying)
+    spoken = 0
+    while not call.outlet.of(TurnMetrics):
+        spoken += 1
+        await asyncio.sleep(1.0)
+        if marks and call.outlet.of(Audio):
+            event = call.outlet.of(Audio)[-1]
+            call.send(Playback(response_id=event.response_id, played_ms=event.offset_ms))
+    assert spoken > 10
+    assert call.outlet.of(Closed) == []
     await call.end()

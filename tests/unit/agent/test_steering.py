@@ -761,7 +761,7 @@ async def test_the_recogniser_listens_anew_between_two_utterances():
 async def test_phrases_that_the_recogniser_refuses_are_not_kept():
     call = FakeCall()
     await call.start()
-    call.rail.start_failures.append(InvalidInputError("too many phrases"))
+    call.rail.refusals.append(InvalidInputError("too many phrases"))
     call.send(Update(phrases=["Anna"]))
     await call.wait_for(ErrorEvent)
     await call.until(1_000)

@@ -98,10 +98,11 @@ class FakePort:
         (None, "call"),
         (SequenceFlags("s"), "call"),
         (SequenceFlags("s", start=True), "call"),
+        (SequenceFlags("s", start=True, end=True), "call"),
         (SequenceFlags("s", end=True), "stream"),
     ],
 )
-async def test_only_the_end_of_a_sequence_takes_the_stream(flags, way):
+async def test_only_the_end_of_an_open_sequence_takes_the_stream(flags, way):
     port = FakePort()
     answer = await EndingPort(port).infer(ModelRequest("m", {}, (), sequence=flags))
     assert port.ways == [way]

@@ -66,6 +66,8 @@ async def play(steps):
 
 # Its call has run when the turn is cancelled, but nobody has looked yet.
 @example([("call", "quick"), ("pass", 0.0), ("pass", 0.0), ("cancel", 0)])
+# It is cancelled once more while it cleans up.
+@example([("call", "stubborn"), ("pass", 0.3), ("cancel", 0), ("pass", 0.3), ("cancel", 0)])
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_every_call_ends_once(steps):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from agent_fakes import FakeCall, says, utterance
 
@@ -119,6 +121,8 @@ async def test_the_limit_ends_every_pause():
         (ModelUnavailableError("gone"), "model_unavailable"),
         (InferenceError("broken"), "inference_failed"),
         (RuntimeError("unexpected"), "internal_error"),
+        (math.nan, "inference_failed"),
+        (1.5, "inference_failed"),
     ],
 )
 async def test_without_a_score_the_silence_counts(failure, code):
