@@ -114,7 +114,8 @@ class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     from_model: str
     to_model: str
     reason: str
-    """Code of the error (see :mod:`parley.errors`)."""
+    """Code of the error (see :mod:`parley.errors`), or ``stream_ended``: the END came before the text of
+    ``from_model``, and no reply follows it. Who wants that text sends empty pieces before the END."""
 
 
 UtteranceEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent | AsrFallbackEvent

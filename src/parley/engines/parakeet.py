@@ -41,6 +41,17 @@ class ParakeetRecognizer:
         self._open = False
         self._turn_over = False
 
+    async def check(self, options: AsrOptions) -> None:
+        """Ask whether :meth:`start` would accept the options: a sequence that one request begins and ends.
+
+        A refused START leaves a sequence behind, which takes a second request to end.
+
+        Raises:
+            InferenceError: as :meth:`start`, and so are the others.
+        """
+        flags = SequenceFlags(self._id, start=True, end=True)
+        await self._send(_NOTHING, AsrRequest(options=options), flags)
+
     async def start(self, options: AsrOptions) -> None:
         """Open the stream.
 
@@ -108,6 +119,7 @@ class ParakeetRecognizer:
                 ("REPLY",),
                 sequence=flags,
                 timeout_s=self._timeout_s,
+                frees=flags.end,
             )
         )
         return tensor_struct(response["REPLY"], AsrReply)

@@ -12,6 +12,50 @@ DURATIONS = (0, 1, 2, 3, 4)
 LAYERS, WIDTH, FEATURES = 2, 6, 5
 
 
+SUM_ERROR = 1e-9
+"""How far scores may be apart that were summed in another order, in natural logarithms.
+
+A score is a float64 sum of at most 40 frames x 11 steps of two log probabilities, each the sum of at most
+18 terms and below 50: 440 x 2 x 18 x 50 x 2^-53 = 9e-11.
+"""
+ROUNDED = 1e-6
+"""How far float32 values within 1 may be apart that were rounded from such sums: a few times 2^-24."""
+
+
+def same_tokens(found: Tokens, expected: Tokens, *, shift: int = 0) -> bool:
+    """Whether two rows have the same tokens, and confidences that differ in their rounding at most.
+
+    Args:
+        found: tokens.
+        expected: the others.
+        shift: how many frames ``found`` begins after ``expected``.
+    """
+    return (
+        found.ids.tolist() == expected.ids.tolist()
+        and (found.frames + shift).tolist() == expected.frames.tolist()
+        and found.durations.tolist() == expected.durations.tolist()
+        and np.allclose(found.confidences, expected.confidences, rtol=0, atol=ROUNDED)
+    )
+
+
+def same_state(name: str, found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether an array of a decoder's state is the same: exactly if it counts, else but for its rounding."""
+    if found.dtype.kind == "f":
+        return np.allclose(found, expected, rtol=0, atol=SUM_ERROR if name == "scores" else ROUNDED)
+    return np.array_equal(found, expected)
+
+
+def _product(rows, matrix):
+    """Each row times the matrix, summed one term after the other on every processor, batch and layout.
+
+    A recurrent network with random weights would enlarge another order of the sums from step to step.
+    """
+    total = np.zeros((len(rows), matrix.shape[1]), np.float32)
+    for column, weights in enumerate(matrix):
+        total += rows[:, column, None] * weights
+    return total
+
+
 class RandomJoint:
     """A small recurrent network with random weights; it emits tokens, blanks and every duration.
 
@@ -36,14 +80,11 @@ class RandomJoint:
         below = self._embed[targets]
         new_hidden, new_cell = np.empty_like(hidden), np.empty_like(cell)
         for layer in range(LAYERS):
-            # Row by row: the sums then do not depend on how many rows there are.
-            mixed = np.stack([row @ self._mix[layer] for row in hidden[layer]])
+            mixed = _product(hidden[layer], self._mix[layer])
             new_cell[layer] = 0.5 * cell[layer] + np.tanh(below + mixed)
             new_hidden[layer] = np.tanh(new_cell[layer])
             below = new_hidden[layer]
-        scores = np.stack(
-            [f @ self._frame + b @ self._out for f, b in zip(frames, below, strict=True)]
-        ).astype(np.float32)
+        scores = _product(frames, self._frame) + _product(below, self._out)
         scores[:, VOCABULARY] += 4.0  # blanks are common
         return scores, new_hidden, new_cell
 

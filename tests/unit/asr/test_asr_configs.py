@@ -51,8 +51,8 @@ def test_one_instance_holds_all_streams(model, profile):
 @pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
 def test_every_session_of_the_agent_finds_a_place_for_its_audio(rail, profile):
     agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", rail))
-    (group,) = agent.instance_group
-    sessions = group.count * int(agent.parameters["max_sessions"].string_value)
+    instances = sum(group.count for group in agent.instance_group)
+    sessions = instances * int(agent.parameters["max_sessions"].string_value)
     assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint
+from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, same_state, same_tokens
 
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
-from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack
+from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack, unpack
 from parley.asr.decoding.transducer import TransducerDecoder
 from parley.asr.parakeet.pieces import piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.services import DecoderService, EncoderService, VadService
@@ -62,6 +62,16 @@ def test_encoder_requests_share_one_run_and_get_their_own_rows():
     assert [result["ENCODED_LENGTH"].tolist() for result in results] == [[[5]], [[16], [16]], [[2]]]
     for result, value in zip(results, (2.0, 4.0, 6.0), strict=True):
         assert (result["ENCODED"] == value).all()
+
+
+def test_one_band_stands_for_all_and_does_not_disturb_others():
+    narrow = {name: value[:, :1] for name, value in features(1, 10, 3.0).items()}
+    encoder = Doubler()
+    alone, other = EncoderService(encoder, bands=4).serve([narrow, features(1, 12)])
+    assert encoder.shapes == [(2, 4, 12)]
+    assert alone["ENCODED"].shape == (1, 4, 5)
+    assert (alone["ENCODED"] == 6.0).all()
+    assert (other["ENCODED"] == 2.0).all()
 
 
 def test_a_request_that_breaks_the_common_run_fails_alone():
@@ -168,9 +178,22 @@ def test_decoder_requests_share_one_loop_and_equal_single_ones(decoder):
         for request, network in zip(requests, networks[1:], strict=True)
     ]
     assert len(networks[0].rows_seen) == max(len(network.rows_seen) for network in networks[1:])
+    rows = decoder(None)
     for own, shared in zip(alone, together, strict=True):
-        assert tokens_of(own) == tokens_of(shared)
-        assert np.array_equal(own["NEXT_STATE"], shared["NEXT_STATE"])
+        for one, other in zip(read_decoded(own), read_decoded(shared), strict=True):
+            assert same_tokens(one.tokens, other.tokens)
+        states, expected = (unpack(result["NEXT_STATE"], rows) for result in (own, shared))
+        assert all(same_state(name, states[name], expected[name]) for name in expected)
+
+
+@DECODERS
+def test_one_encoded_value_stands_for_all_and_does_not_disturb_others(decoder):
+    length = np.ones((1, 1), np.int64)
+    narrow = {"ENCODED": np.full((1, 1, 1), 0.5, np.float32), "ENCODED_LENGTH": length}
+    wide = {"ENCODED": np.full((1, FEATURES, 1), 0.5, np.float32), "ENCODED_LENGTH": length}
+    found, other = DecoderService(decoder()).serve([narrow, speech(1, 6, 0)])
+    assert tokens_of(found) == tokens_of(DecoderService(decoder()).serve([wide])[0])
+    assert tokens_of(other) == tokens_of(DecoderService(decoder()).serve([speech(1, 6, 0)])[0])
 
 
 @DECODERS

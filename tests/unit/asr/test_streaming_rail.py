@@ -421,22 +421,42 @@ def test_a_model_that_was_late_is_left_alone_for_a_while():
     assert texts(events, final=True)[0].startswith("big")
 
 
-def test_at_the_end_a_final_text_is_waited_for(monkeypatch):
-    model = Model(finals="big")
-    model.transcribers.slow.add("big")
+def test_a_stream_that_ends_does_not_stop_the_others(monkeypatch):
+    own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
+    model = Model(finals="big", fallback="other", patience_s=0.01)
+    model.transcribers.slow |= {"big", "other"}
     waits = []
 
-    def wait(calls, timeout):
-        assert calls == [model.transcribers.open[0][0]]
+    def wait(_, timeout):
         waits.append(timeout)
-        model.transcribers.answer()
+        model.now += timeout
 
     monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
+    ending, _ = feed(model, speech(*UTTERANCE), last=False)
+    assert waits == [0.01]
+    other = model.rail.new_stream(AsrOptions())
+    nothing = np.zeros(0, np.int16)
+    ended, heard = model.rail.step([Chunk(ending, nothing, last=True), Chunk(other, speech((80, True)))])
+    assert waits == [0.01]
+    assert [type(event) for event in heard.reply.events] == [OnsetEvent]
+    # The stream's last reply has a text all the same.
+    assert replaced(ended.reply.events) == [("big", "streaming", "stream_ended")]
+    assert texts(ended.reply.events, final=True) == own
+    assert [call.cancelled() for call, *_ in model.transcribers.open] == [True]
+    # Nothing has failed: nothing is counted, and the model is asked by the next stream.
+    assert model.counted == []
+    feed(model, speech(*UTTERANCE), last=False)
+    assert [name for name, *_ in model.transcribers.heard] == ["big", "big"]
+
+
+def test_a_final_text_that_is_there_comes_with_the_end():
+    model = Model(finals="big")
+    model.transcribers.slow.add("big")
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
-    assert waits == []
-    _, events = feed(model, speech((20, False)), stream=stream)
-    assert waits == [2.0]
-    assert texts(events, final=True) == ["big 2240"]
+    model.transcribers.answer()
+    (ended,) = model.rail.step([Chunk(stream, np.zeros(0, np.int16), last=True)])
+    assert texts(ended.reply.events, final=True) == ["big 2240"]
+    assert replaced(ended.reply.events) == []
 
 
 def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):

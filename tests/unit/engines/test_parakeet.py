@@ -3,7 +3,13 @@ import pytest
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.engines.parakeet import ParakeetRecognizer
-from parley.errors import InferenceError, OverloadedError, SessionNotFoundError, TooManySessionsError
+from parley.errors import (
+    InferenceError,
+    OverloadedError,
+    SessionNotFoundError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
 from parley.inference import SequenceFlags, struct_tensor, tensor_struct
 
 
@@ -52,6 +58,16 @@ async def test_a_stream_is_one_sequence(port, recognizer):
     assert {request.timeout_s for request in port.requests} == {2.5}
     audio = port.requests[1].inputs["AUDIO"]
     assert (audio.shape, audio.dtype) == ((1, 5), np.int16)
+
+
+async def test_options_are_checked_without_leaving_a_sequence(port, recognizer):
+    options = AsrOptions(language="de")
+    port.failure = UnsupportedLanguageError("language 'de' is not understood; only en")
+    with pytest.raises(UnsupportedLanguageError):
+        await recognizer.check(options)
+    await recognizer.close()
+    assert [request.sequence for request in port.requests] == [SequenceFlags("call-1", start=True, end=True)]
+    assert port.said() == [AsrRequest(options=options)]
 
 
 async def test_nothing_is_sent_for_a_stream_that_is_not_open(port, recognizer):

@@ -65,7 +65,8 @@ class EncoderService:
     """Encoded speech.
 
     Inputs: ``FEATURES`` f32 ``[B, bands, T]``, of which each row has ``LENGTH`` i64 ``[B, 1]``
-    frames. Outputs: ``ENCODED`` f32 ``[B, D, T']`` with ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
+    frames; a single band stands for all. Outputs: ``ENCODED`` f32 ``[B, D, T']`` with
+    ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
     """
 
     def __init__(self, encoder: OnnxEncoder, bands: int) -> None:
@@ -90,7 +91,8 @@ class EncoderService:
 
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
         """Encode the stretches of all requests."""
-        return run_together(requests, self._check, self._run)
+        widened = [_widen(request, "FEATURES", self._bands) for request in requests]
+        return run_together(widened, self._check, self._run)
 
     def _check(self, request: Tensors) -> None:
         features = request["FEATURES"]
@@ -117,6 +119,8 @@ class EncoderService:
 class DecoderService:
     """``ENCODED`` f32 ``[B, D, T']``, ``ENCODED_LENGTH`` i64 ``[B, 1]`` to the tokens of each row.
 
+    An ``ENCODED`` with D = 1 stands for the checkpoint's D equal values.
+
     Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
     ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
     the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; -inf: there is none, as
@@ -140,7 +144,8 @@ class DecoderService:
 
     def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
         """Decode the pieces of all requests."""
-        return run_together(requests, self._check, self._run)
+        widened = [_widen(request, "ENCODED", self._decoder.network.inputs) for request in requests]
+        return run_together(widened, self._check, self._run)
 
     def _check(self, request: Tensors) -> None:
         encoded = request["ENCODED"]
@@ -182,6 +187,14 @@ class DecoderService:
         if "STATE" in request:
             return unpack(request["STATE"], self._decoder)
         return self._decoder.initial(len(request["ENCODED"]))
+
+
+def _widen(request: Tensors, name: str, width: int) -> Tensors:
+    """The request with ``width`` equal rows where it has one: canaries do not know the checkpoint."""
+    values = request[name]
+    if values.ndim != 3 or values.shape[1] != 1:
+        return request
+    return {**request, name: np.broadcast_to(values, (len(values), width, values.shape[2]))}
 
 
 def _is_final(request: Tensors) -> NDArray[np.bool_]:

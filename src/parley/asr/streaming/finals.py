@@ -31,6 +31,8 @@ from parley.asr.streaming.utterance import EarlyText, StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
 
+STREAM_ENDED = "stream_ended"
+"""Reason of a fallback: the stream ended before the other model had written its text."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,17 +59,12 @@ class FinalsPolicy:
     deadline_s: float = 2.0
     """After so long another model's text is not waited for any more."""
     rest_s: float = 10.0
-    """So long a model that was late is not asked again: ends of streams would wait for it in every step."""
+    """So long a model that was late is not asked again: each step with a new final text would wait for it."""
 
     @property
     def keeps_audio(self) -> bool:
         """Whether another model may want to hear an utterance."""
         return bool(self.finals or self.fallback)
-
-    @property
-    def longest_s(self) -> float:
-        """Seconds until a final text is there in any case."""
-        return self.deadline_s * len({self.finals, self.fallback} - {""})
 
     @property
     def rescue(self) -> str:
@@ -215,6 +212,19 @@ class FinalText:
         if self._call is not None:
             self._call.cancel()
 
+    def end_stream(self) -> None:
+        """Take the streaming model's own text if no other is there yet: the stream has no later reply."""
+        if self.look() is None:
+            self.cancel()
+            event = AsrFallbackEvent(
+                utterance=self._utterance.number,
+                from_model=self._model,
+                to_model=self._desk.policy.own,
+                reason=STREAM_ENDED,
+            )
+            self._events.append(event)  # neither counted nor logged: no model has failed
+            self._finish_with_own()
+
     def look(self) -> list[AsrEvent] | None:
         """The text and what there is to tell before it, if it is there; None: not yet."""
         while not self._done:
@@ -244,6 +254,9 @@ class FinalText:
                 self._ask(model)
                 return
             self._replace(model, DeadlineExceededError("the model was late, and is not asked again yet"))
+        self._finish_with_own()
+
+    def _finish_with_own(self) -> None:
         self._finish(
             transcript(
                 self._utterance.number,

@@ -306,19 +306,19 @@ class StreamingRail:
             self._recognizer.release(slot)
 
     def _await_finals(self, items: Sequence[_Item]) -> None:
-        """Wait a little for new final texts; at the end of a stream, for as long as it takes.
+        """Wait a little for new final texts: all streams share this step.
 
-        After a flush a text that takes longer comes with a later chunk: everybody shares this step.
+        A text that takes longer comes with a later chunk. At the end of a stream there is none, and the
+        streaming model's own text takes its place: a caller who hangs up must not stop the others.
         """
         alive = [item for item in items if item.work.error is None]
-        wait_for(
-            [text for item in alive if item.work.chunk.last for text in item.work.stream.awaited],
-            self._desk.policy.longest_s,
-            self._desk.clock,
-        )
         # Only in the step that asks: what takes longer must not hold up one step after the other.
         wait_for(
             [text for item in alive for text in item.finals.values()],
             self._limits.patience_s,
             self._desk.clock,
         )
+        for item in alive:
+            if item.work.chunk.last:
+                for text in item.work.stream.awaited:
+                    text.end_stream()
