@@ -66,6 +66,7 @@ class Qwen3ChatModel:
             ("EVENT",),
             request_id=message.request_id,
             timeout_s=timeout_s,
+            frees=isinstance(message, AbortRequest),
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
@@ -30,10 +31,19 @@ class AsyncEngine(Generic[RequestT]):
         engine_args: vLLM's ``AsyncEngineArgs``.
         translation: of the engine's requests.
         stall_timeout_s: seconds without progress after which a request fails.
+        died: is given the reason when the processes of the engine have ended, or when no request at all has
+            made progress for that time.
+        watch_s: how often it is looked whether they have ended (seconds).
     """
 
     def __init__(
-        self, engine_args: Any, translation: Translation[RequestT], *, stall_timeout_s: float = 120.0
+        self,
+        engine_args: Any,
+        translation: Translation[RequestT],
+        *,
+        stall_timeout_s: float = 120.0,
+        died: Callable[[str], None] = lambda _: None,
+        watch_s: float = 0.5,
     ) -> None:
         self._translation = translation
         self._engine = AsyncLLM.from_engine_args(engine_args)
@@ -41,6 +51,10 @@ class AsyncEngine(Generic[RequestT]):
         self._running: set[str] = set()
         # Aborts that the engine may not have known the request for yet.
         self._aborted: set[str] = set()
+        self._died = died
+        self._progressed_at = time.monotonic()
+        # Requests notice by themselves, but there may be none for hours.
+        self._watch = asyncio.get_running_loop().create_task(self._watch_core(watch_s))
         self.max_model_len: int = self._engine.model_config.max_model_len
 
     async def generate(self, request: RequestT) -> AsyncGenerator[Progress, None]:
@@ -66,7 +80,13 @@ class AsyncEngine(Generic[RequestT]):
 
     async def shutdown(self) -> None:
         """Fail what is running and free the engine."""
+        self._watch.cancel()
         await asyncio.to_thread(self._engine.shutdown, 3.0)
+
+    async def _watch_core(self, interval_s: float) -> None:
+        while not self._engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
+            await asyncio.sleep(interval_s)
+        self._died("the engine has died")
 
     async def _outputs(self, request: RequestT) -> AsyncGenerator[Progress, None]:
         prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
@@ -76,12 +96,14 @@ class AsyncEngine(Generic[RequestT]):
                 try:
                     async with asyncio.timeout(self._stall_timeout_s):
                         progress = self._translation.read(await anext(outputs))
+                    self._progressed_at = time.monotonic()
                 except StopAsyncIteration:
                     return
                 except TimeoutError as error:
-                    raise DeadlineExceededError(
-                        f"the engine made no progress for {self._stall_timeout_s:g} s"
-                    ) from error
+                    failure = f"the engine made no progress for {self._stall_timeout_s:g} s"
+                    if time.monotonic() - self._progressed_at >= self._stall_timeout_s:
+                        self._died(f"{failure}, with no request at all")
+                    raise DeadlineExceededError(failure) from error
                 except EngineDeadError as error:
                     raise ModelUnavailableError(f"the engine has died: {error}") from error
                 except ParleyError:

@@ -11,6 +11,9 @@ from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.messages import ChatMessage
 from parley.protocol import Tool
 
+_ROOM = 128
+"""Tokens that an answer has in any case: about 90 words of English."""
+
 
 class ChatTokenizer(Protocol):
     """The part of a Hugging Face tokenizer that is needed here."""
@@ -53,7 +56,8 @@ class PromptBuilder:
 
         Raises:
             InvalidMessageError: the template cannot render these messages.
-            ContextTooLongError: no room is left for an answer.
+            ContextTooLongError: no room is left for an answer of 128 tokens, or of ``max_tokens`` if these
+                are fewer. An answer that had less would end in the middle of a sentence.
         """
         try:
             ids = self._tokenizer.apply_chat_template(
@@ -69,9 +73,11 @@ class PromptBuilder:
         except Exception as error:  # templates raise errors of their own (jinja2)
             raise InvalidMessageError(f"the chat template does not accept these messages: {error}") from error
         room = self._max_length - len(ids)
-        if room < 1:
+        needed = min(max_tokens, _ROOM)
+        if room < needed:
             raise ContextTooLongError(
-                f"the conversation has {len(ids)} tokens; the model takes {self._max_length} with its answer"
+                f"the conversation has {len(ids)} tokens; the model takes {self._max_length} "
+                f"with its answer, for which {needed} are kept"
             )
         return Prompt(list(ids), min(max_tokens, room))
 

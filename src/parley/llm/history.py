@@ -11,10 +11,17 @@ from parley.llm.messages import ChatMessage
 from parley.llm.summaries import SummaryPlan, summary_text
 from parley.protocol import Tool
 
-# English text has about four characters per token; numbers and other languages have fewer.
-_CHARACTERS_PER_TOKEN = 3
+# Bytes of UTF-8: English has about four per token; Chinese, for example, three for each character.
+_BYTES_PER_TOKEN = 3
+_DIGITS = "0123456789"  # each is a token of its own
 # Role markers and line breaks of a chat template.
 _TOKENS_PER_MESSAGE = 8
+_MOST_MESSAGES = 1_000
+_LONGEST_EXCHANGE = 16  # that is only forgotten whole: messages, without the results of tools
+# A prompt that fills less of the window says little about text: the template's own words weigh too much.
+_TELLING = 0.25
+# How many times more tokens than estimated a prompt may turn out to have.
+_MOST_SCALE = 4.0
 # Shares of the budget: from the first on a summary is wanted, and the second is left word for word.
 _LONG = 0.75
 _KEPT = 0.4
@@ -22,26 +29,36 @@ _KEPT = 0.4
 _LONGEST_SUMMARY = 0.25
 
 
-def estimate_tokens(characters: int) -> int:
-    """Tokens of so many characters of text, rather too many than too few."""
-    return -(-characters // _CHARACTERS_PER_TOKEN)
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text, rather too many than too few."""
+    digits = sum(map(text.count, _DIGITS))
+    size = len(text.encode(errors="surrogatepass")) + (_BYTES_PER_TOKEN - 1) * digits
+    return -(-size // _BYTES_PER_TOKEN)
 
 
 def _cost(message: ChatMessage) -> int:
-    calls = len(msgspec.json.encode(message.tool_calls)) if message.tool_calls else 0
-    return _TOKENS_PER_MESSAGE + estimate_tokens(len(message.content) + calls)
+    calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else ""
+    return _TOKENS_PER_MESSAGE + estimate_tokens(message.content + calls)
+
+
+def _tools_cost(tools: Sequence[Tool]) -> int:
+    return estimate_tokens(msgspec.json.encode(tools).decode()) if tools else 0
 
 
 class History:
     """The conversation, bounded by the model's context window.
 
-    The oldest exchanges are forgotten first. An exchange begins with what the user says and
-    ends before the user's next message, so that a tool call is never parted from its result.
-    The system prompt and the newest exchange always stay.
+    The oldest exchanges are forgotten first; an exchange begins with what the user says and ends before the
+    user's next message. Where only one is left, or the oldest is of more than 16 messages, because the user
+    has said nothing for long or nothing at all, its oldest messages are forgotten one by one, a tool call
+    together with its results. The system prompt and the newest message (with its tool call) always stay, and
+    what stays keeps its order. There are never more than 1,000 messages.
 
-    Before exchanges have to be forgotten they may be replaced by a summary: :meth:`plan_summary` says of
-    which one should be made, :meth:`apply_summary` puts it in their place. Until then, and if nobody does
-    either, all goes on as without.
+    Tokens are estimated; :meth:`calibrate` corrects the estimate by what the model has counted.
+
+    Before messages have to be forgotten they may be replaced by a summary: :meth:`plan_summary` says of
+    which one should be made, :meth:`apply_summary` puts it in their place. Until then, and if neither is
+    called, all goes on as without.
 
     Args:
         system_prompt: the first message; empty: none.
@@ -51,6 +68,7 @@ class History:
 
     def __init__(self, system_prompt: str, budget: int, tools: Sequence[Tool] = ()) -> None:
         self._limit = budget
+        self._scale = 1.0  # tokens that the model counts, for each that is estimated
         self._set_fixed(system_prompt, tools)
         self._messages: list[ChatMessage] = []
         self._cost = 0
@@ -59,9 +77,23 @@ class History:
 
     def _set_fixed(self, system_prompt: str, tools: Sequence[Tool]) -> None:
         self._prompt, self._tools = system_prompt, tuple(tools)
-        fixed = estimate_tokens(len(msgspec.json.encode(tools))) if tools else 0
         system = _cost(ChatMessage(role="system", content=system_prompt)) if system_prompt else 0
-        self._budget = self._limit - fixed - system
+        self._fixed = _tools_cost(tools) + system
+
+    @property
+    def _budget(self) -> int:
+        """Estimated tokens that the messages and the summary may have."""
+        return int(self._limit / self._scale) - self._fixed
+
+    def calibrate(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], tokens: int) -> None:
+        """Correct the estimate: a prompt of these messages and tools has had so many tokens.
+
+        The estimate is never taken for too high, so that text of another kind fits too.
+        """
+        estimated = sum(map(_cost, messages)) + _tools_cost(tools)
+        if tokens >= _TELLING * self._limit and estimated:
+            self._scale = min(max(tokens / estimated, 1.0), _MOST_SCALE)
+            self._trim()
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -128,10 +160,14 @@ class History:
         self._trim()
 
     def forget_oldest(self) -> bool:
-        """Drop the oldest exchange, at last the summary; False when only the newest exchange is left."""
-        later = self._later_exchanges()
-        if later:
-            self._drop(later[0])
+        """Drop the oldest exchange, or message if there is only one; at last the summary.
+
+        Returns:
+            False when only the newest message is left.
+        """
+        cuts = self._cuts()
+        if cuts:
+            self._drop(cuts[0])
         elif self._summary:
             self._set_summary("")
         else:
@@ -139,18 +175,19 @@ class History:
         return True
 
     def plan_summary(self) -> SummaryPlan | None:
-        """Of what a summary should be made now; None: there is room enough, or only the newest exchange."""
+        """Of what a summary should be made now; None: there is room enough, or only the newest message."""
         if self._cost <= _LONG * self._budget:
             return None
-        later = self._later_exchanges()
-        if not later:
+        cuts = self._cuts()
+        if not cuts:
             return None
         left = sum(map(_cost, self._messages))
+        possible = set(cuts)
         for index, message in enumerate(self._messages):
-            if index in later and (left <= _KEPT * self._budget or index == later[-1]):
+            if index in possible and (left <= _KEPT * self._budget or index == cuts[-1]):
                 return SummaryPlan(self._gone, tuple(self._messages[:index]), self._summary)
             left -= _cost(message)
-        raise AssertionError("the last exchange is one of the messages")
+        raise AssertionError("the last cut is before one of the messages")
 
     def apply_summary(self, plan: SummaryPlan, text: str) -> bool:
         """Put a summary in the place of what it was made of.
@@ -164,16 +201,29 @@ class History:
         same = (plan.gone, plan.summary) == (self._gone, self._summary)
         if not same or tuple(self._messages[:count]) != plan.messages:
             return False
-        if not summary or estimate_tokens(len(summary)) > _LONGEST_SUMMARY * self._budget:
+        if not summary or estimate_tokens(summary) > _LONGEST_SUMMARY * self._budget:
             return False
         self._drop(count)
         self._set_summary(summary)
         self._trim()
         return True
 
-    def _later_exchanges(self) -> list[int]:
-        """Where each exchange but the oldest begins."""
-        return [index for index, message in enumerate(self._messages) if index and message.role == "user"]
+    def _cuts(self) -> list[int]:
+        """Where the messages may be cut: before every exchange, and within those that are long.
+
+        An exchange that is the only one may be cut too. The results of a tool call stay with the call.
+        """
+        exchanges: list[list[int]] = [[]]
+        for index, message in enumerate(self._messages):
+            if message.role == "user" and exchanges[-1]:
+                exchanges.append([])
+            if message.role != "tool":
+                exchanges[-1].append(index)
+        cuts: list[int] = []
+        for exchange in exchanges:
+            whole = len(exchanges) > 1 and len(exchange) <= _LONGEST_EXCHANGE
+            cuts += exchange[:1] if whole else exchange
+        return [index for index in cuts if index]
 
     def _drop(self, count: int) -> None:
         self._cost -= sum(map(_cost, self._messages[:count]))
@@ -181,7 +231,7 @@ class History:
         self._gone += count
 
     def _set_summary(self, summary: str) -> None:
-        self._cost += estimate_tokens(len(summary)) - estimate_tokens(len(self._summary))
+        self._cost += estimate_tokens(summary) - estimate_tokens(self._summary)
         self._summary = summary
 
     def _append(self, message: ChatMessage) -> None:
@@ -192,5 +242,5 @@ class History:
         self._cost -= _cost(self._messages.pop())
 
     def _trim(self) -> None:
-        while self._cost > self._budget and self.forget_oldest():
+        while (self._cost > self._budget or len(self._messages) > _MOST_MESSAGES) and self.forget_oldest():
             pass

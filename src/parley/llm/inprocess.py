@@ -10,6 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from functools import partial
@@ -94,6 +95,9 @@ class InProcessEngine(Generic[RequestT]):
         create: makes the engine; runs in the engine's thread.
         start_timeout_s: seconds that ``create`` may take.
         stall_timeout_s: seconds without progress after which a request fails.
+        died: is given the reason when the engine can never answer again: it has failed, or has not
+            come to the end of a step when a request fails for want of progress. Called when what ran has
+            its error, from any thread.
 
     Raises:
         DeadlineExceededError: ``create`` took too long. Its own errors are passed on.
@@ -105,8 +109,11 @@ class InProcessEngine(Generic[RequestT]):
         *,
         start_timeout_s: float = 600.0,
         stall_timeout_s: float = 120.0,
+        died: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._stall_timeout_s = stall_timeout_s
+        self._died = died
+        self._stepped_at = time.monotonic()
         self._commands: queue.SimpleQueue[_Command[RequestT] | None] = queue.SimpleQueue()
         # Of the engine's thread alone.
         self._mailboxes: dict[str, tuple[asyncio.AbstractEventLoop, _Mailbox]] = {}
@@ -149,9 +156,10 @@ class InProcessEngine(Generic[RequestT]):
                     async with asyncio.timeout(self._stall_timeout_s):
                         progress = await mailbox.take()
                 except TimeoutError as error:
-                    raise DeadlineExceededError(
-                        f"the engine made no progress for {self._stall_timeout_s:g} s"
-                    ) from error
+                    failure = f"the engine made no progress for {self._stall_timeout_s:g} s"
+                    if time.monotonic() - self._stepped_at >= self._stall_timeout_s:
+                        self._died(f"{failure}, with no request at all")
+                    raise DeadlineExceededError(failure) from error
                 except ParleyError:
                     finished = True
                     raise
@@ -198,10 +206,14 @@ class InProcessEngine(Generic[RequestT]):
         try:
             while self._obey(engine):
                 self._report(engine.step())
+                self._stepped_at = time.monotonic()
         except Exception as error:  # noqa: BLE001 - becomes the answer to every request
             _log.exception("the engine has died; every request fails until the model is loaded again")
-            end = partial(ModelUnavailableError, f"the engine has died: {error}")
-        self._end(engine, end)
+            reason = f"the engine has died: {error}"
+            end = partial(ModelUnavailableError, reason)
+            self._end(engine, end, reason)
+        else:
+            self._end(engine, end)
 
     def _obey(self, engine: SteppedEngine[RequestT]) -> bool:
         """Run the commands that wait, or wait for one if there is nothing to do; False: stop."""
@@ -231,7 +243,7 @@ class InProcessEngine(Generic[RequestT]):
             except RuntimeError:
                 _log.warning("%d reports came after their event loop was closed", len(delivery))
 
-    def _end(self, engine: SteppedEngine[RequestT], end: Callable[[], ParleyError]) -> None:
+    def _end(self, engine: SteppedEngine[RequestT], end: Callable[[], ParleyError], death: str = "") -> None:
         with self._lock:
             self._ended = end
         # Requests that were submitted but not added: give them a mailbox, so that they fail too.
@@ -240,6 +252,8 @@ class InProcessEngine(Generic[RequestT]):
             if command is not None:
                 command(_Ended())
         self._report([(request_id, end()) for request_id in tuple(self._mailboxes)])
+        if death:  # first: an engine that is broken may never close
+            self._died(death)
         try:
             engine.close()
         except Exception:  # noqa: BLE001 - the process is about to end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from parley.errors import ModelLoadingError
@@ -20,7 +21,7 @@ _OWN_FORMAT = "hermes"
 
 
 def load_chat_service(
-    parameters: Parameters, default_weights: str
+    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
 ) -> tuple[ChatService, Engine[EngineRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -33,13 +34,18 @@ def load_chat_service(
         ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
         ``chat_template_kwargs``: variables of the chat template, as a JSON object.
 
+    Args:
+        parameters: the model's settings.
+        default_weights: where the settings name none.
+        died: is given the reason when the engine can never answer again.
+
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
     """
     weights = resolve_weights(parameters, default_weights, _WEIGHTS)
     max_requests = parameters.integer("max_requests", 64, minimum=1)
     options = _template_options(parameters)
-    started = start_engine(parameters, weights, _translation)
+    started = start_engine(parameters, weights, _translation, died=died)
     # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
     from transformers import AutoTokenizer  # noqa: PLC0415
 

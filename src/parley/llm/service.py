@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from parley.errors import InferenceError, InvalidInputError
+from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Progress
 from parley.llm.messages import (
@@ -65,7 +65,8 @@ class ChatService:
                 messages cannot be rendered.
             OverloadedError: too many requests already.
             ContextTooLongError: the conversation does not fit.
-            InferenceError: the engine failed, or the model wrote a call that cannot be read.
+            InvalidModelOutputError: the model wrote a call that cannot be read.
+            InferenceError: the engine failed.
         """
         request_id = request.request_id
         if self._admission.was_aborted(request_id):
@@ -149,5 +150,5 @@ def _event(piece: Piece, call_id: str) -> LlmEvent:
     if isinstance(piece, Text):
         return TextDelta(text=piece.text)
     if isinstance(piece, BadCall):
-        raise InferenceError(f"the model wrote a tool call that cannot be read: {piece.reason}")
+        raise InvalidModelOutputError(f"the model wrote a tool call that cannot be read: {piece.reason}")
     return ToolCalled(call=ToolCall(id=call_id, name=piece.name, arguments=piece.arguments))

@@ -32,6 +32,7 @@ def start_engine(
     translation: Callable[[], Translation[RequestT]],
     *,
     fixed: Mapping[str, Any] | None = None,
+    died: Callable[[str], None] = lambda _: None,
 ) -> StartedEngine[RequestT]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -45,6 +46,7 @@ def start_engine(
         weights: folder that vLLM loads.
         translation: makes the translation of the requests; vLLM may be imported by then.
         fixed: engine arguments that the model itself needs, whatever the file says.
+        died: is given the reason when the engine can never answer again.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -64,7 +66,7 @@ def start_engine(
     if not in_process:
         from parley.llm.async_llm import AsyncEngine  # noqa: PLC0415
 
-        engine = AsyncEngine(engine_args, translate)
+        engine = AsyncEngine(engine_args, translate, died=died)
         return StartedEngine(engine, engine.max_model_len)
     from parley.llm.inprocess import InProcessEngine  # noqa: PLC0415
     from parley.llm.vllm_engine import VllmEngine  # noqa: PLC0415
@@ -75,7 +77,7 @@ def start_engine(
         created.append(VllmEngine(engine_args, translate))
         return created[0]
 
-    stepped = InProcessEngine(create, start_timeout_s=START_TIMEOUT_S)
+    stepped = InProcessEngine(create, start_timeout_s=START_TIMEOUT_S, died=died)
     return StartedEngine(stepped, created[0].max_model_len)
 
 

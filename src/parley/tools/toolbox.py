@@ -83,7 +83,7 @@ class Toolbox:
         own = [tool.tool for tool in self._http.values()]
         room, fitting, left_out = self._max_tokens, [], []
         for tool in (*own, *(tool for server in self._servers for tool in server.tools)):
-            tokens = estimate_tokens(len(msgspec.json.encode(tool)))
+            tokens = estimate_tokens(msgspec.json.encode(tool).decode())
             if tokens > room:
                 left_out.append(tool.name)
                 continue

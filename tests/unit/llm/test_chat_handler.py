@@ -25,7 +25,7 @@ class Responder:
 
 
 def handler(engine):
-    return ChatHandler(ChatService(engine, PromptBuilder(WordTokenizer(), 100)))
+    return ChatHandler(ChatService(engine, PromptBuilder(WordTokenizer(), 1_000)))
 
 
 async def test_generate():

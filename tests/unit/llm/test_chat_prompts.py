@@ -5,6 +5,7 @@ from fake_engines import WordTokenizer
 
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.chat import PromptBuilder
+from parley.llm.history import History
 from parley.llm.messages import ChatMessage, ToolCall
 from parley.protocol import Tool
 
@@ -16,15 +17,42 @@ def user(text):
 
 
 def test_max_tokens_is_cut_to_what_fits():
-    builder = PromptBuilder(WordTokenizer(), 10)
+    builder = PromptBuilder(WordTokenizer(), 200)
     assert builder.build([user("a b c")], [], 5).max_tokens == 5
-    assert builder.build([user("a b c")], [], 50).max_tokens == 7
-    assert builder.build([user("a b c d e f g h i")], [], 50).max_tokens == 1
+    assert builder.build([user("a b c")], [], 500).max_tokens == 197
+    assert builder.build([user("a " * 72)], [], 500).max_tokens == 128
+    assert builder.build([user("a " * 195)], [], 5).max_tokens == 5
 
 
-def test_no_room_for_an_answer():
-    with pytest.raises(ContextTooLongError, match="10 tokens"):
-        PromptBuilder(WordTokenizer(), 10).build([user("a " * 10)], [], 1)
+@pytest.mark.parametrize(("words", "wanted"), [(200, 1), (196, 5), (73, 128), (73, 500), (199, 500)])
+def test_an_answer_that_would_be_cut_at_once_is_refused(words, wanted):
+    with pytest.raises(ContextTooLongError, match=f"{words} tokens"):
+        PromptBuilder(WordTokenizer(), 200).build([user("a " * words)], [], wanted)
+
+
+def test_no_answer_of_a_long_conversation_has_less_room_than_it_needs():
+    class Dense:
+        """A token for each character, as in ids and numbers."""
+
+        def apply_chat_template(self, conversation, **_):
+            return [0] * sum(len(message["content"]) + 5 for message in conversation)
+
+    builder, history = PromptBuilder(Dense(), 2_048), History("system", 2_048 - 256)
+    refused = 0
+    for turn in range(200):
+        history.add_user("\u5929" * (5 + 7 * turn % 50))
+        while True:
+            try:
+                prompt = builder.build(history.messages(), [], 256)
+            except ContextTooLongError:
+                refused += 1
+                assert history.forget_oldest()
+            else:
+                break
+        assert prompt.max_tokens >= 128
+        history.calibrate(history.messages(), (), len(prompt.ids))
+        history.extend([ChatMessage(role="assistant", content="x" * (20 + 11 * turn % 100))])
+    assert refused < 5  # most of it is forgotten before it is too long
 
 
 def test_template_errors_are_the_callers():

@@ -32,7 +32,7 @@ CALL = '<tool_call>{"name": "get_time", "arguments": {"city": "Paris"}}</tool_ca
 
 
 def service(engine, **options):
-    return ChatService(engine, PromptBuilder(WordTokenizer(), 100), **options)
+    return ChatService(engine, PromptBuilder(WordTokenizer(), 1_000), **options)
 
 
 def request(request_id="r", text="what time is it", **sampling):
@@ -238,5 +238,5 @@ class TestAdmission:
     async def test_too_long_a_conversation(self):
         chat = service(ScriptedEngine())
         with pytest.raises(ContextTooLongError):
-            await collect(chat.generate(request(text="word " * 200)))
+            await collect(chat.generate(request(text="word " * 2_000)))
         assert chat.active == 0

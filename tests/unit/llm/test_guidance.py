@@ -6,6 +6,8 @@ import json
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from parley.llm.guidance import ToolGuidance, relaxed
 from parley.protocol import Tool
@@ -88,7 +90,9 @@ def test_tags_are_made_once_and_the_oldest_are_forgotten():
         ("pattern", {"type": "string"}, True),  # a property of this name
         ("maxItems", 100, True),
         ("maxItems", 5_000, False),
-        ("minProperties", 10_000, False),
+        ("minProperties", 1, False),
+        ("maxProperties", 1, False),
+        ("maxProperties", {"type": "integer"}, True),
         ("minimum", -1e18, True),
         ("exclusiveMaximum", 1e300, False),
         ("enum", ["a"] * 500, True),
@@ -156,6 +160,9 @@ GROUP = "(" + "|".join(["a{100}"] * 20) + ")"
         many(75, {"type": "string", "pattern": "a{ 1000 }"}),
         many(20, {"type": "number", "minimum": -1234567.123456789, "maximum": 98765432.987654321}),
         many(900, True),
+        {**many(300, True), "minProperties": 10},
+        {**many(300, True), "maxProperties": 10},
+        many(20, many(20, True)),
         {"type": "object", "properties": {"a": {"enum": [f"{number:x}" for number in range(2000)]}}},
     ],
 )
@@ -165,3 +172,79 @@ def test_no_schema_holds_up_the_event_loop(schema):
     began = time.process_time()
     assert ToolGuidance(grammar.from_structural_tag).tag(tools) is not None
     assert time.process_time() - began < 0.5  # some tens of milliseconds on a quiet machine
+
+
+BOOKING = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "guests": {"type": "integer", "minimum": 1, "maximum": 20},
+        "when": {
+            "type": "object",
+            "properties": {"day": {"enum": ["today", "tomorrow"]}, "hour": {"type": "integer"}},
+            "required": ["day"],
+        },
+        "window": {"type": "boolean"},
+    },
+    "required": ["city", "when"],
+}
+
+
+@pytest.fixture(scope="module")
+def accepts():
+    """Whether the grammar of a tool ``book`` accepts a call with these arguments, as written."""
+    xgrammar = pytest.importorskip("xgrammar")
+    vocabulary = [*map(chr, range(32, 127)), "\n", "<end>"]
+    tokens = xgrammar.TokenizerInfo(
+        vocabulary, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[len(vocabulary) - 1]
+    )
+    compiler = xgrammar.GrammarCompiler(tokens)
+
+    def accepts(schema, arguments):
+        tag = ToolGuidance(xgrammar.Grammar.from_structural_tag).tag([Tool(name="book", parameters=schema)])
+        matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(tag))
+        return matcher.accept_string(
+            f'A moment. <tool_call>\n{{"name": "book", "arguments": {arguments}}}\n</tool_call>'
+        )
+
+    return accepts
+
+
+ARGUMENTS = st.fixed_dictionaries(
+    {
+        "city": st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12),
+        "guests": st.none() | st.integers(1, 20),
+        "when": st.sampled_from([{"day": "today"}, {"day": "tomorrow", "hour": -3}]),
+        "window": st.none() | st.booleans(),
+    }
+)
+
+
+@given(ARGUMENTS, st.sampled_from([(",", ":"), (", ", ": ")]))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_call_that_the_schema_allows_can_be_written(accepts, chosen, separators):
+    # In the order of the schema, whatever that of the example is.
+    arguments = {name: chosen[name] for name in BOOKING["properties"] if chosen[name] is not None}
+    assert accepts(BOOKING, json.dumps(arguments, separators=separators))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{}",
+        '{"city": "Rome"}',
+        '{"city": "Rome", "city": "Rome"}',
+        '{"city": "Rome", "guests": 2}',
+        '{"city": "Rome", "guests": 2, "guests": 2}',
+        '{"city": "Rome", "when": {"day": "today"}, "city": "Rome"}',
+        '{"city": "Rome", "when": {"day": "today"}, "window": true, "window": true}',
+        '{"city": "Rome", "when": {}}',
+        '{"city": "Rome", "when": {"hour": 7}}',
+        '{"city": "Rome", "when": {"day": "today", "day": "tomorrow"}}',
+        '{"city": "Rome", "when": {"day": "never"}}',
+        '{"city": "Rome", "when": {"day": "today"}, "smoking": true}',
+        '{"city": "Rome", "guests": 21, "when": {"day": "today"}}',
+    ],
+)
+def test_no_call_lacks_what_is_required_or_says_anything_twice(accepts, arguments):
+    assert not accepts(BOOKING, arguments)

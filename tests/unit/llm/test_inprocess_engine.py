@@ -188,6 +188,39 @@ async def test_death_fails_running_and_later_requests(fake, caplog):
     assert fake.closed.is_set()
 
 
+async def test_death_is_reported_once_what_ran_has_its_error_and_before_the_engine_is_freed(fake):
+    reports = queue.SimpleQueue()
+    engine = InProcessEngine(
+        lambda: fake, stall_timeout_s=5, died=lambda reason: reports.put((reason, fake.closed.is_set()))
+    )
+    stream = await start(engine, fake)
+    fake.steps.put(RuntimeError("out of memory"))
+    assert await asyncio.to_thread(reports.get, timeout=5) == ("the engine has died: out of memory", False)
+    with pytest.raises(ModelUnavailableError):
+        await anext(stream)
+    await engine.shutdown()
+    assert reports.empty()
+
+
+async def test_an_engine_that_does_not_come_to_the_end_of_a_step_is_dead(fake):
+    reports = queue.SimpleQueue()
+    engine = InProcessEngine(lambda: fake, stall_timeout_s=0.05, died=reports.put)
+    with pytest.raises(DeadlineExceededError):
+        await anext(engine.generate(request()))
+    assert await asyncio.to_thread(reports.get, timeout=5) == (
+        "the engine made no progress for 0.05 s, with no request at all"
+    )
+    fake.steps.put([])
+    await engine.shutdown()
+
+
+async def test_the_end_of_an_engine_is_no_death(fake):
+    reports = queue.SimpleQueue()
+    engine = InProcessEngine(lambda: fake, stall_timeout_s=5, died=reports.put)
+    await engine.shutdown()
+    assert reports.empty()
+
+
 async def test_after_death_every_request_gets_an_error_of_its_own(fake):
     # An error that is raised again and again keeps the frames of everybody whom it was raised for.
     engine = InProcessEngine(lambda: fake, stall_timeout_s=5)

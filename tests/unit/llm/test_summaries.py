@@ -120,7 +120,7 @@ def test_useless_summaries_are_refused():
 def test_the_summary_is_forgotten_last():
     history = long_history()
     history.apply_summary(history.plan_summary(), "Before.")
-    while len(texts(history)) > 1:
+    while len(history.messages()) > 2:
         assert history.forget_oldest()
     assert "Before." in history.messages()[0].content
     assert history.forget_oldest()
@@ -184,7 +184,7 @@ def cost(messages):
             if message.tool_calls
             else ""
         )
-        total += 8 + estimate_tokens(len(message.content) + len(calls))
+        total += 8 + estimate_tokens(message.content + calls)
     return total
 
 
@@ -223,14 +223,14 @@ def test_whatever_happens_the_history_is_sound(steps, budget):
         called = [call.id for message in rest for call in message.tool_calls]
         assert called == [message.tool_call_id for message in rest if message.role == "tool"]
         if rest:
-            assert rest[0].role == "user"
-        if newest is not None:
-            last = [message for message in rest if message.role == "user"][-1]
-            assert last.content.endswith(newest)
+            assert rest[0].role != "tool"
+        if asked:
+            assert rest[-1].role == "user"
+            assert rest[-1].content.endswith(newest)
         # What is left is the newest part of what was said: nothing lost from its middle, nothing back.
         left = [word for message in rest if message.role == "user" for word in message.content.split()]
         left = [word for word in left if word.startswith("u")]
         assert left == said[len(said) - len(left) :]
-        users = sum(message.role == "user" for message in rest)
+        groups = sum(message.role != "tool" for message in rest)
         summary = len(system.content) > len(PROMPT)
-        assert cost(history.messages()) <= budget + 2 or (users <= 1 and not summary)
+        assert cost(history.messages()) <= budget + 2 or (groups <= 1 and not summary)

@@ -61,7 +61,7 @@ async def test_an_address_of_ipv6_is_reached():
     try:
         server = await asyncio.start_server(http.serve, "::1", 0)
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("needs IPv6")
     port = server.sockets[0].getsockname()[1]
     async with server, client("::1") as sender:
         assert (await sender.get(f"http://[::1]:{port}/")).is_success
