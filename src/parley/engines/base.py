@@ -16,6 +16,14 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 class Recognizer(Protocol):
     """One stream of audio; its calls must not overlap."""
 
+    async def check(self, options: AsrOptions) -> None:
+        """Return if a stream could be opened with these options; nothing of it remains.
+
+        Raises:
+            InvalidInputError: of the kind that says what :meth:`start` would refuse.
+        """
+        ...
+
     async def start(self, options: AsrOptions) -> None:
         """Open the stream."""
         ...

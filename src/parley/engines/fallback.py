@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parley.engines.base import Synthesizer
 from parley.engines.joined_speech import JoinedSpeech
-from parley.errors import ParleyError, ShuttingDownError
+from parley.errors import InferenceError, ParleyError, ShuttingDownError
 from parley.tts.messages import SpeakRequest, SpeechChunk, TtsFallback
 from parley.tts.plain_text import is_speakable
 from parley.waiting import try_within, within
@@ -43,8 +43,9 @@ class FallbackLimits:
 class FallbackSynthesizer:
     """:class:`parley.engines.base.Synthesizer` over a list of others.
 
-    An engine that fails, or is late, is replaced by the next in the list: for the rest of the text,
-    from the first word on that had not begun, and for all later requests of the same utterance.
+    An engine that fails, is late, or makes silence of a text that has words, is replaced by the next in the
+    list: for the rest of the text, from the first word on that had not begun, and for all later requests of
+    the same utterance.
     A chunk without samples tells who was replaced and why. All audio of a request has one sample
     rate: the one that was asked for, else that of the engine that began.
 
@@ -79,6 +80,9 @@ class FallbackSynthesizer:
                 async with aclosing(self._speak_rest(name, engine, request, speech)) as pieces:
                     async for piece in pieces:
                         yield piece
+                if speech.silent and is_speakable(speech.unspoken) and index + 1 < len(self._engines):
+                    # Of the last engine it is taken as it is: a script that it cannot read, for example.
+                    failure = InferenceError(f"{name} made nothing that can be heard")
             except ParleyError as error:
                 failure = error
             rest = speech.finish_engine()

@@ -13,6 +13,7 @@ from parley.tts.messages import SpeechChunk, TtsFallback, WordMark
 
 _WORD = re.compile(r"\S+")
 _CHARACTERS_PER_S = 15.0  # of ordinary speech, for engines that give no marks
+_SILENT = 33  # highest sample, i16, of what cannot be heard: -60 dB
 
 
 class JoinedSpeech:
@@ -34,6 +35,13 @@ class JoinedSpeech:
         self._resampler: Resampler | None = None
         self._seconds = 0.0
         self._marked = False
+        self._peak = 0
+        self._unheard: list[WordMark] = []  # of what cannot be heard so far
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing that the engine has said can be heard."""
+        return self._peak <= _SILENT
 
     @property
     def unspoken(self) -> str:
@@ -47,16 +55,19 @@ class JoinedSpeech:
         if self._resampler is None:
             self._resampler = Resampler(chunk.sample_rate, self._rate)
         self._seconds += len(audio) / chunk.sample_rate
+        self._peak = max(self._peak, int(audio.max(initial=0)), -int(audio.min(initial=0)))
         self._marked = self._marked or bool(chunk.words)
         for mark in chunk.words:
             self._begun = max(self._begun, self._first_char + mark.end_char)
         resampled = self._resampler.push(audio) if len(audio) else audio
+        marks = [*self._unheard, *(self._moved(mark, self._rate / chunk.sample_rate) for mark in chunk.words)]
+        self._unheard = marks if self.silent else []
         spans = chunk.end_char > chunk.start_char
         joined = msgspec.structs.replace(
             chunk,
             sample_rate=self._rate,
             offset=self._samples,
-            words=[self._moved(mark, self._rate / chunk.sample_rate) for mark in chunk.words],
+            words=[] if self.silent else marks,
             start_char=self._first_char + chunk.start_char if spans else 0,
             end_char=self._first_char + chunk.end_char if spans else 0,
         )
@@ -71,12 +82,15 @@ class JoinedSpeech:
             if len(audio):
                 rest = SpeechChunk(sample_rate=self._rate, offset=self._samples), audio
                 self._samples += len(audio)
-        if not self._marked:
+        if self.silent:
+            self._begun = self._first_char  # whatever it has marked
+        elif not self._marked:
             self._begun = max(self._begun, self._estimated())
         following = _WORD.search(self._text, self._begun)
         self._first_char = following.start() if following else len(self._text)
         self._first_sample = self._samples
-        self._resampler, self._seconds, self._marked = None, 0.0, False
+        self._resampler, self._seconds, self._marked, self._peak = None, 0.0, False, 0
+        self._unheard = []
         return rest
 
     def note(self, fallback: TtsFallback) -> SpeechChunk:

@@ -83,4 +83,5 @@ class ModelSpeaker:
             ("CHUNK", "AUDIO"),
             request_id=message.request_id,
             timeout_s=timeout_s,
+            frees=isinstance(message, AbortSpeech),
         )

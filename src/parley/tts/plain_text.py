@@ -13,6 +13,11 @@ def plain_text(text: str) -> str:
     return "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
 
 
+def has_words(text: str) -> bool:
+    """Whether there is a letter or digit of any script: without one the agent speaks no segment of a text."""
+    return any(char.isalnum() for char in text)
+
+
 def is_speakable(text: str) -> bool:
     """Whether there is anything but space and punctuation."""
     return any(unicodedata.category(char)[0] in "LNSM" for char in text)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from parley.tts.plain_text import has_words
+
 # Quotation marks and brackets that close, and those that open.
 _CLOSING = "[\"'\u201d\u2019)\\]]*"
 _OPENING = "\"'\u201c\u2018(["
 # The last alternatives are the marks of Chinese and Japanese, which no space follows.
-_SENTENCE_END = re.compile(rf"[.!?\u2026]+{_CLOSING}(?=\s)|[\u3002\uff01\uff1f]|\n")
+_SENTENCE_END = re.compile(rf"(?<![.!?\u2026])[.!?\u2026]+{_CLOSING}(?=\s)|[\u3002\uff01\uff1f]|\n")
 _CLAUSE_END = re.compile(
     rf"[,;:]{_CLOSING}(?=\s)|[\uff0c\u3001\uff1b\uff1a]|\s[\u2013\u2014-](?=\s)|\u2014(?=\w)"
 )
-_LAST_WORD = re.compile(r"(\S+)$")
+_LAST_WORD = re.compile(r"(?<!\S)(\S+)$")
+_ENDING = re.compile(rf"[.!?\u2026\u3002\uff01\uff1f]{_CLOSING}\s*")
 
 # A full stop after these does not end a sentence ...
 _ABBREVIATION = re.compile(
@@ -22,7 +25,7 @@ _ABBREVIATION = re.compile(
 )
 # ... and after these only if a capital letter follows.
 _MAYBE_LAST = re.compile(r"etc|inc|ltd|co|corp|a\.m|p\.m|am|pm|u\.s|u\.k")
-_NUMBERED_ITEM = re.compile(r"\s*\d{1,3}")
+_NUMBERED_ITEM = re.compile(r"(?<!\s)\s*\d{1,3}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,22 @@ class Segmenter:
         rest = self._text.strip()
         self._text = ""
         self._first = True
-        return [rest] if _speakable(rest) else []
+        return [rest] if has_words(rest) else []
+
+    def finish_cut(self) -> tuple[list[str], str]:
+        """As :meth:`finish`, of text that was cut off anywhere: a sentence that is not whole is not spoken.
+
+        If it is the first, its whole words are.
+
+        Returns:
+            The last segment, if there is one, and the end of the text that is not spoken.
+        """
+        text, first = self._text, self._first
+        end = max((match.end() for match in _ENDING.finditer(text)), default=0)
+        if first and not has_words(text[:end]):
+            end = max(text.rfind(" "), text.rfind("\n"), 0)
+        self._text = text[:end]
+        return self.finish(), text[end:]
 
     def _find_end(self) -> int | None:
         text = self._text
@@ -79,15 +97,15 @@ class Segmenter:
         )
         ends = [match.end() for match in _SENTENCE_END.finditer(text) if self._ends_sentence(match)]
         ends += [match.end() for match in _CLAUSE_END.finditer(text) if match.end() >= clause]
-        end = min((end for end in ends if _speakable(text[:end])), default=longest + 1)
+        end = min((end for end in ends if has_words(text[:end])), default=longest + 1)
         if end <= longest:
             return end
         if len(text) <= longest:
             return None
         # Never inside a word, unless the "word" alone is longer than a segment may be.
         space = max(text.rfind(" ", 0, longest), text.rfind("\t", 0, longest))
-        end = space if _speakable(text[: max(space, 0)]) else longest
-        return end if _speakable(text[:end]) else None
+        end = space if has_words(text[: max(space, 0)]) else longest
+        return end if has_words(text[:end]) else None
 
     def _ends_sentence(self, match: re.Match[str]) -> bool:
         if match.group()[0] != "." or match.group().startswith(".."):
@@ -110,7 +128,3 @@ class Segmenter:
 def _is_initial(word: str) -> bool:
     """The "J" of "J. Smith"; "I" is a word of its own."""
     return len(word) == 1 and word.isalpha() and word.isupper() and word != "I"
-
-
-def _speakable(text: str) -> bool:
-    return any(character.isalnum() for character in text)

@@ -19,7 +19,7 @@ FILE = Path(__file__).with_name("cues.toml")
 
 # Recognisers also write the typographic apostrophe and dashes.
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
-_WORD = re.compile(r"[\w'@.+-]*\w[\w'@+-]*")
+_WORD = re.compile(r"(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 

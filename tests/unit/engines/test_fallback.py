@@ -136,6 +136,31 @@ def test_an_engine_that_works_is_left_alone(run):
     assert not rig.engines[0].aborted
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_an_engine_that_makes_silence_of_words_is_replaced(run, marks):
+    rig = Rig(Engine(level=0), Engine(level=2))
+    rig.engines[0].marks = marks
+    pieces = run(rig.say(utterance="u"))
+    assert rig.engines[1].requests[0].text == TEXT
+    assert words(pieces) == TEXT.split()
+    assert [(told.from_engine, told.reason) for told in rig.told] == [("engine-0", "inference_failed")]
+    run(rig.say(utterance="u"))
+    assert len(rig.engines[0].requests) == 1
+
+
+def test_the_silence_of_the_last_engine_is_taken_as_it_is(run):
+    rig = Rig(Engine(), Engine(level=0))
+    rig.engines[0].fail_after = 2
+    assert words(run(rig.say())) == TEXT.split()[:2]
+    assert len(rig.told) == 1
+
+
+def test_silence_of_a_text_without_words_is_no_failure(run):
+    rig = Rig(Engine(level=0), Engine(level=2))
+    run(rig.say("... !"))
+    assert rig.told == []
+
+
 @pytest.mark.parametrize("after", range(6))
 def test_what_was_spoken_is_not_repeated(run, after):
     rig = Rig(Engine(), Engine(16_000, level=2))

@@ -72,3 +72,23 @@ def test_how_the_text_arrives_does_not_matter_and_nothing_is_lost(words, size):
     said, everything = "".join("".join(segments).split()), "".join(text.split())
     assert everything.startswith(said)
     assert not any(map(str.isalnum, everything[len(said) :]))
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken", "dropped"),
+    [
+        ("It is ten. And then it", ["It is ten."], " And then it"),
+        ("It is ten. And then. So", ["It is ten.", "And then."], " So"),
+        ("It is ten. Half past.", ["It is ten.", "Half past."], ""),
+        ('She said "no."', ['She said "no."'], ""),
+        ("Half a sent", ["Half a"], " sent"),
+        ("unbelieva", [], "unbelieva"),
+        ("", [], ""),
+    ],
+)
+def test_text_that_was_cut_off_ends_with_a_whole_sentence_or_word(text, spoken, dropped):
+    segmenter = Segmenter()
+    segments = segmenter.push(text)
+    last, rest = segmenter.finish_cut()
+    assert ([*segments, *last], rest) == (spoken, dropped)
+    assert segmenter.finish() == []

@@ -18,9 +18,9 @@ Grammar: TypeAlias = Callable[[str], str]
 # "[laugh]", "[clear throat]": something that a model is to do rather than to say.
 _TAG = re.compile(r"\[[^\W\d_][^\W\d_ -]*(?:[ -][^\W\d_]+)*\]")
 # Letters and plain punctuation, with no full stop but at the end: nothing to write out.
-_PLAIN = re.compile(r"(?:[^\W\d_]|[\s,;:!?'\"()\-\u2010-\u2015\u2018-\u201d\u2026])*\.*\s*")
+_PLAIN = re.compile(r"(?:[^\W\d_]|[\s,;:!?'\"()\-\u2010-\u2015\u2018-\u201d\u2026])*(?:\.+\s*)?")
 # Some grammars leave one.
-_SPACE_BEFORE_MARK = re.compile(r"\s+(?=[.,;:!?](?:\s|$))")
+_SPACE_BEFORE_MARK = re.compile(r"(?<!\s)\s+(?=[.,;:!?](?:\s|$))")
 _log = logging.getLogger(__name__)
 
 

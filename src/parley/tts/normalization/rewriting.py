@@ -26,7 +26,7 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         ),
         r"\1\2 to \1\3",
     ),
-    (re.compile(r"\s*&\s*"), " and "),
+    (re.compile(r"(?:(?<!\s)\s+)?&\s*"), " and "),
     (re.compile(r"(?<![\w/])24/7(?![\w/])"), "twenty-four seven"),
     (re.compile(r"(?<![\w/])50/50(?![\w/])"), "fifty-fifty"),
     (re.compile(r"(?<![\w/])9/11(?![\w/])"), "nine eleven"),

@@ -64,4 +64,9 @@ class AudioModel:
                 pass
 
     def _request(self, message: msgspec.Struct, inputs: Mapping[str, Tensor]) -> ModelRequest:
-        return ModelRequest(self._model, {"REQUEST": struct_tensor(message), **inputs}, OUTPUTS)
+        return ModelRequest(
+            self._model,
+            {"REQUEST": struct_tensor(message), **inputs},
+            OUTPUTS,
+            frees=isinstance(message, StopUtterance),
+        )

@@ -51,16 +51,14 @@ class Past:
     prompt: bool = False
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return self.token_keys, self.frame_keys, self.step_keys, self.token_contexts, self.step_contexts
+
+    @property
     def nbytes(self) -> int:
         """Memory held."""
-        tensors = (
-            self.token_keys,
-            self.frame_keys,
-            self.step_keys,
-            self.token_contexts,
-            self.step_contexts,
-        )
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def cut(self, frames: int) -> Past:
         """The same with only the last so many frames of what the estimator keeps."""

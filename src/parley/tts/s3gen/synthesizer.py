@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
+from parley.serving.process_end import DeviceErrors
 from parley.tts.s3gen.batch import FlowRow, Padding, Voice, pack
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
@@ -73,6 +74,7 @@ class Synthesizer:
         self._workspace = Workspace()
         self._prompts = PromptPasts(self._prompt_pasts, voices)
         self._threads = threads
+        self._errors = DeviceErrors("s3gen")
 
     def begin(self) -> None:
         """To be called first by the thread that will run the networks.
@@ -109,7 +111,7 @@ class Synthesizer:
         pieces = self._pieces(jobs)
         made = [(job, piece) for job, piece in zip(jobs, pieces, strict=True) if isinstance(piece, _Piece)]
         try:
-            audio: Sequence[NDArray[np.int16] | ParleyError] = self._audio(made) if made else []
+            audio = self._audio(made) if made else []
         except Exception as error:  # noqa: BLE001 - logged and returned
             _log.exception("the vocoder failed for %d utterances", len(made))
             audio = [_failed(error)] * len(made)
@@ -143,6 +145,7 @@ class Synthesizer:
         try:
             return list(self._run_flow(jobs)) if jobs else []
         except Exception as error:  # noqa: BLE001 - logged and returned
+            self._errors.failed(error)
             if len(jobs) == 1:
                 _log.exception("a step of the synthesis failed")
                 return [_failed(error)]
@@ -150,19 +153,23 @@ class Synthesizer:
         _log.exception("a step of %d utterances failed; trying each alone", len(jobs))
         return [self._pieces([job])[0] for job in jobs]
 
-    def _run_flow(self, jobs: Sequence[Job]) -> list[_Piece]:
+    def _run_flow(self, jobs: Sequence[Job]) -> list[_Piece | ParleyError]:
         keeping = [job.utterance for job in jobs if job.utterance.keeps_past]
         prompts = iter(self._prompts.get([utterance.voice for utterance in keeping]))
         rows = [
             job.utterance.row(job.end, next(prompts) if job.utterance.keeps_past else None) for job in jobs
         ]
         mels, kept = self.flow(rows, keep=bool(keeping))
+        finite = _are_finite(mels)
+        self._errors.worked()
         return [
             _Piece(mel, kept.row(index, row.length) if job.utterance.keeps_past else None)
+            if finite[index]
+            else _not_finite("spectrogram")
             for index, (job, row, mel) in enumerate(zip(jobs, rows, mels, strict=True))
         ]
 
-    def _audio(self, made: Sequence[tuple[Job, _Piece]]) -> list[NDArray[np.int16]]:
+    def _audio(self, made: Sequence[tuple[Job, _Piece]]) -> list[NDArray[np.int16] | ParleyError]:
         lasts = [job.utterance.is_last(job.end) for job, _ in made]
         audio = vocode(
             self._networks.vocoder,
@@ -171,9 +178,10 @@ class Synthesizer:
                 for (job, piece), last in zip(made, lasts, strict=True)
             ],
         )
+        finite = _are_finite(audio)
         return [
-            job.utterance.output.push(samples.cpu().numpy(), last=last)
-            for (job, _), samples, last in zip(made, audio, lasts, strict=True)
+            job.utterance.output.push(samples.cpu().numpy(), last=last) if own else _not_finite("waveform")
+            for (job, _), samples, last, own in zip(made, audio, lasts, finite, strict=True)
         ]
 
     def _prompt_pasts(self, voices: Sequence[Voice]) -> list[Past]:
@@ -182,7 +190,24 @@ class Synthesizer:
             rows = [prompt_row(voice) for voice in voices[first : first + _PROMPTS]]
             kept = self.flow(rows, keep=True)[1]
             pasts += [kept.row(index, row.length) for index, row in enumerate(rows)]
+        # All utterances of a voice are made on its past, as long as it is kept.
+        if not all(_are_finite([tensor for past in pasts for tensor in past.tensors])):
+            raise _not_finite("past of a prompt")
         return pasts
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> list[bool]:
+    """Of each tensor, whether it holds numbers alone; one wait for the device."""
+    if not tensors:
+        return []
+    found: list[bool] = torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).tolist()
+    return found
+
+
+def _not_finite(what: str) -> InferenceError:
+    error = InferenceError(f"synthesis failed: the {what} holds values that are not numbers")
+    _log.error("%s", error)
+    return error
 
 
 def _failed(error: Exception) -> InferenceError:

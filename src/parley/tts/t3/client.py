@@ -88,6 +88,7 @@ class SpeechTokenModel:
             ("EVENT", "TOKENS"),
             request_id=message.request_id,
             timeout_s=timeout_s,
+            frees=isinstance(message, AbortTokens),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from parley.llm.engine import Engine, Translation
 from parley.llm.starting import cache_dir, start_engine
@@ -15,7 +16,7 @@ from parley.tts.t3.settings import ENGINE_SETTINGS
 
 
 def load_service(
-    parameters: Parameters, default_weights: str
+    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
 ) -> tuple[SpeechTokenService, Engine[SpeechRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
@@ -25,6 +26,11 @@ def load_service(
         ``checkpoint``: its T3 file, if it has more than one.
         ``prompt_device``: where prompts are computed, for example ``cuda``.
         ``max_requests``: requests running or waiting before more are refused.
+
+    Args:
+        parameters: the model's settings.
+        default_weights: where the settings name none.
+        died: is given the reason when the engine can never answer again.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -41,6 +47,7 @@ def load_service(
         engine_folder(checkpoint, shape, cache_dir() / "t3"),
         lambda: _translation(shape),
         fixed=ENGINE_SETTINGS,
+        died=died,
     )
     # These need PyTorch, which the environment for vLLM must be prepared for.
     from parley.tts.t3.prompt import PromptEncoder  # noqa: PLC0415

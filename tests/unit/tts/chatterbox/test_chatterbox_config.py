@@ -124,8 +124,13 @@ def test_turbo_alone_gets_tags(parameters, opened, variant, text):
 
 
 def test_settings_are_those_of_the_environment(parameters):
-    limits = Limits.from_parameters(parameters(PARLEY_CHATTERBOX_IDLE_S="3", PARLEY_CHATTERBOX_MAX_TEXT="9"))
-    assert (limits.idle_s, limits.max_text, limits.max_utterances) == (3.0, 9, 64)
+    environment = {
+        "PARLEY_CHATTERBOX_IDLE_S": "3",
+        "PARLEY_CHATTERBOX_MAX_TEXT": "9",
+        "PARLEY_CHATTERBOX_MAX_UTTERANCES": "5",
+    }
+    limits = Limits.from_parameters(parameters(**environment))
+    assert (limits.idle_s, limits.max_text, limits.max_utterances) == (3.0, 9, 5)
 
 
 @pytest.mark.parametrize(

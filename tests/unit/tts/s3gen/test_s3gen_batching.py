@@ -1,5 +1,7 @@
 """An utterance does not notice what is made beside it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -91,3 +93,35 @@ def test_rows_need_no_prompt(synthesizer):
     utterance = Utterance(make_voice(0), Plan(), seed=1, rate=24_000)
     audio = stream(synthesizer, utterance, make_tokens(20), 20)
     assert sum(map(len, audio)) == 20 * 960
+
+
+def poisoned(voice):
+    """The same voice with a speaker of whom nothing but NaN is made."""
+    return dataclasses.replace(voice, embedding=np.full_like(voice.embedding, np.nan))
+
+
+def test_a_spectrogram_that_is_not_a_number_fails_alone(synthesizer):
+    plan = Plan(recompute=True)
+    good, bad = make_voice(40, 1), poisoned(make_voice(40, 2))
+    utterances = [pushed(voice, make_tokens(40, 3), ended=True, plan=plan) for voice in (good, bad, good)]
+    results = synthesizer.step([Job(utterance, utterance.next_end()) for utterance in utterances])
+    assert [isinstance(result, InferenceError) for result in results] == [False, True, False]
+    assert "spectrogram" in str(results[1])
+    assert all(np.abs(results[index]).max() > 0 for index in (0, 2))
+
+
+def test_a_voice_whose_past_is_not_a_number_is_not_kept(networks, synthesizer):
+    good, bad = make_voice(40, 1), poisoned(make_voice(40, 2))
+    utterances = [pushed(voice, make_tokens(40, 3), ended=True) for voice in (good, bad)]
+    results = synthesizer.step([Job(utterance, utterance.next_end()) for utterance in utterances])
+    assert [isinstance(result, InferenceError) for result in results] == [False, True]
+    assert good in synthesizer._prompts
+    assert bad not in synthesizer._prompts
+
+
+def test_a_waveform_that_is_not_a_number_fails_alone(synthesizer):
+    utterances = [pushed(make_voice(40, seed), make_tokens(40, seed), seed, ended=True) for seed in (1, 2)]
+    utterances[1].vocoder.source.advance(torch.tensor([float("nan")], dtype=torch.float64))
+    results = synthesizer.step([Job(utterance, utterance.next_end()) for utterance in utterances])
+    assert [isinstance(result, InferenceError) for result in results] == [False, True]
+    assert "waveform" in str(results[1])

@@ -1,7 +1,15 @@
 """Which recordings are taken."""
 
+import resource
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "gateway" / "attacks"))
+
+from media import media_corpus
 from recordings import RATE, as_file, pcm, speech
 
 from parley.errors import (
@@ -40,6 +48,22 @@ def test_files(kind, subtype, rate):
     assert abs(len(audio) - len(original)) < 0.1 * rate
     if kind != "OGG":
         assert np.abs(audio - original).max() < 1e-4
+
+
+def test_hostile_files_are_refused_or_short():
+    before = peak_memory()
+    for attack in media_corpus():
+        try:
+            audio, rate = read(attack.body, max_bytes=16 << 20)
+        except (ReferenceAudioError, UnsupportedSampleRateError):
+            continue
+        assert 200 in attack.statuses
+        assert len(audio) <= 31 * rate
+    assert peak_memory() - before < 100_000_000
+
+
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
 
 
 def test_raw_samples():
