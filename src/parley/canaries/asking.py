@@ -1,0 +1,144 @@
+"""Asking one model after the other, or all at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from parley.canaries.connection import CanaryConnection
+from parley.canaries.models import CANARIES, CanaryCall, CanaryError
+from parley.serving.model_control import CONTROL_MODEL
+
+_AT_ONCE = 4
+_READY = "READY"
+_UNLOADED = "unloaded"
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """What one model answered."""
+
+    model: str
+    ok: bool
+    duration_ms: float
+    detail: str
+    """What was seen, or why the model failed."""
+
+
+def call_canaries(address: str, models: Collection[str], deadline_s: float) -> list[str]:
+    """Call every loaded model that has a canary, one after the other, those that others need first.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        models: names of the loaded models.
+        deadline_s: for each call (seconds).
+
+    Returns:
+        What each call saw; empty if no loaded model has a canary.
+
+    Raises:
+        CanaryError: a model answered wrongly, with an error, or not in time.
+    """
+    seen: list[str] = []
+    for model, call in CANARIES.items():
+        if model not in models:
+            continue
+        try:
+            seen.append(call(address, deadline_s))
+        except CanaryError as error:
+            raise CanaryError(f"{model}: {error}") from error
+    return seen
+
+
+def ask_canaries(
+    address: str,
+    models: Mapping[str, str],
+    deadline_s: float,
+    canaries: Mapping[str, CanaryCall] = CANARIES,
+) -> list[CanaryResult]:
+    """Ask every model, a few at once; a failure is a result. Takes at most twice the deadline.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        models: by name why the server itself calls a model unavailable; empty: it does not.
+        deadline_s: for each model (seconds).
+        canaries: by model; a model without one is asked whether it is ready, as Triton sees it.
+
+    Returns:
+        In the order of ``models``.
+    """
+    end = time.monotonic() + 2 * deadline_s
+
+    def ask(model: str) -> CanaryResult:
+        began = time.monotonic()
+        if models[model]:
+            return CanaryResult(model, ok=False, duration_ms=0.0, detail=models[model])
+        if began >= end:
+            return CanaryResult(
+                model, ok=False, duration_ms=0.0, detail="not asked: others took all the time"
+            )
+        try:
+            call = canaries.get(model) or _is_ready(model)
+            detail = call(address, min(deadline_s, end - began))
+        except CanaryError as error:
+            return CanaryResult(model, ok=False, duration_ms=_since_ms(began), detail=str(error))
+        return CanaryResult(model, ok=True, duration_ms=_since_ms(began), detail=detail)
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="canary") as threads:
+        return list(threads.map(ask, models))
+
+
+def profile_models(address: str, deadline_s: float) -> dict[str, str]:
+    """All models that the server is to serve, and why those are unavailable that failed to load.
+
+    The repository's index names them. Where it is locked, as it should be, the statistics name the models
+    that are loaded; ``scripts/serve`` does not start unless every model of its profile is.
+
+    Raises:
+        ParleyError: the server does not answer.
+    """
+    found = _served_models(address, deadline_s)
+    found.pop(CONTROL_MODEL, None)  # the launcher's own
+    return found
+
+
+def _served_models(address: str, deadline_s: float) -> dict[str, str]:
+    with CanaryConnection(address, deadline_s) as server:
+        try:
+            index = server.stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=server.left_s)
+        except grpc.RpcError:
+            found = server.statistics()
+            return dict.fromkeys(sorted({model.name for model in found.model_stats}), "")
+        problems: dict[str, str] = {}
+        for model in sorted(index.models, key=lambda model: str(model.name)):
+            if model.state == _READY:  # one version of several is enough
+                problems[model.name] = ""
+            elif model.state and model.reason != _UNLOADED:
+                # The index also names models that were never to be loaded: those have no state.
+                problems.setdefault(model.name, f"{model.state.lower()}: {model.reason}")
+        return problems
+
+
+def _is_ready(model: str) -> CanaryCall:
+    def call(address: str, deadline_s: float) -> str:
+        with CanaryConnection(address, deadline_s) as server:
+            try:
+                answer = server.stub.ModelReady(
+                    service_pb2.ModelReadyRequest(name=model), timeout=server.left_s
+                )
+            except grpc.RpcError as error:
+                raise CanaryError(str(server.error_of(error))) from error
+        if not answer.ready:
+            raise CanaryError("the server calls it not ready")
+        return f"{model} has no canary; the server calls it ready"
+
+    return call
+
+
+def _since_ms(began: float) -> float:
+    return round(1000 * (time.monotonic() - began), 1)

@@ -1,0 +1,105 @@
+"""One blocking connection to a Triton, for as long as one canary takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, from_wire
+from parley.grpc_port import read_response, to_message
+from parley.inference import ModelRequest, ModelResponse
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    # A canary must not be answered by a proxy.
+    ("grpc.enable_http_proxy", 0),
+    # Nor share a connection that another canary has found broken.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class CanaryConnection:
+    """A channel of its own, with one deadline for everything.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        deadline_s: until the last answer (seconds).
+    """
+
+    def __init__(self, address: str, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._end = time.monotonic() + deadline_s
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    @property
+    def left_s(self) -> float:
+        """Time until the deadline (seconds)."""
+        return max(0.001, self._end - time.monotonic())
+
+    def infer(self, request: ModelRequest) -> ModelResponse:
+        """The answer of a model that is not decoupled.
+
+        Raises:
+            ParleyError: what the model answered, or why there is no answer.
+        """
+        try:
+            return read_response(self.stub.ModelInfer(to_message(request), timeout=self.left_s))
+        except grpc.RpcError as error:
+            raise self.error_of(error) from error
+
+    def stream(self, requests: Iterable[ModelRequest]) -> list[ModelResponse]:
+        """All answers of a decoupled model, without the empty final ones.
+
+        The stream is read to its end, whatever the answers are: one that is cancelled while the server ends
+        it can take Triton 24.10 with it, or keep the model loaded until the exit timeout.
+
+        Raises:
+            ParleyError: the first error among the answers, or why there is no further answer.
+        """
+        failure: ParleyError | None = None
+        answers = []
+        try:
+            for answer in self.stub.ModelStreamInfer(map(to_message, requests), timeout=self.left_s):
+                if answer.error_message:
+                    failure = failure or from_wire(answer.error_message)
+                elif answer.infer_response.outputs:
+                    answers.append(answer.infer_response)
+        except grpc.RpcError as error:
+            raise failure or self.error_of(error) from error
+        if failure is not None:
+            raise failure
+        return [read_response(answer) for answer in answers]
+
+    def statistics(self) -> Any:
+        """Triton's ``ModelStatisticsResponse`` for every loaded model.
+
+        Raises:
+            ParleyError: the server does not answer.
+        """
+        try:
+            return self.stub.ModelStatistics(service_pb2.ModelStatisticsRequest(), timeout=self.left_s)
+        except grpc.RpcError as error:
+            raise self.error_of(error) from error
+
+    def error_of(self, error: Any) -> ParleyError:
+        """What a failed call means."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceededError(f"no answer within {self._deadline_s:g} s")
+        text = error.details() or error.code().name
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND):
+            return ModelUnavailableError(text)
+        return from_wire(text)

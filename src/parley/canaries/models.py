@@ -1,0 +1,367 @@
+"""The canary of each model of the repository, and what its answer has to be."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, TranscribeRequest
+from parley.canaries.connection import CanaryConnection
+from parley.errors import (
+    DeadlineExceededError,
+    NotPermittedError,
+    OverloadedError,
+    ParleyError,
+    TooManySessionsError,
+    from_wire,
+)
+from parley.inference import (
+    ModelRequest,
+    ModelResponse,
+    SequenceFlags,
+    Tensor,
+    struct_tensor,
+    tensor_bytes,
+    tensor_struct,
+    text_tensor,
+)
+from parley.llm.messages import ChatMessage, Completed, GenerateRequest, LlmEvent, Sampling
+from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, Start, decode_event, encode
+from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
+from parley.tts.t3.messages import SpeechSampling, SpeechTokensEvent, SpeechTokensRequest, TokensCompleted
+from parley.tts.voices.messages import ListVoices, VoicesReply
+
+CanaryCall: TypeAlias = Callable[[str, float], str]
+"""Takes ``host:port`` and a deadline (seconds); returns what it saw, or raises :class:`CanaryError`."""
+_SPEECH_CODES = 6561
+_WINDOW = 512
+_SILENCE_IS_NOT_SPEECH = 0.5
+_QUEUE_FULL = "Exceeds maximum queue size"  # Triton's words
+T = TypeVar("T")
+
+
+class CanaryError(RuntimeError):
+    """A model answered wrongly, with an error, or not in time."""
+
+
+class CanaryLateError(CanaryError):
+    """A model did not answer in time, or its queue is full: it may have too much to do."""
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise CanaryError(what)
+
+
+def _finite(outputs: ModelResponse, name: str, shape: Sequence[int | None]) -> Tensor:
+    """An output that is there, has this shape (None: any length above 0), and only numbers in it."""
+    values = outputs.get(name)
+    if values is None:
+        raise CanaryError(f"{name} is missing")
+    fits = len(values.shape) == len(shape) and all(
+        length == wanted if wanted is not None else length > 0
+        for length, wanted in zip(values.shape, shape, strict=True)
+    )
+    _require(fits, f"{name} has shape {list(values.shape)}")
+    _require(bool(np.isfinite(values).all()), f"{name} has values that are not finite")
+    return values
+
+
+def _probability(outputs: ModelResponse, name: str, shape: Sequence[int | None]) -> float:
+    values = _finite(outputs, name, shape)
+    _require(bool(((values >= 0) & (values <= 1)).all()), f"{name} has values outside 0 to 1")
+    return float(values.max())
+
+
+# --- voice activity, turns, recognition ---------------------------------------------------
+
+
+def _ask_silero_vad(server: CanaryConnection) -> None:
+    """One window of silence."""
+    outputs = server.infer(
+        ModelRequest(
+            "silero_vad",
+            {
+                "WINDOWS": np.zeros((1, 1, _WINDOW), np.float32),
+                "COUNT": np.ones((1, 1), np.int32),
+                "STATE": np.zeros((1, 2, 128), np.float32),
+                "CONTEXT": np.zeros((1, 64), np.float32),
+            },
+            ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT"),
+        )
+    )
+    speech = _probability(outputs, "PROBABILITIES", (1, 1))
+    _require(speech < _SILENCE_IS_NOT_SPEECH, f"silence is speech with probability {speech:.2f}")
+    _finite(outputs, "NEXT_STATE", (1, 2, 128))
+    _finite(outputs, "NEXT_CONTEXT", (1, 64))
+
+
+def _ask_smart_turn(server: CanaryConnection) -> None:
+    """One window of silence."""
+    request = ModelRequest("smart_turn", {"AUDIO": np.zeros((1, _WINDOW), np.int16)}, ("PROBABILITY",))
+    _probability(server.infer(request), "PROBABILITY", (1, 1))
+
+
+def _ask_parakeet_encoder(server: CanaryConnection) -> None:
+    """Sixteen frames, 160 ms; their one band stands for all of the checkpoint's."""
+    frames = 16
+    outputs = server.infer(
+        ModelRequest(
+            "parakeet_encoder",
+            {"FEATURES": np.zeros((1, 1, frames), np.float32), "LENGTH": np.array([[frames]], np.int64)},
+            ("ENCODED", "ENCODED_LENGTH"),
+        )
+    )
+    encoded, length = _finite(outputs, "ENCODED", (1, None, None)), _finite(outputs, "ENCODED_LENGTH", (1, 1))
+    _require(1 <= length[0, 0] <= encoded.shape[2], f"ENCODED_LENGTH is {length[0, 0]}")
+
+
+def _ask_parakeet_decoder(server: CanaryConnection) -> None:
+    """One encoded frame; its one value stands for all of the checkpoint's."""
+    outputs = server.infer(
+        ModelRequest(
+            "parakeet_decoder",
+            {"ENCODED": np.zeros((1, 1, 1), np.float32), "ENCODED_LENGTH": np.ones((1, 1), np.int64)},
+            ("TOKENS", "CONFIDENCES", "TOKEN_COUNT", "NEXT_STATE"),
+        )
+    )
+    tokens, count = _finite(outputs, "TOKENS", (1, None)), _finite(outputs, "TOKEN_COUNT", (1, 1))
+    _require(0 <= count[0, 0] <= tokens.shape[1], f"TOKEN_COUNT is {count[0, 0]}")
+    _probability(outputs, "CONFIDENCES", (1, None))
+    _finite(outputs, "NEXT_STATE", (1, None))
+
+
+def _ask_parakeet_transcribe(server: CanaryConnection) -> None:
+    """A recording of 100 ms of silence."""
+    request = ModelRequest(
+        "parakeet_transcribe",
+        {
+            "AUDIO": np.zeros((1, 1600), np.int16),
+            "REQUEST": struct_tensor(TranscribeRequest(words=False), batched=True),
+        },
+        ("REPLY",),
+    )
+    reply = _reply(server.infer(request), "REPLY", TranscribeReply)
+    _require(reply.duration_ms == 100, f"a recording of 100 ms has {reply.duration_ms} ms")
+
+
+def _ask_recognizer(model: str, server: CanaryConnection) -> None:
+    """One window of silence: a stream that the same request begins and ends."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    request = ModelRequest(
+        model,
+        {
+            "AUDIO": np.zeros((1, _WINDOW), np.int16),
+            "REQUEST": struct_tensor(AsrRequest(), batched=True),
+        },
+        ("REPLY",),
+        sequence=SequenceFlags(name, start=True, end=True),
+    )
+    reply = _reply(server.infer(request), "REPLY", AsrReply)
+    _require(reply.stream_ms == _WINDOW // 16, f"a stream of 32 ms has {reply.stream_ms} ms")
+
+
+# --- the language model -------------------------------------------------------------------
+
+
+def _ask_chat_model(model: str, server: CanaryConnection) -> None:
+    """One token."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    message = GenerateRequest(
+        request_id=name,
+        messages=[ChatMessage(role="user", content="Hi")],
+        sampling=Sampling(max_tokens=1),
+    )
+    request = ModelRequest(model, {"REQUEST": struct_tensor(message)}, ("EVENT",), request_id=name)
+    last = None
+    for outputs in server.stream([request]):
+        last = _reply(outputs, "EVENT", LlmEvent)
+    if not isinstance(last, Completed):
+        raise CanaryError(f"the answer ended with {last}")
+    _require(last.finish_reason in ("stop", "length"), f"the answer was ended by {last.finish_reason}")
+    _require(last.completion_tokens > 0, "the answer has no token")
+
+
+# --- speech -------------------------------------------------------------------------------
+
+
+def _ask_espeak(server: CanaryConnection) -> None:
+    """A short word."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    message = SpeakRequest(request_id=name, text="Hi.")
+    request = ModelRequest("espeak", {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name)
+    samples, loudest = 0, 0
+    for outputs in server.stream([request]):
+        _require(_reply(outputs, "CHUNK", SpeechChunk).offset == samples, "audio is missing")
+        audio = outputs["AUDIO"].astype(np.int32)
+        samples, loudest = samples + audio.size, max(loudest, int(np.abs(audio).max(initial=0)))
+    _require(samples > 0, "the word has no audio")
+    _require(loudest > 0, "the word is silent")
+
+
+def _ask_chatterbox(server: CanaryConnection) -> None:
+    """A text without words, which needs the default voice and no audio: t3 and s3gen are asked themselves."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    message = SpeakRequest(request_id=name)
+    request = ModelRequest(
+        "chatterbox", {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name
+    )
+    for outputs in server.stream([request]):
+        _reply(outputs, "CHUNK", SpeechChunk)
+        _require(outputs["AUDIO"].size == 0, "a text without words has audio")
+
+
+def _ask_t3(server: CanaryConnection) -> None:
+    """One speech token."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    message = SpeechTokensRequest(
+        request_id=name, text="Hi.", max_tokens=1, sampling=SpeechSampling(temperature=0.0)
+    )
+    request = ModelRequest(
+        "t3",
+        {"REQUEST": struct_tensor(message), "SPEAKER_EMBEDDING": np.full(256, 1 / 16, np.float32)},
+        ("EVENT", "TOKENS"),
+        request_id=name,
+    )
+    last: Any = None
+    for outputs in server.stream([request]):
+        last = _reply(outputs, "EVENT", SpeechTokensEvent)
+        tokens = outputs["TOKENS"]
+        _require(bool(((tokens >= 0) & (tokens < _SPEECH_CODES)).all()), f"speech tokens {tokens.tolist()}")
+    if not isinstance(last, TokensCompleted):
+        raise CanaryError(f"the tokens ended with {last}")
+    _require(last.finish_reason in ("stop", "length"), f"the tokens were ended by {last.finish_reason}")
+    _require(last.generated_tokens > 0, "no speech token was drawn")
+
+
+def _ask_s3gen(server: CanaryConnection) -> None:
+    """Eighty milliseconds of audio, with a voice of as many."""
+    name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    tokens = np.array([1, 2], np.int32)
+    request = ModelRequest(
+        "s3gen",
+        {
+            "REQUEST": struct_tensor(OpenUtterance(utterance_id=name, final=True)),
+            "TOKENS": tokens,
+            "SPEAKER": np.full(192, 1 / 16, np.float32),
+            "PROMPT_TOKENS": tokens,
+            "PROMPT_MEL": np.zeros((2 * tokens.size, 80), np.float32),
+        },
+        ("CHUNK", "AUDIO"),
+        request_id=name,
+    )
+    samples, last = 0, None
+    for outputs in server.stream([request]):
+        last = _reply(outputs, "CHUNK", AudioChunk)
+        _require(last.offset == samples, "audio is missing")
+        samples += outputs["AUDIO"].size
+    if last is None or not last.final:
+        raise CanaryError(f"the audio ended with {last}")
+    _require(samples > 0, "the tokens have no audio")
+
+
+def _ask_voice_enrollment(server: CanaryConnection) -> None:
+    """The list of voices; a refusal for want of permission is an answer too."""
+    request = ModelRequest("voice_enrollment", {"REQUEST": struct_tensor(ListVoices())}, ("REPLY",))
+    try:
+        _reply(server.infer(request), "REPLY", VoicesReply)
+    except NotPermittedError:
+        return
+
+
+# --- the agent ----------------------------------------------------------------------------
+
+
+def _ask_voice_agent(server: CanaryConnection) -> None:
+    """A conversation that is opened and ended at once: ``connected`` … ``closed``."""
+    session = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+    nothing = np.zeros((1, 0), np.uint8)
+    # Without a prompt there is nothing for the language model to read ahead, and without a greeting nothing
+    # is spoken.
+    requests = [
+        ModelRequest(
+            "voice_agent",
+            {"MESSAGE": text_tensor(message, batched=True), "AUDIO": nothing},
+            (),
+            request_id="start" if start else "end",
+            sequence=SequenceFlags(session, start=start, end=not start),
+        )
+        for message, start in ((encode(Start(system_prompt="", greeting="")), True), (b"", False))
+    ]
+    seen: list[str] = []
+    failure: ParleyError | None = None
+    for outputs in server.stream(requests):
+        event = decode_event(tensor_bytes(outputs["EVENT"]))
+        if isinstance(event, ErrorEvent):
+            failure = failure or from_wire(f"{event.code}: {event.message}")
+        seen.append(type(event).__name__)
+    if failure is not None:
+        raise failure
+    if seen[:1] != [Connected.__name__] or seen[-1:] != [Closed.__name__]:
+        raise CanaryError(f"it sent {', '.join(seen) or 'nothing'} instead of Connected and Closed")
+
+
+def _reply(outputs: ModelResponse, name: str, kind: Any) -> Any:
+    if name not in outputs:
+        raise CanaryError(f"{name} is missing")
+    return tensor_struct(outputs[name], kind)
+
+
+def _canary(model: str, ask: Callable[[CanaryConnection], None], answer: str = "") -> CanaryCall:
+    def call(address: str, deadline_s: float) -> str:
+        try:
+            with CanaryConnection(address, deadline_s) as server:
+                ask(server)
+        except (OverloadedError, TooManySessionsError) as refusal:
+            # The model's own words for having no place left; Triton's for a full queue are none of them.
+            return f"{model} answered, and is full: {refusal}"
+        except ParleyError as error:
+            late = isinstance(error, DeadlineExceededError) or _QUEUE_FULL in str(error)
+            raise (CanaryLateError if late else CanaryError)(f"{error.code}: {error}") from error
+        except CanaryError:
+            raise
+        except Exception as error:
+            raise CanaryError(f"its answer cannot be read: {error!r}") from error
+        return answer or f"{model} answered"
+
+    return call
+
+
+CANARIES: dict[str, CanaryCall] = {
+    "silero_vad": _canary("silero_vad", _ask_silero_vad),
+    "smart_turn": _canary("smart_turn", _ask_smart_turn),
+    "parakeet_encoder": _canary("parakeet_encoder", _ask_parakeet_encoder),
+    "parakeet_decoder": _canary("parakeet_decoder", _ask_parakeet_decoder),
+    "parakeet_transcribe": _canary("parakeet_transcribe", _ask_parakeet_transcribe),
+    "parakeet_tdt": _canary("parakeet_tdt", partial(_ask_recognizer, "parakeet_tdt")),
+    "nemotron_streaming": _canary("nemotron_streaming", partial(_ask_recognizer, "nemotron_streaming")),
+    "espeak": _canary("espeak", _ask_espeak),
+    "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
+    "t3": _canary("t3", _ask_t3),
+    "s3gen": _canary("s3gen", _ask_s3gen),
+    "voice_enrollment": _canary("voice_enrollment", _ask_voice_enrollment),
+    "chatterbox": _canary("chatterbox", _ask_chatterbox),
+    "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),
+}
+"""By model, those that others need first."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
+    "parakeet_tdt": ("silero_vad", "parakeet_encoder", "parakeet_decoder"),
+    "nemotron_streaming": ("silero_vad",),
+    "voice_agent": ("parakeet_tdt", "nemotron_streaming"),
+}
+"""By model, those whose answers its own answer to its canary may wait for."""
+
+
+def called_models(model: str) -> set[str]:
+    """The models that a model's canary needs, and those that these need."""
+    found: set[str] = set()
+    for called in NEEDS.get(model, ()):
+        found |= {called, *called_models(called)}
+    return found

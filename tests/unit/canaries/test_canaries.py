@@ -1,0 +1,252 @@
+"""What each model has to answer its canary, and what becomes of one that does not."""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+import pytest
+from fake_triton import FakeTriton, Servers, outputs
+
+from parley.asr.messages import AsrReply, TranscribeReply
+from parley.canaries import (
+    CANARIES,
+    CanaryError,
+    CanaryLateError,
+    ask_canaries,
+    call_canaries,
+    called_models,
+    profile_models,
+)
+from parley.errors import DeadlineExceededError, OverloadedError, TooManySessionsError
+from parley.launcher.options import ROOT
+from parley.llm.messages import Completed, TextDelta
+from parley.protocol import CANARY_PREFIX, Closed, Connected, ErrorEvent, encode
+from parley.tts.messages import SpeechChunk
+from parley.tts.s3gen.messages import AudioChunk
+from parley.tts.t3.messages import TokensCompleted, TokensDrawn
+from parley.tts.voices.messages import VoicesReply
+
+DEADLINE_S = 10.0
+NAN = np.float32(np.nan)
+
+
+def floats(*shape, value=0.0):
+    return np.full(shape, value, np.float32)
+
+
+def audio(*values):
+    return np.array(values, np.int16)
+
+
+def integers(*values):
+    return np.array([values], np.int32)
+
+
+def vad(probability=0.01, **others):
+    given = {"PROBABILITIES": floats(1, 1, value=probability), "NEXT_STATE": floats(1, 2, 128)}
+    return [outputs(**given | {"NEXT_CONTEXT": floats(1, 64)} | others)]
+
+
+def encoded(values=None, length=2):
+    values = floats(1, 4, 2) if values is None else values
+    return [outputs(ENCODED=values, ENCODED_LENGTH=np.array([[length]], np.int64))]
+
+
+def decoded(count=0, confidence=0.0):
+    return [
+        outputs(
+            TOKENS=integers(-1),
+            CONFIDENCES=floats(1, 1, value=confidence),
+            TOKEN_COUNT=integers(count),
+            NEXT_STATE=np.zeros((1, 8), np.uint8),
+        )
+    ]
+
+
+def generated(*events):
+    return [outputs(EVENT=event) for event in events]
+
+
+def spoken(*samples):
+    return [outputs(CHUNK=SpeechChunk(sample_rate=22_050, offset=0), AUDIO=audio(*samples))]
+
+
+def sounded(*samples, final=True):
+    chunk = AudioChunk(
+        sample_rate=24_000, offset=0, start_ms=0, end_ms=80, first_token=0, end_token=2, final=final
+    )
+    return [outputs(CHUNK=chunk, AUDIO=audio(*samples))]
+
+
+def drawn(*tokens, count=1):
+    return [
+        outputs(EVENT=TokensDrawn(offset=0), TOKENS=np.array(tokens, np.int32)),
+        outputs(
+            EVENT=TokensCompleted(finish_reason="length", generated_tokens=count),
+            TOKENS=np.array([], np.int32),
+        ),
+    ]
+
+
+def said(*events):
+    return [outputs(EVENT=encode(event)) for event in events]
+
+
+CONNECTED = Connected(session_id="canary", output_sample_rate=22_050)
+CLOSED = Closed(reason="ended")
+DONE = Completed(finish_reason="length", completion_tokens=1)
+RIGHT = {
+    "silero_vad": vad(),
+    "smart_turn": [outputs(PROBABILITY=floats(1, 1, value=0.4))],
+    "parakeet_encoder": encoded(),
+    "parakeet_decoder": decoded(),
+    "parakeet_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
+    "parakeet_tdt": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "nemotron_streaming": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "espeak": spoken(0, 5, -3),
+    "qwen3": generated(TextDelta(text="Hi"), DONE),
+    "t3": drawn(6_560),
+    "s3gen": sounded(0, 0, 0),
+    "voice_enrollment": [outputs(REPLY=VoicesReply())],
+    "chatterbox": [],
+    "voice_agent": said(CONNECTED, CLOSED),
+}
+WRONG = {
+    "silence is speech": ("silero_vad", vad(0.9)),
+    "no number": ("silero_vad", vad(NAN)),
+    "no state": ("silero_vad", vad(NEXT_STATE=floats(1, 2, 1))),
+    "state without numbers": ("silero_vad", vad(NEXT_STATE=floats(1, 2, 128, value=NAN))),
+    "above 1": ("smart_turn", [outputs(PROBABILITY=floats(1, 1, value=1.5))]),
+    "nothing": ("smart_turn", [outputs()]),
+    "not finite": ("parakeet_encoder", encoded(floats(1, 4, 2, value=np.inf))),
+    "empty": ("parakeet_encoder", encoded(floats(1, 4, 0))),
+    "too long": ("parakeet_encoder", encoded(length=3)),
+    "too many tokens": ("parakeet_decoder", decoded(count=2)),
+    "confidence": ("parakeet_decoder", decoded(confidence=NAN)),
+    "length": ("parakeet_transcribe", [outputs(REPLY=TranscribeReply(text="", duration_ms=0))]),
+    "stale": ("parakeet_tdt", [outputs(REPLY=AsrReply(stream_ms=64))]),
+    "unreadable": ("nemotron_streaming", [outputs(REPLY=b"{")]),
+    "silent": ("espeak", spoken(0, 0, 0)),
+    "no audio": ("espeak", []),
+    "cut": ("qwen3", generated(TextDelta(text="Hi"))),
+    "no token": ("qwen3", generated(Completed(finish_reason="stop"))),
+    "aborted": ("qwen3", generated(Completed(finish_reason="abort", completion_tokens=1))),
+    "outside the codes": ("t3", drawn(6_561)),
+    "none drawn": ("t3", drawn(count=0)),
+    "no sound": ("s3gen", sounded()),
+    "not the last": ("s3gen", sounded(1, final=False)),
+    "audio of nothing": ("chatterbox", spoken(1)),
+    "no session": ("voice_agent", said(CLOSED)),
+    "no end": ("voice_agent", said(CONNECTED)),
+    "error": ("voice_agent", said(ErrorEvent.of(DeadlineExceededError("late")), CLOSED)),
+}
+
+
+@pytest.fixture
+def serve():
+    servers = Servers()
+    yield servers.start
+    servers.stop()
+
+
+def test_every_model_of_the_repository_has_a_canary():
+    assert sorted(CANARIES) == sorted(
+        path.parent.name for path in ROOT.glob("model_repository/*/config.pbtxt")
+    )
+
+
+def test_a_model_comes_after_those_that_it_calls():
+    order = list(CANARIES)
+    for model in CANARIES:
+        assert all(order.index(called) < order.index(model) for called in called_models(model))
+    assert called_models("voice_agent") >= {"nemotron_streaming", "silero_vad"}
+
+
+@pytest.mark.parametrize("model", CANARIES)
+def test_a_right_answer(serve, model):
+    triton = FakeTriton(**{model: RIGHT[model]})
+    (seen,) = call_canaries(serve(triton), [model, "nobody"], DEADLINE_S)
+    assert seen.startswith(model)
+    sequences = [dict(request.parameters) for request in triton.requests]
+    starts = [one["sequence_start"].bool_param for one in sequences if "sequence_start" in one]
+    ends = [one["sequence_end"].bool_param for one in sequences if "sequence_end" in one]
+    assert sum(starts) == sum(ends), "every sequence is ended"
+    assert all(one["sequence_id"].string_param.startswith(CANARY_PREFIX) for one in sequences if one)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_answer(serve, case):
+    model, answer = WRONG[case]
+    with pytest.raises(CanaryError, match=f"^{model}: "):
+        call_canaries(serve(FakeTriton(**{model: answer})), [model], DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "refusal", [OverloadedError("all 2 are taken"), TooManySessionsError("all are open")]
+)
+@pytest.mark.parametrize("model", ["parakeet_tdt", "qwen3"])
+def test_a_model_that_says_it_is_full_has_answered(serve, model, refusal):
+    address = serve(FakeTriton(**{model: refusal.to_wire()}))
+    assert call_canaries(address, [model], DEADLINE_S) == [f"{model} answered, and is full: {refusal}"]
+
+
+@pytest.mark.parametrize("model", ["smart_turn", "espeak"])
+def test_a_full_queue_of_triton_is_no_answer(serve, model):
+    address = serve(FakeTriton(**{model: f"Request for {model}: Exceeds maximum queue size"}))
+    with pytest.raises(CanaryError, match="Exceeds maximum queue size"):
+        call_canaries(address, [model], DEADLINE_S)
+
+
+@pytest.mark.parametrize("model", ["smart_turn", "espeak"])
+def test_a_model_that_says_nothing_fails_at_the_deadline(serve, model):
+    with pytest.raises(CanaryError, match=r"no answer within 0\.2 s"):
+        call_canaries(serve(FakeTriton()), [model], 0.2)
+
+
+@pytest.mark.parametrize("answer", [[], "Request for espeak: Exceeds maximum queue size"])
+def test_a_model_that_may_have_too_much_to_do_is_late(serve, answer):
+    fakes = {"espeak": answer} if answer else {}
+    with pytest.raises(CanaryLateError):
+        CANARIES["espeak"](serve(FakeTriton(**fakes)), 0.2)
+
+
+@pytest.mark.parametrize("answer", [RIGHT["espeak"], 3 * WRONG["silent"][1], "unsupported_voice: no voice"])
+def test_a_stream_is_left_to_end_by_itself(serve, answer):
+    triton = FakeTriton(espeak=answer)
+    ask_canaries(serve(triton), {"espeak": ""}, DEADLINE_S)
+    # Cancelled just as it ends, it could take the server with it.
+    assert triton.stream_ends.get(timeout=DEADLINE_S) is grpc.StatusCode.OK
+
+
+def test_all_models_are_asked_and_each_has_its_result(serve):
+    address = serve(FakeTriton(**RIGHT | {"smart_turn": WRONG["above 1"][1], "echo": []}))
+    models = dict.fromkeys(RIGHT, "") | {"broken": "unavailable: no weights", "echo": "", "other": ""}
+    results = {result.model: result for result in ask_canaries(address, models, DEADLINE_S)}
+    assert list(results) == list(models)
+    failed = {model: result.detail for model, result in results.items() if not result.ok}
+    assert failed == {
+        "smart_turn": "PROBABILITY has values outside 0 to 1",
+        "broken": "unavailable: no weights",
+        "other": "the server calls it not ready",
+    }
+    assert "has no canary" in results["echo"].detail
+
+
+def test_asking_takes_a_bounded_time_though_nothing_answers(serve):
+    results = ask_canaries(serve(FakeTriton()), dict.fromkeys(CANARIES, ""), 0.2)
+    assert not any(result.ok for result in results)
+    assert [result.detail for result in results if result.detail.startswith("not asked")]
+
+
+def test_the_models_of_a_profile(serve):
+    triton = FakeTriton(espeak=[], qwen3=[])
+    address = serve(triton)
+    assert profile_models(address, DEADLINE_S) == {"espeak": "", "qwen3": ""}
+    triton.index = [
+        ("qwen3", "UNAVAILABLE", "no weights"),
+        ("espeak", "UNAVAILABLE", "version 2 is broken"),
+        ("espeak", "READY", ""),
+        ("t3", "", ""),
+        ("s3gen", "UNAVAILABLE", "unloaded"),
+    ]
+    assert profile_models(address, DEADLINE_S) == {"espeak": "", "qwen3": "unavailable: no weights"}
