@@ -10,6 +10,7 @@ from leftovers import ANY_PORTS, leftovers
 
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
+from parley.launcher.restarts import SupervisorLimits
 
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 
@@ -18,7 +19,9 @@ sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 def server(tmp_path_factory):
     """The models of the cpu profile, ready; stopped at the end without a trace."""
     state = tmp_path_factory.mktemp("server")
-    running = EmbeddedServer(ServerOptions(state_dir=state, **ANY_PORTS))
+    # Supervised, as for everybody; but tests stop single processes for a few seconds.
+    limits = SupervisorLimits(stopped_s=10.0, quiet_s=10.0, canary_s=8.0)
+    running = EmbeddedServer(ServerOptions(state_dir=state, **ANY_PORTS), limits=limits)
     with running:
         session = running.pid
         yield running

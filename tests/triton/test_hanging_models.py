@@ -26,7 +26,7 @@ async def test_a_network_that_hangs_fails_each_stream_in_time_and_is_used_again(
         environment={"PARLEY_PARAKEET_TDT_TIMEOUT_S": "0.5"},
         **ANY_PORTS,
     )
-    with EmbeddedServer(options) as server:
+    with EmbeddedServer(options, limits=None) as server:  # nothing is replaced
         port = LoopbackPort(server.endpoints.grpc)
         recognizer = ParakeetRecognizer(port, "caller", timeout_s=10)
         await recognizer.start(AsrOptions())

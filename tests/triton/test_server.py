@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,12 +21,13 @@ import pytest
 import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers
 
+from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
-from parley.launcher.canary import CanaryError, call_canaries
 from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError
 from parley.launcher.options import ROOT
-from parley.launcher.processes import session_members
+from parley.launcher.processes import find_stubs, session_members
 from parley.launcher.shared_memory import SHARED_MEMORY
+from parley_client.cli import main
 
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -68,7 +70,9 @@ def test_a_server_serves_and_leaves_nothing(tmp_path, repository):
     with server:
         session = server.pid
         assert infer(server.endpoints.grpc) == [2, 4, 6]
-        assert {usage.name for usage in server.usage()} == {"tritonserver", "echo_0_0"}
+        control = {"parley_control_0_0", "parley_control_0_1"}
+        assert {usage.name for usage in server.usage()} == {"tritonserver", "echo_0_0", *control}
+        assert server.models == ["echo"]
         assert all(usage.rss_bytes > 0 for usage in server.usage())
         assert server.shared_memory_bytes() >= 1 << 20
         with urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
@@ -128,17 +132,20 @@ def test_one_server_per_state_folder(tmp_path, repository):
         assert infer(again.endpoints.grpc) == [2, 4, 6]
 
 
-def test_a_dead_stub_fails_the_canary(tmp_path, server):
+def test_a_dead_stub_fails_the_canary(tmp_path, server, capsys):
     """Triton itself still calls the model ready."""
     alone = ServerOptions(
         state_dir=tmp_path / "state", load_models=("espeak",), exit_timeout_s=2, **ANY_PORTS
     )
-    with EmbeddedServer(alone) as victim:
+    with EmbeddedServer(alone, limits=None) as victim:
         assert call_canaries(victim.endpoints.grpc, ["espeak"], 10) == ["espeak answered"]
         (stub,) = [usage for usage in victim.usage() if usage.name.startswith("espeak")]
         os.kill(stub.pid, signal.SIGKILL)
         with pytest.raises(CanaryError, match="espeak"):
             call_canaries(victim.endpoints.grpc, ["espeak"], 3)
+        assert main(["probe", "--server", victim.endpoints.grpc, "--timeout", "3", "--json"]) == 1
+        (result,) = json.loads(capsys.readouterr().out)["models"]
+        assert (result["model"], result["ok"]) == ("espeak", False)
 
 
 def test_the_administration_protocols_are_closed(client):
@@ -146,6 +153,60 @@ def test_the_administration_protocols_are_closed(client):
         client.get_model_repository_index()
     with pytest.raises(triton.InferenceServerException):
         client.get_system_shared_memory_status()
+
+
+def header(name, value):
+    """One HPACK field, in plain: not indexed, not compressed."""
+    return b"".join([b"\0", *(part for text in (name, value) for part in (bytes([len(text)]), text))])
+
+
+def frame(kind, flags, stream, content):
+    return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
+
+
+def index_by_http2(address, *fields):
+    """Ask for the repository's index with header fields that no client library would send."""
+    block = b"".join(
+        header(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/inference.GRPCInferenceService/RepositoryIndex"),
+            (b":authority", address.encode()),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+            *fields,
+        )
+    )
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+        connection.sendall(frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" * 5))
+        received = b""
+        while b"grpc-status" not in received and (piece := connection.recv(4096)):
+            received += piece
+    return received
+
+
+def test_the_lock_of_the_administration_protocols_has_no_key(server):
+    """What is in the command line does not open them, however it is sent."""
+    flags = psutil.Process(server.pid).cmdline()
+    (lock,) = [flag for flag in flags if flag.startswith("--grpc-restricted-protocol=")]
+    name, _, value = lock.partition("=")[2].partition(":")[2].partition("=")
+    full = b"triton-grpc-protocol-" + name.encode()
+    address = server.endpoints.grpc
+    assert b"expecting header" in index_by_http2(address)
+    refused = index_by_http2(address, (full, value.encode()))
+    assert b"espeak" not in refused
+    assert b"grpc-status" in refused
+    host, _, port = server.endpoints.http.partition(":")
+    for line in (f"{name}: {value}", f"{name.replace(':', ' ')}: {value}", f"{name}\r\n : {value}"):
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(
+                f"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n{line}\r\nConnection: close\r\n"
+                "Content-Length: 2\r\n\r\n{}".encode()
+            )
+            assert b"espeak" not in b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 def test_nobody_outside_loads_or_unloads_models(client):
@@ -172,18 +233,36 @@ def test_administration_is_closed_by_http_too(server, path):
     assert "restricted" in answer.text
 
 
-def test_every_model_with_a_canary_answers(server):
-    answers = call_canaries(server.endpoints.grpc, server.models, 20)
-    assert "voice_agent opened and closed a session" in answers
+def test_every_loaded_model_has_a_canary_and_answers(server):
+    address = server.endpoints.grpc
+    # The index is locked here; the statistics name the loaded models.
+    models = profile_models(address, 20)
+    assert sorted(models) == sorted(server.models)
+    results = ask_canaries(address, models, 20)
+    assert {result.model: result.detail for result in results if not result.ok} == {}
+    assert not [result.detail for result in results if "has no canary" in result.detail]
+    # One after the other, as often as users' sessions would not fit.
+    for _ in range(20):
+        assert len(call_canaries(address, ["voice_agent", "parakeet_tdt"], 20)) == 2
+
+
+def test_parley_probe_lists_every_model(server, capsys):
+    command = ["probe", "--server", server.endpoints.grpc]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert sorted(model["model"] for model in answer["models"]) == sorted(server.models)
+    assert main(command) == 0
+    assert f"every model of {server.endpoints.grpc} answers" in " ".join(capsys.readouterr().out.split())
 
 
 class Launched:
     """``scripts/serve`` as a process."""
 
-    def __init__(self, tmp_path, folder):
+    def __init__(self, tmp_path, folder, *flags):
         name = f"test-{os.getpid()}-{tmp_path.name}"
         self.process = subprocess.Popen(
-            [ROOT / "scripts/serve", "--any-port", "--name", name, "--model-repository", folder],
+            [ROOT / "scripts/serve", "--any-port", "--name", name, "--model-repository", folder, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -193,15 +272,21 @@ class Launched:
         (self.server,) = psutil.Process(self.process.pid).children()
         self.prefix = f"parley-{Path('/proc/self/ns/pid').stat().st_ino}-{self.process.pid}-"
 
+    def stub(self, model):
+        (found,) = [each.pid for each in find_stubs(self.server.pid) if each.model == model]
+        return psutil.Process(found)
+
 
 @pytest.fixture
-def launched(tmp_path, repository):
-    found = Launched(tmp_path, repository("echo", GOOD))
+def launched(tmp_path, repository, request):
+    found = Launched(tmp_path, repository("echo", GOOD), *getattr(request, "param", ()))
     yield found
     found.process.kill()
     found.process.communicate(timeout=30)
     for process in session_members(found.server.pid):
         process.kill()
+    for path in SHARED_MEMORY.glob(f"{found.prefix}*"):
+        path.unlink()
     shutil.rmtree(found.state)
 
 
@@ -221,21 +306,48 @@ def test_the_command_stops_cleanly_on_a_signal(launched, number):
     assert leftovers(launched.server.pid, launched.prefix) == ([], [])
 
 
-def test_the_command_fails_when_the_server_dies(launched):
+def until_answered(address):
+    """Ask until the server answers again."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return infer(address)
+        except triton.InferenceServerException:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+
+def test_the_command_starts_a_server_that_died_again(launched):
+    address = address_in(launched.line)
     launched.server.kill()
+    launched.server.wait()
+    assert until_answered(address) == [2, 4, 6]
+    launched.process.send_signal(signal.SIGTERM)
     _, said = launched.process.communicate(timeout=30)
-    assert launched.process.returncode == 1
-    assert "ended by itself with status -9" in said
+    assert launched.process.returncode == 0
+    assert "tritonserver ended with status -9: the server is started again" in said
     assert leftovers(launched.server.pid, launched.prefix) == ([], [])
 
 
-def test_the_command_fails_when_a_model_dies(launched):
-    (stub,) = launched.server.children()
-    stub.kill()
+@pytest.mark.parametrize("launched", [("--no-restart",)], indirect=True)
+def test_the_command_fails_at_once_if_it_is_to(launched):
+    launched.stub("echo").kill()
     _, said = launched.process.communicate(timeout=60)
     assert launched.process.returncode == 1
-    assert "The process of echo_0_0 ended" in said
+    assert "of echo_0_0 died" in said
     assert leftovers(launched.server.pid, launched.prefix) == ([], [])
+
+
+def test_the_command_loads_a_model_that_died_again(launched):
+    address, server = address_in(launched.line), launched.server
+    launched.stub("echo").kill()
+    assert until_answered(address) == [2, 4, 6]
+    assert server.is_running()
+    launched.process.send_signal(signal.SIGTERM)
+    _, said = launched.process.communicate(timeout=30)
+    assert launched.process.returncode == 0
+    assert "of echo_0_0 died: echo is loaded again" in said
+    assert leftovers(server.pid, launched.prefix) == ([], [])
 
 
 def test_what_a_killed_launcher_left_is_cleared_by_the_next_start(tmp_path, launched):

@@ -13,6 +13,7 @@ import soundfile
 from chatterbox_weights import write_weights
 from leftovers import ANY_PORTS, leftovers
 
+from parley.canaries import ask_canaries, profile_models
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.errors import (
     ConsentMissingError,
@@ -101,6 +102,14 @@ async def port(voice_server):
 async def spoken(port, voice):
     request = SpeakRequest(request_id=uuid.uuid4().hex, text="Hello there.", voice=voice, seed=1)
     return np.concatenate([audio async for _, audio in ChatterboxSpeaker(port).speak(request)])
+
+
+def test_every_model_of_chatterbox_answers_its_canary(voice_server):
+    address = voice_server.endpoints.grpc
+    results = ask_canaries(address, profile_models(address, 20), 20)
+    assert {result.model: result.detail for result in results} == {
+        model: f"{model} answered" for model in ("chatterbox", "s3gen", "t3", "voice_enrollment")
+    }
 
 
 async def test_a_voice_is_made_listed_spoken_with_and_forgotten(voices, port, folder):

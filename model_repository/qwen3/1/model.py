@@ -28,7 +28,7 @@ class TritonPythonModel:
 
     async def _load(self, parameters: Parameters) -> None:
         # On the event loop that will use it: vLLM's asynchronous engine belongs to one.
-        service, self._engine = load_chat_service(parameters, "Qwen3-4B-AWQ")
+        service, self._engine = load_chat_service(parameters, "Qwen3-4B-AWQ", died=self._loop.end_process)
         self._handle = ChatHandler(service)
 
     async def _answer(self, responder: Any, inputs: Any) -> None:

@@ -28,7 +28,7 @@ class TritonPythonModel:
 
     async def _load(self, parameters: Parameters) -> None:
         # On the event loop that will use it: vLLM's asynchronous engine belongs to one.
-        service, self._engine = load_service(parameters, "chatterbox")
+        service, self._engine = load_service(parameters, "chatterbox", died=self._loop.end_process)
         self._handle = SpeechTokenHandler(service)
 
     async def _answer(self, responder: Any, inputs: Any) -> None:

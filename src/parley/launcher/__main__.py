@@ -13,6 +13,7 @@ from types import FrameType
 
 from parley.launcher.errors import LauncherError, StartInterruptedError
 from parley.launcher.options import ROOT, Endpoints, ServerOptions
+from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 
 EXAMPLES = """\
@@ -25,9 +26,11 @@ examples:
 When the server answers, one line is printed for programs to read:
   ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=127.0.0.1:8002
 
-It ends with status 1 when the server or one of the models' processes dies, so that a supervisor
-can start it again. The first Ctrl-C (or SIGTERM) ends open conversations, whose clients are told so
-(closed: shutdown), the second one kills the server.
+A model whose process dies, is stopped or does not answer is loaded again by itself; where that does not
+help, and when the server itself dies, the server is started again on the same ports. After three such
+starts in ten minutes it ends with status 1. .server/NAME/supervisor.json counts all of it.
+The first Ctrl-C (or SIGTERM) ends open conversations, whose clients are told so (closed: shutdown), the
+second one kills the server.
 Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
 passed on to the models. Log: .server/NAME/triton.log
 """
@@ -61,6 +64,11 @@ def parser() -> argparse.ArgumentParser:
     add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
     add("--ready-timeout", type=float, default=defaults.ready_timeout_s, metavar="SECONDS")
     add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
+    add(
+        "--no-restart",
+        action="store_true",
+        help="end with status 1 when a model or the server fails, for a supervisor of your own",
+    )
     add("--verbose", "-v", action="store_true", help="show Triton's log")
     add(
         "flags",
@@ -142,6 +150,9 @@ def main(argv: list[str] | None = None) -> int:
     console = Console()
     server = EmbeddedServer(
         read_options(arguments),
+        limits=SupervisorLimits(model_attempts=0, server_attempts=0)
+        if arguments.no_restart
+        else SupervisorLimits(),
         on_progress=console.say,
         on_log=console.tell if arguments.verbose else lambda _: None,
     )
@@ -151,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         print(endpoints.line(), flush=True)
         if not arguments.load_model:
             console.tell(invitation(endpoints))
-        status = server.wait()
+        server.wait()
     except StartInterruptedError:
         return 130
     except LauncherError as error:
@@ -159,9 +170,6 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     finally:
         server.stop()
-    if status:
-        console.say(f"tritonserver ended by itself with status {status}; see {server.log_path}")
-        return 1
     console.say("stopped")
     return 0
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from parley.launcher.installation import Installation
+from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import ServerOptions
 from parley.launcher.ports import join_address
+from parley.serving.model_control import CONTROL_MODEL
 from parley.telemetry import TELEMETRY_OFF
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""
+NO_KEY = "locked:has-no-key=none"
+"""The header that opens them. Triton takes it on its command line, where every user of the machine can
+read it: so it is one that no client can send. A name with a colon ends at the colon in HTTP/1, and gRPC
+refuses a request with such a name before it looks at anything else."""
 
 
 def build_command(
@@ -27,11 +32,13 @@ def build_command(
         backends: the assembled backend directory.
         prefix: names of the server's shared memory regions begin with it.
     """
-    # Nobody needs the administration protocols of this server; the key is forgotten on purpose.
-    lock = f"{ADMIN_PROTOCOLS}:parley-admin={secrets.token_hex(16)}"
+    lock = f"{ADMIN_PROTOCOLS}:{NO_KEY}"
     command = [
         str(installation.tritonserver),
         f"--model-repository={options.model_repository}",
+        f"--model-repository={CONTROL_REPOSITORY}",
+        # So that the control model may load them again.
+        "--model-control-mode=explicit",
         f"--backend-directory={backends}",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
         f"--backend-config=python,shm-default-byte-size={options.shm_region_bytes}",
@@ -57,9 +64,8 @@ def build_command(
     ]
     if options.profile:
         command.append(f"--model-config-name={options.profile}")
-    if options.load_models:
-        command.append("--model-control-mode=explicit")
-        command += [f"--load-model={name}" for name in options.load_models]
+    models = [folder.name for folder in model_folders(options)]
+    command += [f"--load-model={name}" for name in (*models, CONTROL_MODEL)]
     return [*command, *options.extra_flags]
 
 

@@ -10,7 +10,7 @@
     ├── SharedMemoryTooSmallError
     ├── ModelFailedError          carries the model's own error
     ├── ServerDiedError
-    ├── ModelDiedError            a model's process ended while the server runs
+    ├── RestartLimitError         the server was started again too often
     ├── NotReadyError             no answer to the canary in time
     └── StartInterruptedError     a signal came while starting
 """
@@ -50,8 +50,8 @@ class ServerDiedError(LauncherError):
     """The server ended although nobody asked it to."""
 
 
-class ModelDiedError(LauncherError):
-    """A model's process ended while the server runs; Triton does not start it again."""
+class RestartLimitError(LauncherError):
+    """The server failed again and again, and is not started any more."""
 
 
 class NotReadyError(LauncherError):

@@ -42,6 +42,8 @@ class LogState:
     """Model to its own error."""
     serving: bool = False
     """All models are loaded and the endpoints are open."""
+    unloading: bool = False
+    """The server was told to end, and no request is under way any more."""
     port_taken: str = ""
     """The service that found its port in use."""
     printed: list[str] = field(default_factory=list)
@@ -61,19 +63,25 @@ class LogState:
         if match["level"] in "WEF" and not _is_noise(line):
             self.complaints.append(text[:LINE_CHARS])
             del self.complaints[:-TAIL_LINES]
+        self._feed_progress(text)
+        if text.startswith('"Started HTTPService'):
+            self.serving = True
+        elif text.startswith('"All models are stopped'):
+            self.unloading = True
+        elif found := _PORT_TAKEN.search(text):
+            self.port_taken = found["service"]
+
+    def _feed_progress(self, text: str) -> None:
+        """A line about loading a model, if it is one."""
         if found := _LOADING.match(text):
-            self.loading.append(found["model"])
+            _add(self.loading, found["model"])
         elif found := _LOADED.match(text):
-            self.loaded.append(found["model"])
+            _add(self.loaded, found["model"])
         elif found := _FAILED.match(text) or _POLL_FAILED.match(text) or _NOT_FOUND.match(text):
             self.failed.setdefault(found["model"], unescape(found["error"]))
         elif found := _STUB_FAILED.match(text):
             error = unescape(found["error"])
             self.failed.setdefault(_model_of_path(error), error)
-        elif text.startswith('"Started HTTPService'):
-            self.serving = True
-        elif found := _PORT_TAKEN.search(text):
-            self.port_taken = found["service"]
 
     def describe_failures(self) -> str:
         """The failed models' own errors, and what they printed if that is all there is."""
@@ -126,6 +134,12 @@ def _is_noise(line: str) -> bool:
 def _explanation(error: str) -> str:
     found = _EXPLAINED.fullmatch(error)
     return found["text"] if found else error
+
+
+def _add(models: list[str], model: str) -> None:
+    """A model that is loaded again is there already."""
+    if model not in models:
+        models.append(model)
 
 
 def _indent(text: str) -> str:

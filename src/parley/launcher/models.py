@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import py_compile
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from parley.launcher.options import ServerOptions
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 
+CONTROL_REPOSITORY = Path(__file__).parent / "repository"
+"""Holds the model that loads others again."""
 _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton 24.10 starts a model's process through a shell without quoting: the process dies, and
 # Triton waits for it for ever.
@@ -91,7 +95,7 @@ def describe_left_out(reasons: Mapping[str, str]) -> str:
 
 def count_instances(folder: Path, profile: str) -> int:
     """Processes of one model. A configuration that Triton will refuse anyway counts as one."""
-    config = _read_config(folder, profile)
+    config = read_config(folder, profile)
     if config is None:
         return 1
     return sum(max(1, group.count) for group in config.instance_group) or 1
@@ -105,18 +109,75 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
         profile: configuration.
         environment: overrides them, as for the model itself.
     """
-    config = _read_config(folder, profile) if (folder / "config.pbtxt").exists() else None
+    config = read_config(folder, profile) if (folder / "config.pbtxt").exists() else None
     if config is None:
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}
     return Parameters(folder.name, values, model_dir=folder, environment=environment)
 
 
-def _read_config(folder: Path, profile: str) -> Any:
-    """A model's configuration in a profile; None if Triton will refuse it."""
+def read_config(folder: Path, profile: str) -> Any:
+    """A model's configuration (``ModelConfig``) in a profile; None if Triton will refuse it."""
     custom = folder / "configs" / f"{profile}.pbtxt"
     path = custom if profile and custom.exists() else folder / "config.pbtxt"
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     except text_format.ParseError:
         return None
+
+
+def compile_entry_points(options: ServerOptions) -> None:
+    """Write the byte code of every ``model.py`` now, where its folder can be written to.
+
+    The interpreter in a model's process would write it while it loads. Triton then takes the model's files
+    for changed, and replaces the whole model where one instance was to be replaced.
+    """
+    for folder in model_folders(options):
+        for path in folder.glob("*/*.py"):
+            # What cannot be compiled fails where it is loaded, with a better message.
+            with contextlib.suppress(OSError, py_compile.PyCompileError):
+                py_compile.compile(str(path), doraise=True, quiet=2)
+
+
+def renew_instances(config: Any, instances: Collection[str]) -> bool:
+    """Change a configuration so that Triton replaces these instances and keeps the others.
+
+    Triton 24.10 does so when nothing but groups of instances has changed, and tells groups from one
+    another by their settings, not by their names. It may wait for ever for the end of an instance whose
+    process died: only the scheduler for sequences leaves that to another thread.
+
+    Args:
+        config: a ``ModelConfig``; changed in place.
+        instances: names of the instances, such as ``voice_agent_1_0``.
+
+    Returns:
+        Whether it can be done; if not, the configuration is as it was.
+    """
+    groups = list(config.instance_group)
+    alone = all(group.count <= 1 for group in groups)
+    if not config.HasField("sequence_batching") or not alone or not _all_differ(groups):
+        return False
+    names = {f"{group.name or f'{config.name}_{index}'}_0": group for index, group in enumerate(groups)}
+    if not set(instances) <= set(names):
+        return False
+    for instance in instances:
+        # Triton ignores priorities unless it is started with --rate-limit.
+        unused = max(group.rate_limiter.priority for group in groups) + 1
+        names[instance].rate_limiter.priority = unused
+    return True
+
+
+def renew_model(config: Any, number: int) -> None:
+    """Change a configuration so that Triton loads the model anew, beside the one that is loaded."""
+    config.parameters["parley_restart"].string_value = str(number)
+
+
+def _all_differ(groups: Sequence[Any]) -> bool:
+    settings = set()
+    for group in groups:
+        copy = model_config_pb2.ModelInstanceGroup()
+        copy.CopyFrom(group)
+        copy.ClearField("name")
+        copy.ClearField("count")
+        settings.add(copy.SerializeToString(deterministic=True))
+    return len(settings) == len(groups)

@@ -7,9 +7,13 @@ server itself is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -61,49 +65,64 @@ def kill_session(session: int, deadline_s: float = 5.0) -> list[int]:
     return killed
 
 
-class StubWatch:
-    """Notices model processes that end while their server runs.
+@dataclass(frozen=True, kw_only=True)
+class Stub:
+    """The process of one model instance."""
 
-    Args:
-        server: process number of the server, whose models are loaded.
-        interval_s: seconds between two looks.
-    """
-
-    def __init__(self, server: int, interval_s: float) -> None:
-        self._stubs = _find_stubs(server)
-        self._interval_s = interval_s
-        self._next = time.monotonic() + interval_s
-
-    def dead(self) -> list[str]:
-        """Names of the instances whose process has ended; looks only if it is time to."""
-        if time.monotonic() < self._next:
-            return []
-        self._next = time.monotonic() + self._interval_s
-        return [name for pid, name in self._stubs.items() if not _is_alive(pid)]
+    pid: int
+    model: str
+    instance: str
+    """``espeak_0_0``: the name of its group, and its number in it."""
 
 
-def _find_stubs(server: int) -> dict[int, str]:
-    """Process number to the instance's name."""
-    found = {}
+def find_stubs(server: int) -> list[Stub]:
+    """The living processes of a server's model instances."""
     try:
         children = psutil.Process(server).children()
     except psutil.NoSuchProcess:
-        return {}
+        return []
+    found = []
     for process in children:
         try:
             command = process.cmdline()
+            if command and _program(command) == STUB and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(Stub(pid=process.pid, model=_model(command), instance=_name(command)))
         except psutil.NoSuchProcess:
             continue
-        if command and _program(command) == STUB:
-            found[process.pid] = _name(command)
     return found
 
 
-def _is_alive(pid: int) -> bool:
+def child_state(pid: int, parent: int) -> str:
+    """The kernel's letter for the state of a child (``S``, ``R``, ``T`` ...); empty: it has ended."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # The name before them stands in brackets, and may itself have any character.
+    state, ppid = text.rpartition(")")[2].split()[:2]
+    return "" if state in "ZX" or int(ppid) != parent else state
+
+
+def kill_process(pid: int) -> None:
+    """Kill a process that may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def processor_s(processes: Iterable[int]) -> float:
+    """Processor time that living processes and their descendants have used so far (seconds)."""
+    used = 0.0
+    for pid in processes:
+        try:
+            process = psutil.Process(pid)
+            family = [process, *process.children(recursive=True)]
+        except psutil.Error:
+            continue
+        for member in family:
+            with contextlib.suppress(psutil.Error):
+                times = member.cpu_times()
+                used += times.user + times.system
+    return used
 
 
 def usage(session: int) -> list[ProcessUsage]:
@@ -140,3 +159,8 @@ def _name(command: list[str]) -> str:
 
 def _program(command: list[str]) -> str:
     return os.path.basename(command[0])  # noqa: PTH119 - argv is text, not necessarily a path
+
+
+def _model(command: list[str]) -> str:
+    """A stub's first argument is ``…/MODEL/VERSION/model.py``."""
+    return Path(command[1]).parent.parent.name if len(command) > 1 else ""

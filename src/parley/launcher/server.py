@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from parley.canaries import CANARIES, CanaryCall, CanaryError, call_canaries
 from parley.launcher import shared_memory, temporary
-from parley.launcher.canary import CanaryError, call_canaries
 from parley.launcher.command import build_command, build_environment
+from parley.launcher.control import ModelControl
 from parley.launcher.errors import (
-    ModelDiedError,
     ModelFailedError,
     NotReadyError,
     PortBusyError,
@@ -25,17 +26,27 @@ from parley.launcher.errors import (
 from parley.launcher.installation import Installation, assemble_backend, find_installation
 from parley.launcher.lock import StateLock
 from parley.launcher.log import LogReader, LogState
-from parley.launcher.models import check_models, describe_left_out, leave_out_absent
+from parley.launcher.models import (
+    CONTROL_REPOSITORY,
+    check_models,
+    compile_entry_points,
+    describe_left_out,
+    leave_out_absent,
+    read_config,
+)
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address, settle_ports
-from parley.launcher.processes import ProcessUsage, StubWatch, kill_session, usage
+from parley.launcher.processes import ProcessUsage, find_stubs, kill_session, usage
+from parley.launcher.restarts import SupervisorLimits
+from parley.launcher.supervisor import Supervisor
 from parley.launcher.tools_file import check_tools_file
+from parley.serving.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
-STUB_WATCH_S = 1.0
-"""Between two looks at the models' processes (seconds)."""
+WRECK_EXIT_S = 5.0
+"""Seconds that models get to end when no request is under way, and the server cannot end by itself."""
 KILL_S = 5.0
 """For the kernel to end a killed process (seconds)."""
 PORT_ATTEMPTS = 3
@@ -44,6 +55,9 @@ PORT_ATTEMPTS = 3
 
 class EmbeddedServer:
     """A real ``tritonserver`` on this machine, for development, tests and the demonstration.
+
+    While it runs, models that fail are loaded again, and if need be the server is started again on the same
+    ports: see :mod:`parley.launcher.supervisor`.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`. Only :meth:`request_stop`
     and :meth:`kill` may be called from a signal handler or another thread.
@@ -55,6 +69,8 @@ class EmbeddedServer:
         *,
         installation: Installation | None = None,
         canary: Canary = call_canaries,
+        canaries: Mapping[str, CanaryCall] = CANARIES,
+        limits: SupervisorLimits | None = SupervisorLimits(),  # noqa: B008 - it never changes
         on_progress: Callable[[str], None] = lambda _: None,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -63,21 +79,33 @@ class EmbeddedServer:
         Args:
             options: what to serve and where.
             installation: the embedded Triton; None: the one in this environment.
-            canary: asks the loaded models something real.
-            on_progress: receives one line whenever the start gets further.
+            canary: asks the loaded models something real; the start waits for it.
+            canaries: the same for each model by itself, for the supervisor.
+            limits: when the supervisor acts; None: it does not watch at all.
+            on_progress: receives one line whenever the start gets further, and later whenever something is
+                replaced; that comes from another thread.
             on_log: receives every line of the server's log.
         """
         self._options = options
         self._installation = installation
         self._canary = canary
+        self._canaries = canaries
+        self._limits = limits
         self._on_progress = on_progress
         self._on_log = on_log
         self._lock = StateLock(options.state_dir)
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: LogReader | None = None
-        self._watch: StubWatch | None = None
+        self._following = threading.Lock()
+        self._supervisor: Supervisor | None = None
         self._log = LogState()
         self._prefix = ""
+        self._folder = Path()
+        self._control = ModelControl(self._folder)
+        self._descriptor = -1
+        self._launched: ServerOptions | None = None
+        self._settled: ServerOptions | None = None
+        """With the ports of a server that was ready once: they are kept."""
         self._launched_at = 0.0
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
@@ -96,6 +124,21 @@ class EmbeddedServer:
         return self._process.pid if self._process else 0
 
     @property
+    def record_path(self) -> Path:
+        """What the supervisor has replaced so far, as JSON."""
+        return self._options.state_dir / "supervisor.json"
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of gRPC."""
+        return self.endpoints.grpc
+
+    @property
+    def control(self) -> ModelControl:
+        """Loads models of the running server again."""
+        return self._control
+
+    @property
     def shm_prefix(self) -> str:
         """The names of this server's shared memory regions begin with it."""
         return self._prefix
@@ -103,7 +146,7 @@ class EmbeddedServer:
     @property
     def models(self) -> list[str]:
         """Names of the loaded models."""
-        return list(self._log.loaded)
+        return [name for name in self._log.loaded if name != CONTROL_MODEL]
 
     def __enter__(self) -> Self:
         self.start()
@@ -137,50 +180,83 @@ class EmbeddedServer:
             shared_memory.remove_stale_regions()
             temporary.remove_stale_folders()
             shared_memory.check_capacity(self._options)
+            compile_entry_points(self._options)
+            self._descriptor = descriptor
             self._on_progress("starting tritonserver")
-            for attempt in range(1, PORT_ATTEMPTS + 1):
-                try:
-                    self._launch(installation, descriptor)
-                    self._wait_until_ready()
-                    break
-                except PortBusyError:
-                    self._end(grace_s=0)
-                    if attempt == PORT_ATTEMPTS:
-                        raise
+            self._launch_and_wait(installation)
+            if self._limits is not None:
+                self._supervisor = Supervisor(
+                    self,
+                    self._canaries,
+                    limits=self._limits,
+                    record=self.record_path,
+                    tell=self._on_progress,
+                    load_s=self._options.ready_timeout_s,
+                )
+                self._supervisor.start()
         except BaseException:
             # No session is open yet, and Triton would finish loading before it obeys.
             self._close(grace_s=0)
             raise
         return self.endpoints
 
-    def _launch(self, installation: Installation, descriptor: int) -> None:
-        options = settle_ports(self._options)
+    def restart(self) -> None:
+        """Kill the server and start it again on the same ports; for the supervisor.
+
+        Raises:
+            LauncherError: it cannot start. Nothing is left behind; another attempt may be made.
+        """
+        self._end(grace_s=0)
+        self._launch_and_wait(self._installation or find_installation())
+
+    def _launch_and_wait(self, installation: Installation) -> None:
+        """Start the server, on other ports if a free one was taken meanwhile."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            try:
+                self._launch(installation)
+                self._wait_until_ready()
+                break
+            except PortBusyError:
+                self._end(grace_s=0)
+                if attempt == PORT_ATTEMPTS:
+                    raise
+            except BaseException:
+                self._end(grace_s=0)
+                raise
+
+    def _launch(self, installation: Installation) -> None:
+        options = settle_ports(self._settled or self._options)
         backends = options.state_dir / "backends"
         assemble_backend(installation, backends)
         self._prefix = shared_memory.new_prefix()
-        if self.log_path.exists():
-            self.log_path.replace(self.log_path.with_suffix(".previous.log"))
-        self._log = LogState()
         self._launched_at = time.time()
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                build_command(installation, options, backends, self._prefix),
-                env={
-                    **build_environment(installation, options, os.environ),
-                    "TMPDIR": str(temporary.make_folder(self._prefix)),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        self._reader = LogReader(self.log_path)
+        self._folder = temporary.make_folder(self._prefix)
+        self._control = ModelControl(self._folder)
+        with self._following:
+            if self.log_path.exists():
+                self.log_path.replace(self.log_path.with_suffix(".previous.log"))
+            self._log = LogState()
+            with self.log_path.open("wb") as log:
+                self._process = subprocess.Popen(
+                    build_command(installation, options, backends, self._prefix),
+                    env={
+                        **build_environment(installation, options, os.environ),
+                        "TMPDIR": str(self._folder),
+                        FOLDER_VARIABLE: str(self._folder),
+                    },
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(self._descriptor,),
+                    start_new_session=True,
+                )
+            self._reader = LogReader(self.log_path)
         self.endpoints = Endpoints(
             grpc=join_address(options.grpc_address, options.grpc_port),
             http=join_address(options.http_address, options.http_port),
             metrics=join_address(options.http_address, options.metrics_port),
         )
+        self._launched = options
         self._lock.record(self._process.pid, self.endpoints.line())
 
     def _wait_until_ready(self) -> None:
@@ -200,15 +276,16 @@ class EmbeddedServer:
                 self._on_progress(f"not answering yet: {error}")
             time.sleep(POLL_S)
         self._check_start(end)
-        self._watch = StubWatch(self.pid, STUB_WATCH_S)
+        self._settled = self._launched
         self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
 
     def _check_start(self, end: float) -> None:
         """Read the log; raise if there is no point in waiting any longer."""
-        known = len(self._log.loaded)
+        known = len(self.models)
         self.follow_log()
-        for number, model in enumerate(self._log.loaded[known:], known + 1):
-            self._on_progress(f"loaded {model} ({number} of {len(self._log.loading)})")
+        wanted = len(self._log.loading) - (CONTROL_MODEL in self._log.loading)
+        for number, model in enumerate(self.models[known:], known + 1):
+            self._on_progress(f"loaded {model} ({number} of {wanted})")
         if self._stop_requested:
             raise StartInterruptedError("The start was interrupted.")
         if self._log.port_taken:
@@ -236,33 +313,50 @@ class EmbeddedServer:
 
     def follow_log(self) -> None:
         """Pass new lines of the log on; call it regularly if somebody reads along."""
-        for line in self._reader.lines() if self._reader else []:
-            self._log.feed(line)
-            self._on_log(line)
+        with self._following:  # the supervisor reads it too while it starts the server again
+            for line in self._reader.lines() if self._reader else []:
+                self._log.feed(line)
+                self._on_log(line)
+
+    def log_tail(self) -> str:
+        """The last lines of the log."""
+        self.follow_log()
+        return f"{self._log.tail()}\nThe whole log: {self.log_path}"
+
+    def model_config(self, model: str) -> Any:
+        """The ``ModelConfig`` that a model was started with."""
+        folder = CONTROL_REPOSITORY if model == CONTROL_MODEL else self._options.model_repository
+        return read_config(folder / model, self._options.profile)
+
+    def restarts(self) -> dict[str, dict[str, int]]:
+        """How often the supervisor has replaced what, by model and reason; an empty name: the server."""
+        return self._supervisor.restarts() if self._supervisor else {}
 
     def poll(self) -> int | None:
         """The server's exit status, or None while it runs (or was never started)."""
         return self._process.poll() if self._process else None
 
     def wait(self) -> int:
-        """Return the exit status once the server has ended by itself or on :meth:`request_stop`.
+        """Return 0 on :meth:`request_stop`, and when another process has ended the server with a signal.
+
+        Unsupervised, the exit status of a server that ended by itself is returned.
 
         Call :meth:`stop` afterwards.
 
         Raises:
-            ModelDiedError: a model's process has ended. Triton 24.10 goes on without it, and still
-                calls itself ready; only a new server has the model again.
+            RestartLimitError: the server failed again and again, and was given up.
         """
-        while (status := self.poll()) is None and not self._stop_requested:
+        while not self._stop_requested:
             self.follow_log()
-            # A server that has just ended takes its model processes with it.
-            if self._watch and (dead := self._watch.dead()) and self.poll() is None:
-                raise ModelDiedError(
-                    f"The process of {', '.join(dead)} ended, and the server cannot start it again. "
-                    f"The log's last lines:\n{self._log.tail()}\nThe whole log: {self.log_path}"
-                )
+            if self._supervisor is None:
+                if (status := self.poll()) is not None:
+                    return status
+            elif self._supervisor.failure is not None:
+                raise self._supervisor.failure
+            elif self._supervisor.ended:
+                return 0
             time.sleep(POLL_S)
-        return 0 if status is None else status
+        return 0
 
     def request_stop(self) -> None:
         """Make :meth:`start` give up or :meth:`wait` return."""
@@ -278,6 +372,9 @@ class EmbeddedServer:
 
         Open sessions get ``exit_timeout_s`` to end; after that the processes are killed.
         """
+        self._stop_requested = True
+        if self._supervisor is not None:
+            self._supervisor.stop()
         self._close(grace_s=self._options.exit_timeout_s + 5)
 
     def _close(self, grace_s: float) -> None:
@@ -299,9 +396,20 @@ class EmbeddedServer:
     def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
         end = time.monotonic() + grace_s
         while process.poll() is None and not self._kill_requested and time.monotonic() < end:
+            if grace_s > 0 and self._supervisor is not None and self._supervisor.wrecks:
+                self.follow_log()
+                if self._log.unloading:
+                    # Sessions are over. The server would wait for dead processes until its exit timeout.
+                    self._await_stubs(process, min(end, time.monotonic() + WRECK_EXIT_S))
+                    return
             time.sleep(POLL_S)
         if process.poll() is None and grace_s > 0 and not self._kill_requested:
             self._on_progress("the server did not stop in time and is killed")
+
+    def _await_stubs(self, process: subprocess.Popen[bytes], end: float) -> None:
+        """Wait until the models that live have ended."""
+        while find_stubs(process.pid) and not self._kill_requested and time.monotonic() < end:
+            time.sleep(POLL_S)
 
     def _clear(self, process: subprocess.Popen[bytes], *, tell: bool) -> None:
         """Kill what is left and remove what it leaves behind."""

@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 from parley.launcher.errors import SharedMemoryTooSmallError
-from parley.launcher.models import count_instances, model_folders
+from parley.launcher.models import CONTROL_REPOSITORY, count_instances, model_folders
 from parley.launcher.options import ServerOptions
+from parley.serving.model_control import CONTROL_MODEL
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - this is the kernel's own name for it
 GROWTH_BYTES = 3 << 20
@@ -85,7 +86,8 @@ def _mapped_files() -> set[str]:
 
 def needed_bytes(options: ServerOptions) -> int:
     """Shared memory that the chosen models need: one region per instance and room to grow."""
-    instances = sum(count_instances(folder, options.profile) for folder in model_folders(options))
+    folders = [*model_folders(options), CONTROL_REPOSITORY / CONTROL_MODEL]
+    instances = sum(count_instances(folder, options.profile) for folder in folders)
     return instances * (options.shm_region_bytes + GROWTH_BYTES)
 
 

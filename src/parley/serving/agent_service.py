@@ -151,6 +151,7 @@ class AgentService:
             ("EVENT",),
             request_id=request_id,
             sequence=SequenceFlags(session_id, end=True),
+            frees=True,
         )
         await _last_response(self._port, request)
 
@@ -207,7 +208,7 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
 
 
 class EndingPort:
-    """Ends sequences in a way that a stopping server still allows.
+    """Ends open sequences in a way that a stopping server still allows.
 
     From the moment at which it stops, Triton refuses ordinary in-process calls, the END of a
     sequence among them; it then waits for exactly that END until its exit timeout. Streams go
@@ -222,7 +223,7 @@ class EndingPort:
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model that is not decoupled."""
-        if request.sequence is not None and request.sequence.end:
+        if request.sequence is not None and request.sequence.end and not request.sequence.start:
             last = await _last_response(self._port, request)
             if not last:
                 raise InferenceError(f"{request.model} ended its stream without an answer")
@@ -259,9 +260,12 @@ class TritonOutlet:
             outputs["AUDIO"] = audio.reshape(1, -1)
         self._responder.send(outputs)
 
-    def finish(self) -> None:
-        """Nothing follows."""
-        self._responder.finish()
+    def finish(self, last: ServerEvent | None = None) -> None:
+        """Nothing follows; ``last`` is sent together with the end."""
+        if last is None:
+            self._responder.finish()
+        else:
+            self._responder.answer({"EVENT": struct_tensor(last, batched=True)})
 
     @property
     def cancelled(self) -> bool:

@@ -139,7 +139,8 @@ class InProcessPort:
         pb_utils: Triton's module.
         max_calls: calls to ordinary models that may be under way at once.
         max_streams: calls to decoupled models that may be under way at once, counted until the
-            model has ended them.
+            model has ended them. Requests that free others (:attr:`parley.inference.ModelRequest.frees`)
+            are not among them: as many of these may be there.
         room: responses of one stream that may wait for their reader.
     """
 
@@ -148,7 +149,8 @@ class InProcessPort:
         self._room = room
         self._calls = threading.BoundedSemaphore(max_calls)
         self._streams = threading.BoundedSemaphore(max_streams)
-        self._executor = ThreadPoolExecutor(max_calls + max_streams, thread_name_prefix="bls")
+        self._freeing = threading.BoundedSemaphore(max_streams)
+        self._executor = ThreadPoolExecutor(max_calls + 2 * max_streams, thread_name_prefix="bls")
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._retired: deque[Any] = deque(maxlen=_RETIRED)
@@ -162,9 +164,10 @@ class InProcessPort:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model, in order, without the empty final one."""
         stream = _Stream(asyncio.get_running_loop(), self._room)
-        future = self._send(request, self._streams, decoupled=True)
+        places = self._freeing if request.frees else self._streams
+        future = self._send(request, places, decoupled=True)
         # The thread starts whether or not the caller still waits by then.
-        future.add_done_callback(lambda done: self._stream_began(stream, done))
+        future.add_done_callback(lambda done: self._stream_began(stream, done, places))
         try:
             await _within_deadline(request, future)
             while True:
@@ -206,22 +209,24 @@ class InProcessPort:
         self._calls.release()
         _look_at(future)
 
-    def _stream_began(self, stream: _Stream, future: asyncio.Future[Any]) -> None:
+    def _stream_began(
+        self, stream: _Stream, future: asyncio.Future[Any], places: threading.BoundedSemaphore
+    ) -> None:
         if not _look_at(future):
-            self._streams.release()
+            places.release()
             return
-        work = (stream, future.result())
+        work = (stream, future.result(), places)
         try:
             self._executor.submit(self._fill, *work)
         except RuntimeError:  # closed meanwhile; the responses must be read all the same
             threading.Thread(target=self._fill, args=work, daemon=True).start()
 
-    def _fill(self, stream: _Stream, responses: Any) -> None:
+    def _fill(self, stream: _Stream, responses: Any, places: threading.BoundedSemaphore) -> None:
         try:
             stream.fill(responses)
         finally:
             self._retired.append(responses)
-            self._streams.release()
+            places.release()
 
     def _adopt_loop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -24,9 +24,9 @@ class Counter:
         )
         self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
 
-    def count(self, **labels: str) -> None:
-        """Add one."""
+    def count(self, number: int = 1, /, **labels: str) -> None:
+        """Add one, or another number."""
         key = tuple(sorted(labels.items()))
         if key not in self._metrics:
             self._metrics[key] = self._family.Metric(labels=labels)
-        self._metrics[key].increment(1)
+        self._metrics[key].increment(number)

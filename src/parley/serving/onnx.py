@@ -9,6 +9,7 @@ import onnxruntime
 
 from parley.errors import ModelLoadingError
 from parley.serving.parameters import Parameters
+from parley.serving.process_end import DeviceErrors
 
 Device = Literal["cpu", "gpu"]
 _CPU = "CPUExecutionProvider"
@@ -25,7 +26,7 @@ def open_session(path: Path, *, device: Device = "cpu", device_id: int = 0, thre
         threads: CPU threads of one run; concurrent runs add theirs.
 
     Returns:
-        An ``onnxruntime.InferenceSession``.
+        An ``onnxruntime.InferenceSession``, on a GPU a :class:`WatchedSession`.
 
     Raises:
         ModelLoadingError: the file cannot be loaded, or CUDA is missing.
@@ -48,7 +49,33 @@ def open_session(path: Path, *, device: Device = "cpu", device_id: int = 0, thre
         raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error
     if device == "gpu" and _CUDA not in session.get_providers():
         raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
-    return session
+    return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
+
+
+class WatchedSession:
+    """A session on a GPU; when the GPU can never be used again, the process ends.
+
+    Args:
+        session: an ``onnxruntime.InferenceSession``.
+        errors: is informed of every run.
+    """
+
+    def __init__(self, session: Any, errors: DeviceErrors) -> None:
+        self._session = session
+        self._errors = errors
+
+    def run(self, *args: Any) -> Any:
+        """As ``InferenceSession.run``."""
+        try:
+            outputs = self._session.run(*args)
+        except Exception as error:
+            self._errors.failed(error)
+            raise
+        self._errors.worked()
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
 
 def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0) -> Any:

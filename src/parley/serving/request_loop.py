@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from parley.errors import ShuttingDownError
 from parley.inference import Tensor
 from parley.serving.loop_thread import LoopThread
+from parley.serving.process_end import end_failed_process
 from parley.serving.responder import Responder
 from parley.serving.tensors import read_tensors
 
@@ -71,6 +72,10 @@ class RequestLoop:
         except TimeoutError:
             _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
         self._loop.stop(timeout_s)
+
+    def end_process(self, reason: str) -> None:
+        """End the process once all requests are answered; see :func:`end_failed_process`."""
+        end_failed_process(reason, idle=lambda: not self._tasks)
 
     def _begin(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
         task = asyncio.create_task(self._answer(responder, inputs))

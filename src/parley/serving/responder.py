@@ -46,10 +46,11 @@ class Responder:
             return self._open
 
     def answer(self, outputs: Mapping[str, Tensor]) -> None:
-        """Send the only response of a model that is not decoupled, and end the request with it.
+        """Send the last response, and end the request with it.
 
-        Triton 24.10 dies when the end of such a request follows its response alone and the caller is
-        another model of the same server.
+        Triton 24.10 dies when the end of a request follows its response alone, and the caller is another
+        model of the same server (of a model that is not decoupled) or cancels its stream when it has the
+        response.
         """
         self._end(make_response(self._pb, outputs))
 

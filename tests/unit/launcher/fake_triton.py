@@ -31,7 +31,10 @@ def main():
     if os.environ.get("FAKE_LEFTOVER"):
         (Path(os.environ["TMPDIR"]) / "vllm_dist_1").touch()
     if os.environ.get("FAKE_STUB"):
-        stub = ["/x/triton_python_backend_stub", "-c", "import time; time.sleep(600)", "echo_0_0", "DEFAULT"]
+        model = Path(os.environ["TMPDIR"]) / "echo" / "1" / "model.py"
+        model.parent.mkdir(parents=True)
+        model.write_text("import time; time.sleep(600)")
+        stub = ["/x/triton_python_backend_stub", str(model), "echo_0_0", "DEFAULT"]
         subprocess.Popen(stub, executable=sys.executable)
     if "FAKE_RUNS" in os.environ:
         runs = Path(os.environ["FAKE_RUNS"])

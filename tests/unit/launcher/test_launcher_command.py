@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from parley.launcher.__main__ import invitation, parser, read_options
-from parley.launcher.command import build_command, build_environment
+from parley.launcher.command import NO_KEY, build_command, build_environment
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address
+from parley.serving.model_control import CONTROL_MODEL
 
 
 def command(installation, **options):
@@ -29,22 +30,30 @@ def test_without_a_profile_the_main_configuration_counts(installation):
     assert not [flag for flag in command(installation, profile="") if "config-name" in flag]
 
 
-def test_chosen_models_need_the_explicit_mode(installation):
+def test_the_models_are_named_with_the_one_that_loads_them_again(installation):
     flags = command(installation, load_models=("espeak", "qwen3"))
     assert "--model-control-mode=explicit" in flags
-    assert [flag for flag in flags if "load-model" in flag] == ["--load-model=espeak", "--load-model=qwen3"]
-    assert not [flag for flag in command(installation) if "control-mode" in flag]
+    assert [flag.partition("load-model=")[2] for flag in flags if "load-model" in flag] == [
+        "espeak",
+        "qwen3",
+        CONTROL_MODEL,
+    ]
+    repositories = [flag.partition("=")[2] for flag in flags if flag.startswith("--model-repository=")]
+    assert [(Path(each) / CONTROL_MODEL / "config.pbtxt").exists() for each in repositories] == [False, True]
 
 
-def test_administration_is_locked_with_a_new_key_each_time(installation):
-    keys = {
-        flag
-        for _ in range(2)
-        for flag in command(installation)
-        if flag.startswith("--grpc-restricted-protocol")
-    }
-    assert len(keys) == 2
-    assert all("shared-memory,model-repository" in key for key in keys)
+def test_without_a_choice_all_models_are_named(installation):
+    flags = command(installation)
+    assert {"--load-model=espeak", "--load-model=voice_agent"} <= set(flags)
+
+
+def test_administration_is_locked_and_no_key_is_in_the_command_line(installation):
+    locks = [flag for flag in command(installation) if "restricted" in flag]
+    assert len(locks) == 2
+    assert all("shared-memory,model-repository,trace,logging:" in lock for lock in locks)
+    assert command(installation) == command(installation), "nothing in it is drawn by chance"
+    name = NO_KEY.partition("=")[0]
+    assert ":" in name, "neither HTTP/1 nor HTTP/2 has such a header"
 
 
 def test_extra_flags_come_last_so_that_they_win(installation):

@@ -98,3 +98,19 @@ def test_a_reader_gives_only_whole_lines(tmp_path):
         file.write(b"o\nthr\xffee\n")
     assert reader.lines() == ["two", "thr\ufffdee"]
     assert reader.lines() == []
+
+
+def test_a_model_that_is_loaded_again_is_named_once():
+    state = LogState()
+    for _ in range(2):
+        state.feed('I1121 00:05:40.024647 32164 a.cc:1] "loading: echo:1"')
+        state.feed("I1121 00:05:40.024647 32164 a.cc:1] \"successfully loaded 'echo'\"")
+    assert (state.loading, state.loaded) == (["echo"], ["echo"])
+
+
+def test_the_end_of_all_requests_is_seen():
+    state = LogState()
+    state.feed('I1121 00:05:40.024647 32164 a.cc:1] "Waiting for in-flight requests to complete."')
+    assert not state.unloading
+    state.feed('I1121 00:05:40.024647 32164 a.cc:1] "All models are stopped, unloading models"')
+    assert state.unloading

@@ -146,13 +146,14 @@ def test_a_server_removes_its_own_regions_only(tmp_path):
 def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
     cpu = ServerOptions(model_repository=repository, profile="cpu", shm_region_bytes=1 << 20)
     gpu = ServerOptions(model_repository=repository, profile="", shm_region_bytes=1 << 20)
-    assert shared_memory.needed_bytes(cpu) == 2 * (4 << 20)
-    assert shared_memory.needed_bytes(gpu) == 4 << 20
+    control = 2 * (4 << 20)
+    assert shared_memory.needed_bytes(cpu) == 2 * (4 << 20) + control
+    assert shared_memory.needed_bytes(gpu) == (4 << 20) + control
 
 
 def test_too_little_shared_memory_is_refused_with_numbers(repository):
     options = ServerOptions(model_repository=repository, shm_region_bytes=1 << 50)
-    with pytest.raises(SharedMemoryTooSmallError, match=r"MiB free, but .* needs 2147483654 MiB.*--shm-size"):
+    with pytest.raises(SharedMemoryTooSmallError, match=r"MiB free, but .* needs 4294967308 MiB.*--shm-size"):
         shared_memory.check_capacity(options)
 
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 
 import psutil
 import pytest
 
-from parley.launcher.canary import CanaryError
+from parley.canaries import CanaryError
 from parley.launcher.errors import (
     AlreadyRunningError,
-    ModelDiedError,
     ModelFailedError,
     NotReadyError,
     PortBusyError,
+    RestartLimitError,
     ServerDiedError,
     StartInterruptedError,
 )
 from parley.launcher.options import ServerOptions
 from parley.launcher.processes import session_members
+from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 from parley.launcher.shared_memory import SHARED_MEMORY
+
+# The fake does not answer questions about its models.
+LIMITS = SupervisorLimits(look_s=0.02, quiet_s=float("inf"), waits_s=(0.0,))
 
 
 @pytest.fixture
@@ -34,6 +39,7 @@ def make(tmp_path, installation, repository):
         *,
         canary=lambda *_: ["echo answered"],
         ready_timeout_s=20.0,
+        limits=LIMITS,
         grace_s=1,
         on_progress=None,
         on_log=None,
@@ -55,6 +61,7 @@ def make(tmp_path, installation, repository):
                 options,
                 installation=installation,
                 canary=canary,
+                limits=limits,
                 on_progress=said,
                 on_log=on_log or (lambda _: None),
             )
@@ -234,21 +241,78 @@ def test_an_interrupted_stop_leaves_nothing(make, monkeypatch):
     assert server.pid == 0
 
 
-def test_wait_returns_the_status_of_a_server_that_ends_by_itself(make):
-    server = make("serves")
+def test_unsupervised_wait_returns_the_status_of_a_server_that_ends_by_itself(make):
+    server = make("serves", limits=None)
     server.start()
     os.kill(server.pid, 9)
     assert server.wait() == -9
 
 
-def test_wait_notices_a_model_whose_process_died(make, monkeypatch):
-    monkeypatch.setattr("parley.launcher.server.STUB_WATCH_S", 0.0)
-    server = make("serves", FAKE_STUB="1")
+def kill_stub(server):
+    while not (stubs := [each.pid for each in server.usage() if each.name == "echo_0_0"]):
+        pass
+    os.kill(stubs[0], 9)
+
+
+def until(happened, limit_s=20.0):
+    end = time.monotonic() + limit_s
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_server_that_ends_is_started_again_on_the_same_ports(make):
+    said = []
+    server = make("serves", on_progress=said.append)
+    endpoints = server.start()
+    first, prefix = server.pid, server.shm_prefix
+    os.kill(first, 9)
+    until(lambda: any("the server answers again" in line for line in said))
+    assert server.endpoints == endpoints
+    assert server.pid not in {0, first}
+    assert server.restarts()[""] == {"died": 1}
+    assert session_members(first) == []
+    assert not list(SHARED_MEMORY.glob(f"{prefix}*"))
+    timer = threading.Timer(0.2, server.request_stop)
+    timer.start()
+    assert server.wait() == 0, "nothing has to be told to callers of wait"
+    timer.join()
+
+
+def test_a_model_that_nothing_can_load_again_costs_a_new_server(make):
+    server = make("serves", FAKE_STUB="1")  # and no control model
     server.start()
-    (stub,) = [process.pid for process in server.usage() if process.name == "echo_0_0"]
-    os.kill(stub, 9)
-    with pytest.raises(ModelDiedError, match="process of echo_0_0 ended"):
+    kill_stub(server)
+    until(lambda: server.restarts()[""])
+    assert server.restarts() == {"": {"model_not_restored": 1}, "echo": {"died": 1}}
+
+
+def test_wait_raises_when_the_server_is_given_up(make):
+    server = make("serves", limits=SupervisorLimits(look_s=0.02, quiet_s=float("inf"), server_attempts=0))
+    server.start()
+    os.kill(server.pid, 9)
+    with pytest.raises(RestartLimitError, match="given up: tritonserver ended with status -9"):
         server.wait()
+    server.stop()
+
+
+def test_a_stop_ends_a_restart_that_gets_nowhere(make, tmp_path):
+    said = []
+    answers = [["echo answered"]]
+
+    def canary(*_):
+        if answers:
+            return answers.pop()
+        raise CanaryError("not yet")
+
+    server = make("serves", canary=canary, on_progress=said.append)
+    server.start()
+    os.kill(server.pid, 9)
+    until(lambda: "not answering yet: not yet" in said)
+    session = server.pid
+    server.stop()
+    assert session_members(session) == []
+    assert server.pid == 0
 
 
 def test_the_log_of_the_last_run_is_kept(make):

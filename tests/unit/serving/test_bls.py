@@ -193,6 +193,19 @@ class TestStream:
                     await asyncio.sleep(0.001)
         iterators[1].items.put(Iterator.END)
 
+    async def test_what_stops_a_stream_needs_none_of_the_places_of_streams(self, port, model):
+        iterators = [Iterator() for _ in range(4)]
+        for number, iterator in enumerate(iterators):
+            model.answer(iterator)
+            iterator.items.put(response(Y=[number]))
+            await take(port.stream(request(frees=number >= 2)), 1)
+        for frees in (False, True):
+            with pytest.raises(OverloadedError):
+                await anext(port.stream(request(frees=frees)))
+        for iterator in iterators:
+            iterator.items.put(Iterator.END)
+            await wait_until(iterator.ended.is_set)
+
     async def test_a_stream_is_read_to_its_end_after_close(self, port, model):
         iterator = Iterator()
         stream = port.stream(request())

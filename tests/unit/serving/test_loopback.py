@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 
 import grpc
 import numpy as np
@@ -11,6 +12,7 @@ from parley.inference import ModelRequest
 from parley.serving.loopback import LoopbackPort
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
+STOP = dataclasses.replace(REQUEST, frees=True)
 
 
 class Server(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -71,8 +73,8 @@ async def leave(server, work):
         await task
 
 
-async def listen(port):
-    return [response["Y"].tolist() async for response in port.stream(REQUEST)]
+async def listen(port, request=REQUEST):
+    return [response["Y"].tolist() async for response in port.stream(request)]
 
 
 async def until_there_is_room(work):
@@ -90,14 +92,41 @@ async def test_answers(port, server):
     assert await listen(port) == [[7]]
 
 
-async def test_a_stream_that_is_left_unanswered_keeps_its_place_until_it_is_answered(port, server):
+async def test_a_stream_that_is_left_gives_its_place_back_at_once_and_is_not_cut_off(port, server):
     await leave(server, listen(port))
-    with pytest.raises(OverloadedError):
-        await listen(port)
+    server.arrived.clear()
+    next_one = asyncio.ensure_future(listen(port))
+    await within(server.arrived.wait())
     assert not server.cancelled.is_set()
     server.answer.set()
-    assert await until_there_is_room(lambda: listen(port)) == [[7]]
+    assert await within(next_one) == [[7]]
+    async with asyncio.timeout(10):
+        while server.served < 2:  # noqa: ASYNC110 - the server has no event for it
+            await asyncio.sleep(0)
     assert not server.cancelled.is_set()
+
+
+async def test_streams_that_are_left_are_not_piled_up(port, server):
+    for _ in range(4):
+        await leave(server, listen(port))
+        server.arrived.clear()
+    assert not server.cancelled.is_set()
+    await leave(server, listen(port))
+    await within(server.cancelled.wait())  # the oldest
+
+
+async def test_what_stops_a_stream_needs_none_of_the_places_of_streams(port, server):
+    busy = asyncio.ensure_future(listen(port))
+    await within(server.arrived.wait())
+    with pytest.raises(OverloadedError):
+        await listen(port)
+    stops = [asyncio.ensure_future(listen(port, STOP)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):  # a bound of their own
+        await listen(port, STOP)
+    server.answer.set()
+    assert await within(asyncio.gather(busy, *stops)) == [[[7]]] * 5
+    assert await listen(port, STOP) == [[7]]
 
 
 async def test_a_stream_that_is_left_between_answers_is_read_to_its_end(port, server):

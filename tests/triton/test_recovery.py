@@ -1,0 +1,90 @@
+"""Calls under which a model's process is killed or stopped, and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+import pytest_asyncio
+from bench_recovery import measure, until_all_answered
+from leftovers import ANY_PORTS, leftovers
+from recovery_calls import Caller
+
+from parley.launcher import EmbeddedServer, ServerOptions
+
+CALLS = 2  # one for each instance of voice_agent
+LIMIT_S = 180.0  # a language model is loaded beside callers that go on
+MODELS = (
+    "silero_vad",
+    "parakeet_encoder",
+    "parakeet_decoder",
+    "parakeet_transcribe",
+    "nemotron_streaming",
+    "smart_turn",
+    "qwen3",
+    "espeak",
+    "voice_agent",
+)
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(450)]
+
+
+@pytest.fixture(scope="module")
+def supervised(tmp_path_factory):
+    """A server of its own, whose models' processes are killed."""
+    state = tmp_path_factory.mktemp("recovery")
+    running = EmbeddedServer(
+        ServerOptions(load_models=MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS)
+    )
+    with running:
+        session = running.pid
+        yield running
+        assert running.pid == session, "it was never started again"
+    assert leftovers(session, running.shm_prefix) == ([], [])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def callers(supervised):
+    """Two who ask one question after the other."""
+    found = [Caller(supervised.endpoints.grpc, number) for number in range(CALLS)]
+    tasks = [asyncio.create_task(caller.run()) for caller in found]
+    await until_all_answered(found, LIMIT_S)
+    yield found
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "signal"),
+    [
+        ("espeak", "KILL"),
+        ("espeak", "STOP"),
+        ("silero_vad", "KILL"),
+        ("nemotron_streaming", "KILL"),
+        ("qwen3", "KILL"),
+    ],
+)
+async def test_no_call_is_lost_when_a_model_fails(supervised, callers, model, signal):
+    case = await measure(supervised, callers, model, signal, LIMIT_S)
+    assert case.passed, case
+    assert case.calls_of_its_own == 0, "voice_agent alone holds calls"
+
+
+async def test_the_call_of_another_instance_goes_on_when_one_dies(supervised, callers):
+    case = await measure(supervised, callers, "voice_agent", "KILL", LIMIT_S)
+    assert case.passed, case
+    assert case.calls_of_its_own < CALLS, "one was opened on each instance"
+
+
+async def test_what_was_replaced_is_counted(supervised, callers):
+    with urllib.request.urlopen(f"http://{supervised.endpoints.metrics}/metrics") as page:  # noqa: ASYNC210
+        metrics = page.read().decode()
+    record = json.loads(supervised.record_path.read_text())
+    assert record["server"] == {"state": "serving", "restarts": {}, "last": None}
+    for model, reason in (("espeak", "stopped"), ("qwen3", "died"), ("voice_agent", "died")):
+        assert record["models"][model]["restarts"][reason] >= 1
+        assert record["models"][model]["state"] == "serving"
+        assert f'parley_model_restarts_total{{model="{model}",reason="{reason}"}}' in metrics

@@ -1,0 +1,554 @@
+"""What the supervisor replaces, with sleeping processes in the place of models."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from parley.canaries import CanaryError, CanaryLateError
+from parley.launcher import canary
+from parley.launcher.control import ControlError
+from parley.launcher.errors import NotReadyError, RestartLimitError
+from parley.launcher.models import read_config, renew_instances, renew_model
+from parley.launcher.options import ServerOptions
+from parley.launcher.processes import STUB
+from parley.launcher.restarts import Attempts, SupervisorLimits
+from parley.launcher.supervisor import Supervisor
+from parley.serving.model_control import CONTROL_MODEL
+
+LIMITS = {
+    "look_s": 0.01,
+    "stopped_s": 0.2,
+    "quiet_s": float("inf"),
+    "canary_s": 0.02,
+    "reload_canary_s": 0.2,
+    "waits_s": (0.0, 0.05),
+}
+CONFIGS = {
+    "echo": 'name: "echo" instance_group [{ kind: KIND_CPU count: 1 }]',
+    "agent": (
+        'name: "agent" sequence_batching { oldest { max_candidate_sequences: 4 } } instance_group ['
+        '{ name: "agent_0" kind: KIND_CPU count: 1 rate_limiter { priority: 1 } },'
+        '{ name: "agent_1" kind: KIND_CPU count: 1 rate_limiter { priority: 2 } }]'
+    ),
+    CONTROL_MODEL: f'name: "{CONTROL_MODEL}" instance_group [{{ kind: KIND_CPU count: 1 }}]',
+}
+
+
+def config_of(text):
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+class FakeServer:
+    """This process, whose children are the models."""
+
+    address = "127.0.0.1:1"
+    pid = os.getpid()
+
+    def __init__(self, folder, models):
+        self.models = models
+        self.control = self
+        self.processes = {}
+        self._started = []
+        self.loads = []
+        self.unloads = []
+        self.counted = []
+        self.refusals = []
+        self.starts = []
+        self.status = None
+        self.restarted = 0
+        for name in (*models, CONTROL_MODEL):
+            (folder / name / "1").mkdir(parents=True)
+            (folder / name / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
+        self._folder = folder
+        self._start_all()
+
+    def _start_all(self):
+        for name in (*self.models, CONTROL_MODEL):
+            for instance in ("agent_0_0", "agent_1_0") if name == "agent" else (f"{name}_0_0",):
+                self.spawn(name, instance)
+
+    def spawn(self, model, instance):
+        path = str(self._folder / model / "1" / "model.py")
+        process = subprocess.Popen([f"/x/{STUB}", path, instance, "DEFAULT"], executable=sys.executable)
+        self.processes[instance] = process
+        self._started.append(process)
+        # Until then its command line is that of this process.
+        while psutil.Process(process.pid).cmdline()[:1] != [f"/x/{STUB}"]:
+            time.sleep(0.001)
+
+    def poll(self):
+        return self.status
+
+    def model_config(self, model):
+        return config_of(CONFIGS[model])
+
+    def restart(self):
+        self.restarted += 1
+        self.end()
+        if self.starts:
+            raise self.starts.pop(0)
+        self.status = None
+        self._start_all()
+
+    def log_tail(self):
+        return "its last words"
+
+    def load(self, model, config, timeout_s):
+        new = json_format.Parse(config, model_config_pb2.ModelConfig())
+        self.loads.append((model, new))
+        if self.refusals:
+            raise self.refusals.pop(0)
+        for instance, process in list(self.processes.items()):
+            # Triton keeps the process of a dead instance until the server ends: it is not waited for here.
+            if instance.startswith(model) and psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE:
+                self.spawn(model, instance)
+
+    def unload(self, model):
+        self.unloads.append(model)
+
+    def count(self, model, reason, number=1):
+        self.counted.append((model, reason, number))
+
+    def end(self):
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+class FakeCounts:
+    """Nothing is ever completed; or the server does not answer."""
+
+    def __init__(self):
+        self.numbers = {}
+        self.answers = True
+
+    def read(self, address):
+        if not self.answers:
+            raise ConnectionError("no answer")
+        return dict(self.numbers)
+
+    def close(self):
+        pass
+
+
+class Case:
+    """One supervisor with its server."""
+
+    def __init__(self, tmp_path, models, canaries, called, limits):
+        self.server = FakeServer(tmp_path / "repository", models)
+        self.counts = FakeCounts()
+        self.said = []
+        self.path = tmp_path / "supervisor.json"
+        self.supervisor = Supervisor(
+            self.server,
+            canaries,
+            limits=SupervisorLimits(**(LIMITS | limits)),
+            record=self.path,
+            tell=self.said.append,
+            load_s=5,
+            called=lambda model: called.get(model, set()),
+            counts=self.counts,
+        )
+        self.supervisor.start()
+
+    def signal(self, instance, number=signal.SIGKILL):
+        os.kill(self.server.processes[instance].pid, number)
+
+    def record(self):
+        return json.loads(self.path.read_text())
+
+    def until(self, happened, limit_s=20.0):
+        end = time.monotonic() + limit_s
+        while not happened():
+            assert time.monotonic() < end, (self.said, self.record())
+            time.sleep(0.01)
+
+    def until_restored(self, model="echo", times=1):
+        def restored():
+            entry = self.record()["models"][model]
+            return entry["state"] == "serving" and sum(entry["restarts"].values()) == times
+
+        self.until(restored)
+
+
+@pytest.fixture
+def make(tmp_path):
+    cases = []
+
+    def build(models=("echo",), canaries=None, called=None, **limits):
+        cases.append(Case(tmp_path, list(models), canaries or {}, called or {}, limits))
+        return cases[-1]
+
+    yield build
+    for case in cases:
+        case.supervisor.stop()
+        case.server.end()
+
+
+def test_a_model_whose_process_died_is_loaded_again_alone(make):
+    case = make(models=("echo", "agent"))
+    case.signal("echo_0_0")
+    case.until_restored()
+    assert [model for model, _ in case.server.loads] == ["echo"]
+    assert case.server.counted == [("echo", "died", 1)]
+    assert case.supervisor.restarts() == {"": {}, "echo": {"died": 1}, "agent": {}}
+    assert case.record()["models"]["echo"]["last"]["reason"] == "died"
+    assert any("died: echo is loaded again" in line for line in case.said)
+    assert any("echo answers again after" in line for line in case.said)
+    assert case.server.restarted == 0
+
+
+def test_the_new_process_is_watched_too(make):
+    case = make()
+    case.signal("echo_0_0")
+    case.until_restored()
+    case.signal("echo_0_0")
+    case.until_restored(times=2)
+    numbers = [config.parameters["parley_restart"].string_value for _, config in case.server.loads]
+    assert numbers == ["1", "2"], "Triton loads nothing if nothing has changed"
+
+
+def test_a_stopped_process_is_killed_and_replaced(make):
+    case = make()
+    case.signal("echo_0_0", signal.SIGSTOP)
+    case.until_restored()
+    assert case.supervisor.restarts()["echo"] == {"stopped": 1}
+
+
+def test_a_process_that_is_stopped_for_a_moment_is_left_alone(make):
+    case = make(stopped_s=3600.0)
+    case.signal("echo_0_0", signal.SIGSTOP)
+    pid = case.server.processes["echo_0_0"].pid
+    case.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    time.sleep(0.1)  # several looks
+    case.signal("echo_0_0", signal.SIGCONT)
+    assert case.server.loads == []
+
+
+def test_only_the_dead_instance_is_replaced_where_each_has_a_group(make):
+    case = make(models=("agent",))
+    case.signal("agent_1_0")
+    case.until_restored("agent")
+    ((_, config),) = case.server.loads
+    assert [group.rate_limiter.priority for group in config.instance_group] == [1, 3]
+    assert "parley_restart" not in config.parameters
+    case.signal("agent_0_0")
+    case.until_restored("agent", times=2)
+    _, config = case.server.loads[-1]
+    assert [group.rate_limiter.priority for group in config.instance_group] == [4, 3]
+
+
+def test_a_load_that_fails_is_tried_again_and_the_dead_model_is_taken_away(make):
+    case = make()
+    case.server.refusals = [ControlError("no weights", refused=True)] * 2
+    case.signal("echo_0_0")
+    case.until_restored(times=3)
+    assert case.server.unloads == ["echo", "echo"], "so that Triton calls it ready no more"
+    assert sum("echo was not loaded: no weights" in line for line in case.said) == 2
+
+
+def test_a_model_that_does_not_answer_after_its_load_is_loaded_again(make):
+    failures = [CanaryError("no")] * 3
+
+    def echo(address, deadline_s):
+        if failures:
+            time.sleep(0.1)
+            raise failures.pop()
+        return "echo answered"
+
+    case = make(canaries={"echo": echo})
+    case.signal("echo_0_0")
+    case.until(lambda: len(case.server.loads) == 1)
+    case.until(lambda: case.record()["models"]["echo"]["state"] == "serving")
+
+
+def test_a_model_that_keeps_failing_costs_a_new_server(make):
+    case = make(model_attempts=2)
+    case.server.refusals = [ControlError("no weights", refused=True)] * 2
+    case.signal("echo_0_0")
+    case.until(lambda: case.server.restarted == 1)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.record()["server"]["restarts"] == {"model_not_restored": 1}
+    assert any("was loaded again 2 times" in line for line in case.said)
+    # A new server's counters begin at zero: they are brought up to date.
+    case.until(lambda: ("echo", "died", 2) in case.server.counted)
+    assert ("", "model_not_restored", 1) in case.server.counted
+    case.signal("echo_0_0")
+    case.until_restored(times=3)
+
+
+def test_a_control_model_that_does_not_answer_costs_a_new_server(make):
+    case = make()
+    case.server.refusals = [ControlError("no answer", refused=False)]
+    case.signal("echo_0_0")
+    case.until(lambda: case.server.restarted == 1)
+
+
+def test_the_death_of_the_control_model_alone_changes_nothing(make):
+    case = make()
+    case.signal(f"{CONTROL_MODEL}_0_0")
+    case.until(lambda: any("none can any more" in line for line in case.said))
+    assert case.server.loads == []
+    assert case.server.restarted == 0
+
+
+def test_a_server_that_ends_is_started_again(make):
+    case = make()
+    case.server.status = -9
+    case.server.end()
+    case.until(lambda: case.server.restarted == 1)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.record()["server"]["restarts"] == {"died": 1}
+    assert case.server.loads == [], "its models died with it"
+
+
+def test_a_server_that_was_told_to_end_is_left_alone(make):
+    case = make()
+    case.server.status = 0
+    case.until(lambda: case.supervisor.ended)
+    assert case.server.restarted == 0
+
+
+def test_a_server_that_cannot_be_started_is_given_up_with_its_reason(make):
+    case = make(server_attempts=2)
+    case.server.starts = [NotReadyError("it is still loading"), NotReadyError("no memory")]
+    case.server.status = 7
+    case.until(lambda: case.supervisor.failure is not None)
+    assert isinstance(case.supervisor.failure, RestartLimitError)
+    assert "status 7; it was started again 2 times in 600 s. no memory" in str(case.supervisor.failure)
+    assert case.record()["server"]["state"] == "failed"
+
+
+def test_the_record_says_when_nothing_is_watched_any_more(make):
+    case = make()
+    case.supervisor.stop()
+    assert case.record()["server"]["state"] == "stopped"
+
+
+def test_without_attempts_the_first_failure_ends_it(make):
+    case = make(server_attempts=0, model_attempts=0)
+    case.signal("echo_0_0")
+    case.until(lambda: case.supervisor.failure is not None)
+    assert case.server.loads == []
+    assert "of echo_0_0 died" in str(case.supervisor.failure)
+    assert "its last words" in str(case.supervisor.failure)
+
+
+def test_a_server_that_does_not_say_what_it_did_is_replaced(make):
+    case = make(quiet_s=0.04)
+    case.counts.answers = False
+    case.until(lambda: case.server.restarted >= 1)
+    case.counts.answers = True
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert "unresponsive" in case.record()["server"]["restarts"]
+
+
+def test_a_quiet_model_that_fails_its_canary_twice_is_replaced(make):
+    failures = [CanaryError("no answer within 8 s")] * 2
+
+    def echo(address, deadline_s):
+        if failures:
+            raise failures.pop()
+        return "echo answered"
+
+    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    case.until_restored()
+    assert case.supervisor.restarts()["echo"] == {"unresponsive": 1}
+
+
+def test_one_canary_that_fails_changes_nothing(make):
+    asked = threading.Event()
+    failures = [CanaryError("no answer within 8 s")]
+
+    def echo(address, deadline_s):
+        if failures:
+            raise failures.pop()
+        asked.set()
+        return "echo answered"
+
+    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    assert asked.wait(10)
+    assert case.server.loads == []
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Processor time of each process, in seconds for each second that has passed."""
+    rates = {}
+    clock = time.monotonic
+    monkeypatch.setattr(
+        canary, "processor_s", lambda processes: clock() * sum(rates.get(pid, 0.0) for pid in processes)
+    )
+    return rates
+
+
+def late(address, deadline_s):
+    raise CanaryLateError("no answer in time")
+
+
+def test_a_model_that_works_is_not_replaced_though_it_is_late(make, used):
+    asked = []
+
+    def echo(address, deadline_s):
+        asked.append(1)
+        late(address, deadline_s)
+
+    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    used[case.server.processes["echo_0_0"].pid] = 0.2
+    case.until(lambda: len(asked) > 5)
+    assert case.server.loads == []
+    used.clear()
+    case.until(lambda: len(case.server.loads) > 0)
+
+
+def test_a_model_whose_called_models_work_is_not_replaced_though_it_is_late(make, used):
+    asked = []
+
+    def agent(address, deadline_s):
+        asked.append(1)
+        late(address, deadline_s)
+
+    case = make(
+        models=("agent", "echo"),
+        canaries={"agent": agent, "echo": lambda *_: "echo answered"},
+        called={"agent": {"echo"}},
+        quiet_s=0.04,
+    )
+    used[case.server.processes["echo_0_0"].pid] = 0.2
+    case.until(lambda: len(asked) > 5)
+    assert case.server.loads == []
+
+
+def test_a_model_that_works_for_too_long_is_replaced(make, used):
+    case = make(canaries={"echo": late}, quiet_s=0.04, working_s=0.3)
+    used[case.server.processes["echo_0_0"].pid] = 1.0
+    case.until(lambda: len(case.server.loads) > 0)
+    assert case.supervisor.restarts()["echo"]["unresponsive"] >= 1
+
+
+def test_a_hanging_model_is_noticed_within_ten_seconds():
+    limits = SupervisorLimits()
+    looks = 3 * limits.look_s  # the counts, and each answer
+    assert limits.quiet_s * 5 / 4 + 2 * limits.canary_s + looks < 10.0
+
+
+def test_a_model_that_completes_work_is_not_asked(make):
+    case = make(canaries={"echo": lambda *_: pytest.fail("asked")}, quiet_s=2.0)
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        case.counts.numbers["echo"] = (time.monotonic_ns(),)
+        time.sleep(0.05)
+    assert case.server.loads == []
+
+
+@pytest.mark.parametrize("order", [("agent", "echo"), ("echo", "agent")])
+def test_a_model_is_not_blamed_for_one_that_it_calls(make, order):
+    failures = [CanaryLateError("no answer within 8 s")] * 2
+
+    def agent(address, deadline_s):
+        if failures:
+            raise CanaryError("the echo that I need does not answer")
+        return "agent answered"
+
+    def echo(address, deadline_s):
+        if failures:
+            time.sleep(0.1)  # the agent's failure is known long before
+            raise failures.pop()
+        return "echo answered"
+
+    canaries = {"agent": agent, "echo": echo}
+    case = make(
+        models=order,
+        canaries={model: canaries[model] for model in order},
+        called={"agent": {"echo"}},
+        quiet_s=0.04,
+    )
+    case.until_restored()
+    assert [model for model, _ in case.server.loads] == ["echo"]
+
+
+def test_a_model_that_hangs_is_found_while_one_that_calls_it_is_loaded_again(make):
+    """As where the dead caller has left the called model's thread in its shared memory's lock."""
+    case = None
+
+    def is_hanging():
+        return "echo" not in [model for model, _ in case.server.loads]
+
+    def agent(address, deadline_s):
+        if is_hanging():
+            raise CanaryError("the echo that I need does not answer")
+        return "agent answered"
+
+    def echo(address, deadline_s):
+        if is_hanging():
+            raise CanaryLateError("no answer in time")
+        return "echo answered"
+
+    case = make(
+        models=("agent", "echo"),
+        canaries={"agent": agent, "echo": echo},
+        called={"agent": {"echo"}},
+        reload_canary_s=20.0,
+        quiet_s=1.0,
+    )
+    case.signal("agent_0_0")
+    case.until_restored("echo")
+    case.until_restored("agent")
+    assert [model for model, _ in case.server.loads] == ["agent", "echo"]
+
+
+def test_attempts_are_spread_and_bounded_within_a_window():
+    limits = SupervisorLimits(waits_s=(0.0, 1.0, 5.0), window_s=100.0)
+    attempts = Attempts(limits, 3)
+    assert attempts.next_at(10.0) == 10.0
+    attempts.add(10.0)
+    assert attempts.next_at(10.5) == 11.0
+    attempts.add(11.0)
+    assert attempts.next_at(50.0) == 50.0
+    assert attempts.next_at(12.0) == 16.0
+    attempts.add(16.0)
+    assert attempts.next_at(20.0) is None
+    assert attempts.next_at(110.5) == 110.5, "the first one counts no more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Its scheduler would wait for the end of a dead instance.
+        'name: "echo" instance_group [{ count: 1 }, { count: 1 rate_limiter { priority: 2 } }]',
+        # To Triton both instances are the same.
+        'name: "echo" sequence_batching {} instance_group [{ name: "a" count: 1 }, { name: "b" count: 1 }]',
+        'name: "echo" sequence_batching {} instance_group [{ count: 2 }]',
+        'name: "echo" sequence_batching {} instance_group [{ name: "other" count: 1 }]',
+    ],
+)
+def test_where_an_instance_cannot_be_replaced_alone_the_model_is(text):
+    config = config_of(text)
+    assert not renew_instances(config, ["echo_0_0"])
+    assert config == config_of(text)
+    renew_model(config, 3)
+    assert config.parameters["parley_restart"].string_value == "3"
+
+
+def test_groups_without_names_are_named_as_triton_names_them():
+    config = config_of('name: "echo" sequence_batching {} instance_group [{ kind: KIND_CPU count: 1 }]')
+    assert renew_instances(config, ["echo_0_0"])
+    assert config.instance_group[0].rate_limiter.priority == 1
+
+
+@pytest.mark.parametrize("profile", ["", "cpu"])
+def test_an_instance_of_the_agent_can_be_replaced_while_the_others_go_on(profile):
+    config = read_config(ServerOptions().model_repository / "voice_agent", profile)
+    assert len(config.instance_group) > 1
+    assert renew_instances(config, [f"{config.instance_group[-1].name}_0"])
