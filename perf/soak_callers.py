@@ -1,0 +1,448 @@
+"""What clients of the server itself do in the soak test: refused, cancelled, broken off, and normal."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import msgspec
+from rail_client import rail_request
+from tritonclient.grpc import service_pb2_grpc
+
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
+from parley.errors import ParleyError, from_wire
+from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
+from parley_client import NO_RETRY, connect
+from parley_client.transport import Frame, Reply
+from parley_client.triton import TritonStream, TritonTransport, open_triton_channel
+
+RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
+FULL = "too_many_sessions"
+_CHUNK = bytes(640)  # 20 ms of silence
+_OPEN_S = 10.0
+_ANSWER_S = 20.0
+# Every session that a START of this kind opens is refused with the code.
+_REFUSED: tuple[tuple[str, bytes], ...] = (
+    *(("unsupported_language", encode(Start(language=name))) for name in ("de", "fr", "es", "it", "xx", "")),
+    ("unsupported_sample_rate", encode(Start(output_sample_rate=44_100))),
+    ("unsupported_sample_rate", encode(Start(input_sample_rate=48_000))),
+    ("unsupported_voice", encode(Start(voice="nobody"))),
+    ("invalid_message", encode(Start(vad=VadOptions(threshold=7.0)))),
+    ("invalid_message", encode(Start(phrase_weight=99.0))),
+    ("invalid_message", encode(Start(phrases=["€"]))),
+    ("invalid_message", encode(Start(alternatives=99))),
+    ("invalid_message", b"{"),
+    ("invalid_message", b'{"type":"dance"}'),
+    ("invalid_message", b'{"type":"commit"}'),
+)
+_REFUSED_STREAMS: tuple[tuple[str, bytes], ...] = (
+    *(
+        ("unsupported_language", msgspec.json.encode(AsrRequest(options=AsrOptions(language=name))))
+        for name in ("de", "fr", "")
+    ),
+    ("invalid_message", msgspec.json.encode(AsrRequest(options=AsrOptions(phrase_weight=99.0)))),
+    ("invalid_message", b'{"options":{"nbest":99}}'),
+    ("invalid_message", b"nonsense"),
+)
+
+
+class UnexpectedAnswerError(Exception):
+    """The server answered otherwise than it has to."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server, as one caller reaches it."""
+
+    address: str
+    """``host:port`` of Triton's gRPC endpoint."""
+    channel: grpc.aio.Channel
+    """That all callers share, as a gateway's do."""
+    gateway: str
+    """URL of a gateway before the server."""
+    random: random.Random
+    """Of this caller alone."""
+
+
+class Session(Protocol):
+    """One kind of session."""
+
+    def __call__(self, target: Target) -> Awaitable[str]:
+        """Hold it; returns what came of it. Raises :class:`UnexpectedAnswerError`, or what went wrong."""
+        ...
+
+
+# --- a session with the agent -------------------------------------------------------------
+
+
+class AgentStream:
+    """One ``ModelStreamInfer`` call whose client does whatever it likes."""
+
+    def __init__(self, stream: TritonStream) -> None:
+        self._stream = stream
+
+    async def send(self, name: str, message: bytes = b"", audio: bytes = b"", **flags: bool) -> None:
+        """Send one request; a stream that the server has ended takes none."""
+        with suppress(ParleyError):
+            await self._stream.send(Frame(name, message=message, audio=audio, **flags))
+
+    async def receive_until(self, *kinds: type[Any]) -> Any:
+        """The next event of one of these kinds; None: the stream ended before."""
+        while (reply := await self._receive()) is not None:
+            if reply.error:
+                raise from_wire(reply.error)
+            if reply.event and isinstance(event := decode_event(reply.event), kinds):
+                return event
+        return None
+
+    async def finish(self) -> None:
+        """Send no more, and take the rest."""
+        with suppress(ParleyError):
+            await self._stream.finish()
+            while await self._receive() is not None:
+                pass
+
+    async def half_close(self) -> None:
+        """Send no more."""
+        with suppress(ParleyError):
+            await self._stream.finish()
+
+    def cancel(self) -> None:
+        """Break the stream off."""
+        self._stream.cancel()
+
+    async def _receive(self) -> Reply | None:
+        async with asyncio.timeout(_ANSWER_S):
+            return await self._stream.receive()
+
+
+@asynccontextmanager
+async def _agent_stream(
+    target: Target, channel: grpc.aio.Channel | None = None
+) -> AsyncGenerator[AgentStream]:
+    transport = TritonTransport(target.address, channel=channel or target.channel)
+    stream = AgentStream(await transport.open(f"soak-{uuid.uuid4().hex}", _OPEN_S))
+    try:
+        yield stream
+    finally:
+        stream.cancel()
+
+
+@asynccontextmanager
+async def _own_channel(address: str) -> AsyncGenerator[grpc.aio.Channel]:
+    # Without an option of its own gRPC would share one connection between all of them.
+    channel = open_triton_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+async def refused_session(target: Target) -> str:
+    """A START that is refused; then the client ends its stream, with END or without."""
+    return await _refused(target, ("end", "no end"))
+
+
+async def refused_and_cancelled(target: Target) -> str:
+    """A START that is refused; then the client cancels its stream."""
+    return await _refused(target, ("error", "closed"))
+
+
+async def _refused(target: Target, ways: tuple[str, ...]) -> str:
+    code, message = target.random.choice(_REFUSED)
+    async with _agent_stream(target) as stream:
+        await stream.send("start", message, start=True)
+        error = await stream.receive_until(ErrorEvent)
+        if error is None or error.code not in (code, FULL):
+            raise UnexpectedAnswerError(f"{message!r} was answered with {error}")
+        leaving = target.random.choice(ways)
+        if leaving == "error":
+            return error.code
+        if await stream.receive_until(Closed) is None:
+            raise UnexpectedAnswerError(f"no closed after {error}")
+        if leaving == "end":
+            await stream.send("end", end=True)
+        if leaving in ("end", "no end"):
+            await stream.finish()
+        return error.code
+
+
+async def refused_call(target: Target) -> str:
+    """A session in a language that is refused, opened by this project's client, as a gateway does."""
+    language = target.random.choice(("de", "fr", "es", "it"))
+    try:
+        async with connect(target.address, language=language, retry=NO_RETRY):
+            raise UnexpectedAnswerError(f"a session in {language!r} was opened")
+    except ParleyError as error:
+        code = _opening_code(error)
+        if code not in ("unsupported_language", FULL):
+            raise
+        return code
+
+
+async def abandoned_call(target: Target) -> str:
+    """A session with this project's client, given up at a random moment."""
+    language = target.random.choice(("en", "de"))
+
+    async def talk() -> str:
+        async with connect(target.address, language=language, system_prompt="", retry=NO_RETRY) as call:
+            for _ in range(target.random.randrange(25)):
+                await call.send_audio(_CHUNK)
+                await asyncio.sleep(0.02 * target.random.random())
+        return "ended"
+
+    work = asyncio.ensure_future(talk())
+    await asyncio.wait([work], timeout=target.random.choice((0.01, 0.03, 0.1, 0.5)) * target.random.random())
+    work.cancel()
+    await asyncio.wait([work])
+    if work.cancelled():
+        return "given up"
+    try:
+        return work.result()
+    except ParleyError as error:
+        code = _opening_code(error)
+        if code not in ("unsupported_language", FULL):
+            raise
+        return code
+
+
+async def cancelled_opening(target: Target) -> str:
+    """A START, valid or not, and a cancellation within a few milliseconds."""
+    valid = target.random.random() < 0.5
+    message = encode(Start(system_prompt="")) if valid else target.random.choice(_REFUSED)[1]
+    async with _agent_stream(target) as stream:
+        await stream.send("start", message, start=True)
+        await asyncio.sleep(target.random.choice((0.0, 0.002, 0.006, 0.02, 0.06)) * target.random.random())
+    return "cancelled"
+
+
+async def broken_session(target: Target) -> str:
+    """A session that ends in the middle: the stream cancelled, the connection closed, or no END."""
+    leaving = target.random.choice(("cancel", "channel", "socket", "half close"))
+    if leaving == "channel":
+        async with _own_channel(target.address) as channel:
+            return await _leave_session(target, channel, leaving)
+    if leaving == "socket":
+        async with _relay(target.address) as (address, break_off), _own_channel(address) as channel:
+            return await _leave_session(target, channel, leaving, break_off)
+    return await _leave_session(target, None, leaving)
+
+
+async def _leave_session(
+    target: Target,
+    channel: grpc.aio.Channel | None,
+    leaving: str,
+    break_off: Callable[[], None] = lambda: None,
+) -> str:
+    async with _agent_stream(target, channel) as stream:
+        await stream.send("start", encode(Start(system_prompt="", greeting="Good day.")), start=True)
+        first = await stream.receive_until(Connected, ErrorEvent)
+        if isinstance(first, ErrorEvent):
+            return _only_full(first)
+        for number in range(target.random.randrange(20)):
+            await stream.send(f"audio-{number}", audio=_CHUNK)
+            await asyncio.sleep(0.02 * target.random.random())
+        if leaving == "half close":
+            await stream.half_close()
+            await asyncio.sleep(target.random.random())
+        elif leaving == "channel" and channel is not None:
+            await channel.close()
+        else:
+            break_off()
+    return leaving
+
+
+async def short_call(target: Target) -> str:
+    """A normal call: half a second of audio, then END."""
+    try:
+        async with connect(target.address, system_prompt="", retry=NO_RETRY) as call:
+            await call.send_audio(_CHUNK * 25)
+            closed = await call.hang_up()
+    except ParleyError as error:
+        if _opening_code(error) != FULL:
+            raise
+        return FULL
+    if closed is None or closed.reason != "ended":
+        raise UnexpectedAnswerError(f"a call was closed with {closed}")
+    return "ended"
+
+
+async def unknown_model(target: Target) -> str:
+    """A request for a model that the server does not have, or without an input that the model needs."""
+    name = target.random.choice(("nobody", "", "parakeet_tdt", "qwen3"))
+    request = rail_request(name, uuid.uuid4().hex, b"", start=True)
+    del request.inputs[:], request.raw_input_contents[:]
+    stub = _stub(target)
+    if target.random.random() < 0.5:
+        try:
+            await stub.ModelInfer(request, timeout=_ANSWER_S)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name.lower()
+        raise UnexpectedAnswerError(f"{name!r} answered a request without inputs")
+    rpc = stub.ModelStreamInfer()
+    try:
+        await rpc.write(request)
+        await rpc.done_writing()
+        answers = await _read_all(rpc)
+        if len(answers) != 1 or not answers[0].error_message:
+            raise UnexpectedAnswerError(f"{name!r} answered a request without inputs: {answers}")
+        return "refused"
+    finally:
+        rpc.cancel()
+
+
+async def _read_all(rpc: Any) -> list[Any]:
+    """What a stream still brings."""
+    answers = []
+    async with asyncio.timeout(_ANSWER_S):
+        while (answer := await rpc.read()) is not grpc.aio.EOF:
+            answers.append(answer)
+    return answers
+
+
+# --- a stream of a recogniser -------------------------------------------------------------
+
+
+async def recognizer_stream(target: Target) -> str:
+    """A short stream of audio, ended as it has to be."""
+    stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
+    samples = 0
+    try:
+        for number in range(pieces := target.random.randrange(1, 6)):
+            request = rail_request(model, name, _CHUNK * 8, start=number == 0, end=number == pieces - 1)
+            reply = await stub.ModelInfer(request, timeout=_ANSWER_S)
+            samples += 8 * len(_CHUNK) // 2
+            stream_ms = msgspec.json.decode(reply.raw_output_contents[0][4:], type=AsrReply).stream_ms
+            if stream_ms != samples // 16:
+                raise UnexpectedAnswerError(f"{model} received {stream_ms} ms of {samples // 16} ms")
+    except grpc.aio.AioRpcError as error:
+        return _code_of(error, FULL)
+    return "ended"
+
+
+async def refused_stream(target: Target) -> str:
+    """Options that a recogniser refuses; the stream is ended or left."""
+    stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
+    code, message = target.random.choice(_REFUSED_STREAMS)
+    try:
+        await stub.ModelInfer(rail_request(model, name, b"", message, start=True), timeout=_ANSWER_S)
+    except grpc.aio.AioRpcError as error:
+        found = _code_of(error, code, FULL)
+    else:
+        raise UnexpectedAnswerError(f"{model} accepted {message!r}")
+    if target.random.random() < 0.97:  # otherwise it keeps one of the model's places until it expires
+        rpc = stub.ModelStreamInfer()
+        try:
+            await rpc.write(rail_request(model, name, b"", end=True))
+            await rpc.done_writing()
+            await _read_all(rpc)
+        finally:
+            rpc.cancel()
+    return found
+
+
+async def broken_stream(target: Target) -> str:
+    """A stream of audio that is cancelled at any moment, by call or as a whole, or never ended."""
+    stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
+    if target.random.random() < 0.5:
+        rpc = stub.ModelStreamInfer()
+        for number in range(target.random.randrange(1, 5)):
+            await rpc.write(rail_request(model, name, _CHUNK * 4, start=number == 0))
+        await asyncio.sleep(0.02 * target.random.random())
+        rpc.cancel()
+        end = "stream cancelled"
+    else:
+        call = stub.ModelInfer(rail_request(model, name, _CHUNK * 4, start=True), timeout=_ANSWER_S)
+        await asyncio.sleep(0.01 * target.random.random())
+        end = "call answered" if call.done() else "call cancelled"
+        call.cancel()
+        with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            await call
+    with suppress(grpc.aio.AioRpcError):
+        await stub.ModelInfer(rail_request(model, name, b"", end=True), timeout=_ANSWER_S)
+    return end
+
+
+def _stub(target: Target) -> Any:
+    return service_pb2_grpc.GRPCInferenceServiceStub(target.channel)
+
+
+def _code_of(error: grpc.aio.AioRpcError, *expected: str) -> str:
+    code = from_wire(error.details() or "").code
+    if code not in expected:
+        raise error
+    return code
+
+
+def _opening_code(error: ParleyError) -> str:
+    """Why a session was not opened, whether or not the client would try again."""
+    return error.__cause__.code if isinstance(error.__cause__, ParleyError) else error.code
+
+
+def _only_full(event: ErrorEvent) -> str:
+    if event.code != FULL:
+        raise UnexpectedAnswerError(f"a session was refused: {event}")
+    return event.code
+
+
+@asynccontextmanager
+async def _relay(address: str) -> AsyncGenerator[tuple[str, Callable[[], None]]]:
+    """A TCP relay to the server, and a function that breaks its connections off without a word of HTTP/2."""
+    host, _, port = address.rpartition(":")
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_server, from_server = None, None
+        try:
+            from_server, to_server = await asyncio.open_connection(host.strip("[]"), int(port))
+            writers.update((writer, to_server))
+            await asyncio.gather(pump(reader, to_server), pump(from_server, writer))
+        except OSError:
+            writer.close()
+        finally:
+            writers.discard(writer)
+
+    def break_off() -> None:
+        for writer in writers:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", break_off
+    finally:
+        server.close()
+        break_off()
+
+
+SESSIONS: dict[Session, int] = {
+    refused_session: 3,
+    refused_call: 3,
+    abandoned_call: 3,
+    short_call: 2,
+    unknown_model: 1,
+    recognizer_stream: 2,
+    refused_stream: 2,
+}
+"""How often each kind is held, relative to the others."""
+CANCELLING: dict[Session, int] = {
+    refused_and_cancelled: 4,
+    cancelled_opening: 4,
+    broken_session: 2,
+    broken_stream: 2,
+}
+"""Clients that cancel requests which the server is about to end. Triton before 25.04 does not survive them
+(server#7840, server#8078): it must be reached by clients only that let their streams end."""
