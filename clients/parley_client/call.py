@@ -109,8 +109,11 @@ class Call:
         self._inbox.discard()
         connected = self._line.connected
         try:
-            if connected.done() and not connected.cancelled() and await self.hang_up() is not None:
-                await self._line.drain()
+            if connected.done() and not connected.cancelled():
+                await self.hang_up()
+                if not self.is_over:  # a server that says nothing now has had its time
+                    return
+            await self._line.drain()
         finally:
             await self._line.stop()
             if self._tools is not None:

@@ -49,6 +49,7 @@ CallEvent: TypeAlias = (
     | AgentAudio
     | protocol.Paused
     | protocol.Resumed
+    | protocol.SpeechIgnored
     | protocol.Interrupted
     | protocol.Truncated
     | protocol.ResponseDone

@@ -22,6 +22,8 @@ _WATCH_INTERVAL_S = 0.5
 _DRAIN_S = 1.0  # after `closed`: the last acknowledgements
 # Triton's own words for a chunk of a sequence that it has forgotten.
 _SEQUENCE_FORGOTTEN = "START flag"
+# And for one of a session whose process has died, or was stopped and will be killed for it.
+_PROCESS_GONE = ("Stub process ", "Failed to obtain the health mutex")
 
 
 class Line:
@@ -76,7 +78,11 @@ class Line:
         ]
 
     async def drain(self) -> None:
-        """Let the stream end by itself, within a second."""
+        """Send END, and let the stream end by itself, within a second.
+
+        A stream that is cancelled while the server is about to end it can take Triton 24.10 with it.
+        """
+        self._outbox.end()
         await asyncio.wait(self._tasks[:1], timeout=_DRAIN_S)
 
     async def stop(self) -> None:
@@ -141,18 +147,27 @@ class Line:
     # --- in -------------------------------------------------------------------------------
 
     async def _receive_all(self) -> None:
-        """Take replies until the stream ends."""
+        """Take replies until the stream ends; those that follow a failure are dropped."""
         try:
             while (reply := await self._receive()) is not None:
-                await self._take(reply)
+                if self.failure is None:
+                    await self._take_or_fail(reply)
             self.fail(CallLostError("the server ended the stream without a word"))
-        except (CallLostError, SlowConsumerError) as error:
+        except CallLostError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - the call's end tells it
             self.fail(CallLostError(f"the stream broke: {error}"), error)
         finally:
             # Only a cancelled task gets here with the call still open; nobody is to wait for it.
             self.fail(CallLostError("the program stopped listening"))
+
+    async def _take_or_fail(self, reply: Reply) -> None:
+        try:
+            await self._take(reply)
+        except (CallLostError, SlowConsumerError) as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - the call's end tells it
+            self.fail(CallLostError(f"the stream broke: {error}"), error)
 
     async def _receive(self) -> Reply | None:
         try:
@@ -180,7 +195,8 @@ class Line:
     def _is_fatal(self, error: ParleyError, reply: Reply) -> bool:
         """Whether a failed request means that there is no session (any more)."""
         forgotten = isinstance(error, SessionNotFoundError) or _SEQUENCE_FORGOTTEN in reply.error
-        return forgotten or reply.request_id in (_START_ID, "") or not self.connected.done()
+        gone = str(error).startswith(_PROCESS_GONE)
+        return forgotten or gone or reply.request_id in (_START_ID, "") or not self.connected.done()
 
     async def _deliver(self, reply: Reply) -> None:
         try:

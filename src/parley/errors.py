@@ -30,7 +30,9 @@
     │   ├── ModelUnavailableError        model_unavailable    retryable
     │   ├── DeadlineExceededError        deadline_exceeded    retryable
     │   ├── OverloadedError              overloaded           retryable
-    │   └── ContextTooLongError          context_too_long
+    │   ├── ContextTooLongError          context_too_long
+    │   ├── InvalidModelOutputError      invalid_model_output
+    │   └── NoAnswerError                no_answer
     ├── ToolTimeoutError                 tool_timeout         retryable
     ├── InvalidToolCallError             invalid_tool_call
     ├── AudioDroppedError                audio_dropped        retryable
@@ -197,7 +199,7 @@ class TooManySessionsError(SessionError):
 
 
 class SessionIdleError(SessionError):
-    """Nothing arrived for longer than the idle limit."""
+    """Nothing arrived for longer than the idle limit, or nothing showed that what was sent is read."""
 
     code = "session_idle"
     retryable = True
@@ -242,6 +244,20 @@ class ContextTooLongError(InferenceError):
     """The prompt does not fit into the model's context window."""
 
     code = "context_too_long"
+    retryable = False
+
+
+class InvalidModelOutputError(InferenceError):
+    """The language model wrote a tool call that cannot be read, as it would again for the same request."""
+
+    code = "invalid_model_output"
+    retryable = False
+
+
+class NoAnswerError(InferenceError):
+    """The language model finished its answer without anything that can be spoken (or, as text, shown)."""
+
+    code = "no_answer"
     retryable = False
 
 

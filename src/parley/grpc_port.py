@@ -37,6 +37,9 @@ from parley.serving.failures import read_failure
 # A stream that nobody listens to any more may end by itself within this time (seconds).
 _SETTLE_S = 2.0
 _CANCEL_S = 1.0
+# For each stream that may be under way: requests that free others, and streams that are being drained. A
+# turn that is interrupted leaves its streams, and each takes one request that stops the model.
+_RESERVE = 4
 
 
 class GrpcPort:
@@ -53,7 +56,10 @@ class GrpcPort:
         connect: gives the channel, which belongs to the caller; called once, when it is first needed,
             because a channel belongs to the running event loop.
         max_calls: calls to ordinary models that may be under way at once.
-        max_streams: calls to decoupled models that may be under way at once.
+        max_streams: calls to decoupled models that may be under way at once. Requests that free others
+            (:attr:`parley.inference.ModelRequest.frees`) and streams that were left are not among them: four
+            times as many of either may be there. One stream too many that was left is cancelled at once,
+            the oldest first.
     """
 
     def __init__(
@@ -63,8 +69,9 @@ class GrpcPort:
         self._stub: Any = None
         self._calls = max_calls
         self._streams = max_streams
+        self._freeing = self._most_left = _RESERVE * max_streams
         self._open: set[Any] = set()
-        self._left: set[asyncio.Task[None]] = set()
+        self._left: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._closed = False
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
@@ -73,7 +80,7 @@ class GrpcPort:
         if self._calls == 0:
             raise OverloadedError(f"too many calls under way to call {request.model}")
         self._calls -= 1
-        rpc = stub.ModelInfer(_to_message(request), timeout=request.timeout_s)
+        rpc = stub.ModelInfer(to_message(request), timeout=request.timeout_s)
         self._open.add(rpc)
         call = asyncio.ensure_future(_infer(request, rpc))
         call.add_done_callback(lambda done: self._call_ended(rpc, done))
@@ -82,15 +89,14 @@ class GrpcPort:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model, in order, without the empty final one."""
         stub = self._connected(request)
-        if self._streams == 0:
-            raise OverloadedError(f"too many streams under way to call {request.model}")
-        self._streams -= 1
-        rpc = stub.ModelStreamInfer()
-        self._open.add(rpc)
+        self._take_place(request)
         ended = False
-        # Each in a task of its own: gRPC cancels the RPC when the task that reads is cancelled.
-        read = asyncio.ensure_future(_ask(request, rpc))
+        rpc = read = None
         try:
+            rpc = stub.ModelStreamInfer()
+            self._open.add(rpc)
+            # Each in a task of its own: gRPC cancels the RPC when the task that reads is cancelled.
+            read = asyncio.ensure_future(_ask(request, rpc))
             while True:
                 try:
                     message = await asyncio.shield(read)
@@ -103,15 +109,14 @@ class GrpcPort:
                 read = asyncio.ensure_future(_next(request, rpc))
                 if message.error_message:
                     raise read_failure(message.error_message)
-                if outputs := _read_response(message.infer_response):
+                if outputs := read_response(message.infer_response):
                     yield outputs
         finally:
-            if ended:
+            self._give_place_back(request)
+            if ended or read is None:
                 self._end_stream(rpc)
             else:
-                task = asyncio.create_task(self._drain(request, rpc, read))
-                self._left.add(task)
-                task.add_done_callback(self._left.discard)
+                self._leave(request, rpc, read)
 
     async def close(self) -> None:
         """Cancel what is under way; streams that were left get a moment to end by themselves."""
@@ -136,25 +141,45 @@ class GrpcPort:
         if not call.cancelled():
             call.exception()  # looked at: perhaps nobody waits for it any more
 
-    def _end_stream(self, rpc: Any) -> None:
-        rpc.cancel()
-        self._open.discard(rpc)
-        self._streams += 1
+    def _take_place(self, request: ModelRequest) -> None:
+        if (self._freeing if request.frees else self._streams) == 0:
+            raise OverloadedError(f"too many streams under way to call {request.model}")
+        if request.frees:
+            self._freeing -= 1
+        else:
+            self._streams -= 1
 
-    async def _drain(self, request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
-        try:
-            async with asyncio.timeout(_SETTLE_S):
-                while await read is not None:
-                    read = asyncio.ensure_future(_next(request, rpc))
-        except (TimeoutError, ParleyError):
-            pass  # nobody wants to know
-        finally:
-            self._end_stream(rpc)
+    def _give_place_back(self, request: ModelRequest) -> None:
+        if request.frees:
+            self._freeing += 1
+        else:
+            self._streams += 1
+
+    def _end_stream(self, rpc: Any) -> None:
+        if rpc is not None:
+            rpc.cancel()
+            self._open.discard(rpc)
+
+    def _leave(self, request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
+        """Read the rest of a stream in the background."""
+        if len(self._left) >= self._most_left:
+            oldest = next(iter(self._left))
+            del self._left[oldest]
+            oldest.cancel()
+        task = asyncio.create_task(_drain(request, rpc, read))
+        self._left[task] = None
+        # A task that is cancelled before its first step runs none of its own code.
+        task.add_done_callback(lambda done: self._drained(done, rpc, read))
+
+    def _drained(self, task: asyncio.Task[None], rpc: Any, read: asyncio.Future[Any]) -> None:
+        self._left.pop(task, None)
+        read.cancel()
+        self._end_stream(rpc)
 
 
 async def _infer(request: ModelRequest, rpc: Any) -> ModelResponse:
     try:
-        return _read_response(await rpc)
+        return read_response(await rpc)
     except grpc.aio.AioRpcError as error:
         raise _read_status(request, error.code(), error.details() or "") from error
     except asyncio.CancelledError:
@@ -167,7 +192,7 @@ async def _ask(request: ModelRequest, rpc: Any) -> Any:
         # With the end of the requests we say that no more follow: the server ends the RPC after the
         # model's final response.
         async with asyncio.timeout(request.timeout_s):
-            await rpc.write(_to_message(request))
+            await rpc.write(to_message(request))
             await rpc.done_writing()
     except TimeoutError as error:
         raise _overdue(request) from error
@@ -192,6 +217,15 @@ async def _next(request: ModelRequest, rpc: Any) -> Any:
     except asyncio.CancelledError:
         raise _cut_off(request) from None
     return None if message is grpc.aio.EOF else message
+
+
+async def _drain(request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
+    try:
+        async with asyncio.timeout(_SETTLE_S):
+            while await read is not None:
+                read = asyncio.ensure_future(_next(request, rpc))
+    except (TimeoutError, ParleyError):
+        pass  # the reader has left: there is no use for the rest
 
 
 def _cut_off(request: ModelRequest) -> BaseException:
@@ -221,7 +255,8 @@ def _overdue(request: ModelRequest) -> DeadlineExceededError:
     return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
 
 
-def _to_message(request: ModelRequest) -> Any:
+def to_message(request: ModelRequest) -> Any:
+    """The request as a ``ModelInferRequest``."""
     message = service_pb2.ModelInferRequest(model_name=request.model, id=request.request_id)
     if request.sequence is not None:
         # To Triton, 5 and "5" are two sequences.
@@ -246,7 +281,8 @@ def _to_raw(value: Tensor) -> bytes:
     return np.ascontiguousarray(value).tobytes()
 
 
-def _read_response(response: Any) -> dict[str, Tensor]:
+def read_response(response: Any) -> dict[str, Tensor]:
+    """The outputs of a ``ModelInferResponse``."""
     outputs: dict[str, Tensor] = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if output.datatype == "BYTES":

@@ -43,6 +43,9 @@ class ModelRequest:
     sequence: SequenceFlags | None = None
     timeout_s: float = 30.0
     """Seconds until the first response (``infer``) or the next one (``stream``) is overdue."""
+    frees: bool = False
+    """Whether the request ends other work of the model (an abort, a stop, the END of a sequence). A port has
+    places of their own for such requests, so that full ones do not refuse what would empty them."""
 
 
 ModelResponse: TypeAlias = Mapping[str, Tensor]

@@ -13,6 +13,7 @@ import uuid
 import pytest
 from leftovers import ANY_PORTS
 
+from parley.canaries import call_canaries
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.protocol import Closed, Connected, Control, ErrorEvent, Start, decode_event, encode
 from parley_client.transport import Frame
@@ -146,7 +147,8 @@ async def test_events_end_with_closed_and_both_requests_with_final(line):
         (b"{", "invalid_message"),
         (encode(Start(output_sample_rate=44_100)), "unsupported_sample_rate"),
         (encode(Start(voice="nobody")), "unsupported_voice"),
-        (encode(Start(language="xx")), "unsupported_language"),
+        (encode(Start(language="xx")), "unsupported_language"),  # is not spoken
+        (encode(Start(language="de")), "unsupported_language"),  # is spoken, and not understood
         (encode(Start(phrases=["€"])), "invalid_message"),
         (encode(Control(action="mute")), "invalid_message"),
     ],
@@ -156,6 +158,9 @@ async def test_a_session_that_cannot_be_held(line, message, code):
     closed = await line.wait(Closed)
     await line.until(lambda: line.finals("start"))
     assert (codes(line.events()), closed.reason) == ([code], "failed")
+    # Nothing follows the last event by itself: a client may be gone by then.
+    (last,) = [reply for reply in line.replies if reply.request_id == "start" and reply.final]
+    assert isinstance(decode_event(last.event), Closed)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +221,10 @@ async def test_too_many_sessions(strict):
         assert len(refused) == 1
         assert (await refused[0].wait(Closed)).reason == "failed"
         assert codes(refused[0].events()) == ["too_many_sessions"]
+        # Health checks have places of their own, and leave nothing behind.
+        for _ in range(10):
+            seen = await asyncio.to_thread(call_canaries, strict.endpoints.grpc, ["voice_agent"], 20)
+            assert seen == ["voice_agent opened and closed a session"]
         await asyncio.gather(*(opened.end() for opened in lines if opened not in refused))
     finally:
         await asyncio.gather(*(opened.close() for opened in lines))
@@ -306,7 +315,8 @@ async def test_half_open_clients_give_their_places_back(strict, victims):
 
 
 async def test_stopping_the_server_closes_open_calls(tmp_path):
-    server = EmbeddedServer(ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=20, **ANY_PORTS))
+    options = ServerOptions(state_dir=tmp_path / "state", exit_timeout_s=20, **ANY_PORTS)
+    server = EmbeddedServer(options, limits=None)  # it ends, and stays away
     server.start()
     lines = []
     try:

@@ -1,61 +1,85 @@
-"""``parley probe``: is the agent really answering?"""
+"""``parley probe``: does every model really answer?"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import time
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
+from rich.table import Table
 
+from parley.canaries import CanaryResult, ask_canaries, profile_models
 from parley.errors import ParleyError
 from parley_client.commands.common import add_server
-from parley_client.connection import connect
 from parley_client.errors import ClientError
-from parley_client.options import NO_RETRY, Deadlines
+from parley_client.stages.server import open_server
 
-HELP = "open a session and close it again: a health check that does not lie"
+HELP = "ask every model something real: a health check that does not lie"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    add_server(parser)
+    add_server(parser, limits="connecting, and for each model")
 
 
 async def run(args: argparse.Namespace, console: Console) -> int:
-    """Open and close a session.
+    """Ask every model of the server, and list what they answered.
 
     Returns:
-        The exit status: 1 if the agent did not answer and --json says why.
+        The exit status: 1 if a model did not answer as it has to, or the server did not and --json says why.
 
     Raises:
-        ParleyError: the agent did not answer.
+        ParleyError: the server did not answer.
     """
-    began = time.perf_counter()
-    result: dict[str, object] = {"server": args.server, "ok": False}
-    deadlines = Deadlines(connect_s=args.timeout, close_s=args.timeout)
     try:
-        async with connect(args.server, retry=NO_RETRY, deadlines=deadlines) as call:
-            result["connect_ms"] = _since_ms(began)
-            closing = time.perf_counter()
-            if await call.hang_up() is None:
-                raise ClientError("the server did not close the session")
-            result["close_ms"] = _since_ms(closing)
-            result["ok"] = True
+        results = await _ask(args.server, args.timeout)
     except ParleyError as error:
         if not args.json:
             raise
-        result |= {"code": error.code, "error": str(error), "retryable": error.retryable}
+        failure = {"code": error.code, "error": str(error), "retryable": error.retryable}
+        print(json.dumps({"server": args.server, "ok": False, **failure}))
+        return 1
+    is_ok = all(result.ok for result in results)
     if args.json:
-        print(json.dumps(result))
+        models = [asdict(result) for result in results]
+        print(json.dumps({"server": args.server, "ok": is_ok, "models": models}))
     else:
+        _print(results, console)
+        failed = sum(not result.ok for result in results)
         console.print(
-            f"[green]ok[/]: {args.server} opened a session in {result['connect_ms']} ms "
-            f"and closed it in {result['close_ms']} ms"
+            f"[green]ok[/]: every model of {args.server} answers"
+            if is_ok
+            else f"[red]failed[/]: {failed} of the {len(results)} models of {args.server}"
         )
-    return 0 if result["ok"] else 1
+    return 0 if is_ok else 1
 
 
-def _since_ms(began: float) -> float:
-    return round(1000 * (time.perf_counter() - began), 1)
+async def _ask(server: str, timeout_s: float) -> list[CanaryResult]:
+    # Its errors say best what is wrong with an address.
+    async with open_server(server, timeout_s=timeout_s):
+        pass
+    models = await asyncio.to_thread(profile_models, server, timeout_s)
+    if not models:
+        raise ClientError(f"{server} has no model")
+    return await asyncio.to_thread(ask_canaries, server, models, timeout_s)
+
+
+def _print(results: Sequence[CanaryResult], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    table.add_column("")
+    table.add_column("ms", justify="right")
+    table.add_column("")
+    for result in results:
+        state = "[green]ok[/]" if result.ok else "[red]failed[/]"
+        table.add_row(result.model, state, f"{result.duration_ms:.1f}", _plain(result))
+    console.print(table)
+
+
+def _plain(result: CanaryResult) -> str:
+    """What the model said, without a repetition of its name or any markup."""
+    return result.detail.removeprefix(f"{result.model} ").replace("[", r"\[")

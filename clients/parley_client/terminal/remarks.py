@@ -13,6 +13,7 @@ Remarkable: TypeAlias = (
     protocol.TurnDecision
     | protocol.Paused
     | protocol.Resumed
+    | protocol.SpeechIgnored
     | protocol.Interrupted
     | protocol.ErrorEvent
     | protocol.Closed
@@ -27,8 +28,9 @@ def remark(event: Remarkable) -> str:
             return f"[dim]waits for more: {event.reason}{escape(words)}[/]"
         case protocol.Paused():
             return "[dim]paused[/]"
-        case protocol.Resumed():
-            return f"[dim]goes on ({escape(_why_resumed(event))})[/]"
+        case protocol.Resumed() | protocol.SpeechIgnored():
+            what = "goes on" if isinstance(event, protocol.Resumed) else "not answered"
+            return f"[dim]{what} ({escape(_why_resumed(event))})[/]"
         case protocol.Interrupted():
             heard = escape(event.spoken_text) or "nothing"
             return f"[yellow]interrupted ({event.reason}); heard of it:[/] {heard}"
@@ -39,7 +41,7 @@ def remark(event: Remarkable) -> str:
             return f"[dim]call closed: {event.reason}[/]"
 
 
-def _why_resumed(event: protocol.Resumed) -> str:
+def _why_resumed(event: protocol.Resumed | protocol.SpeechIgnored) -> str:
     if event.reason == "backchannel" and event.text:
         return event.text
     why = event.reason.replace("_", " ")

@@ -110,13 +110,13 @@ class CallView:
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
                 self._flush_answer()
-            case protocol.TurnDecision() | protocol.Closed():
+            case protocol.TurnDecision() | protocol.SpeechIgnored() | protocol.Closed():
                 self._show_course(event)
             case protocol.ErrorEvent():
                 self._line("bold red", "error", remark(event))
         self._refresh()
 
-    def _show_course(self, event: protocol.TurnDecision | protocol.Closed) -> None:
+    def _show_course(self, event: protocol.TurnDecision | protocol.SpeechIgnored | protocol.Closed) -> None:
         if isinstance(event, protocol.TurnDecision) and (
             event.decision != "wait" or event.needed_ms <= _NOTICED_WAIT_MS
         ):

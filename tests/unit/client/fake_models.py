@@ -60,6 +60,12 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
 
+    async def RepositoryIndex(self, request, context):  # noqa: N802 - gRPC's name
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "This protocol is restricted")
+
+    async def ModelStatistics(self, request, context):  # noqa: N802 - gRPC's name
+        return service_pb2.ModelStatisticsResponse()  # no model that a canary could be asked of
+
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
         if request.model_name == "parakeet_transcribe":
             return await self._transcribe(request, context)

@@ -223,6 +223,45 @@ async def test_refused_for_good_is_not_tried_again():
     assert agent.closed == 1
 
 
+async def begin_and_end(stream):
+    """Takes the START, and then everything to the end of the requests."""
+    await stream.frames.get()
+    yield
+    while (frame := await stream.frames.get()) is not None:
+        stream.acknowledge(frame)
+    await asyncio.sleep(0)
+    assert not stream.cancelled.is_set(), "the stream was cancelled before the server had ended it"
+    stream.end()
+
+
+async def test_the_stream_of_a_refused_call_ends_by_itself():
+    async def refuse(stream):
+        async for _ in begin_and_end(stream):
+            stream.say(protocol.ErrorEvent.of(UnsupportedVoiceError("no voice 'bob'")))
+            stream.hang_up("failed")
+
+    agent = FakeAgent(refuse)
+    with pytest.raises(UnsupportedVoiceError):
+        async with dial(agent):
+            pass
+    assert agent.streams[0].seen[-1].end
+    assert agent.streams[0].replies.empty()
+
+
+async def test_the_stream_of_a_call_that_is_given_up_while_it_opens_ends_by_itself():
+    async def hesitate(stream):
+        async for _ in begin_and_end(stream):
+            await asyncio.sleep(0.05)
+            stream.say(CONNECTED)
+
+    agent = FakeAgent(hesitate)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), dial(agent):
+            pass
+    assert agent.streams[0].seen[-1].end
+    assert agent.streams[0].replies.empty()
+
+
 @pytest.mark.parametrize("as_event", [True, False])
 async def test_a_start_that_the_server_cannot_take_is_refused_at_once(as_event):
     async def refuse(stream):
@@ -424,6 +463,9 @@ async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
     [
         "session_not_found: no session",
         "inference request for sequence abc to model 'voice_agent' must specify the START flag",
+        "Stub process 'voice_agent_1_0' is not healthy.",
+        "inference_failed: Stub process 'voice_agent_1_0' is not healthy.",
+        "Failed to obtain the health mutex.",
     ],
 )
 async def test_a_forgotten_session_is_a_lost_call(error):

@@ -27,10 +27,15 @@ CLIP = str(Path(__file__).resolve().parents[2] / "data" / "conversation" / "01-h
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
     """As much of Triton as a call needs: echoes audio of any request as one `audio` event."""
 
-    def __init__(self, refuse=None):
+    def __init__(self, refuse=None, models=("voice_agent",)):
+        self.models = models
         self.requests = []
         self.heard = asyncio.Event()
         self.refuse = refuse
+
+    async def ModelStatistics(self, request, context):  # noqa: N802 - gRPC's name
+        loaded = [service_pb2.ModelStatistics(name=name) for name in self.models]
+        return service_pb2.ModelStatisticsResponse(model_stats=loaded)
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802 - gRPC's name
         if self.refuse is not None:
@@ -151,7 +156,15 @@ async def test_probe_succeeds_against_a_server_that_answers():
         status, out, _ = await parley("probe", "--json", "--server", address)
     result = json.loads(out)
     assert (status, result["ok"], result["server"]) == (0, True, address)
-    assert result["connect_ms"] > 0
+    (model,) = result["models"]
+    assert (model["model"], model["ok"]) == ("voice_agent", True)
+    assert model["duration_ms"] > 0
+
+
+async def test_probe_fails_with_a_server_that_has_no_model():
+    async with serving(Triton(models=())) as (address, _):
+        status, out, _ = await parley("probe", "--json", "--server", address)
+    assert (status, json.loads(out)["ok"]) == (1, False)
 
 
 async def test_probe_fails_without_a_server():
@@ -183,9 +196,9 @@ async def test_what_a_server_says_is_shown_as_it_is():
     words = "[request id: start] no [/model] is ready"
     async with serving(Refusing(words)) as (address, _):
         status, out, err = await parley("probe", "--server", address)
-    assert status == 1
-    assert words in err
-    assert out == ""
+    assert (status, err) == (1, "")
+    assert words in " ".join(out.split())
+    assert f"failed: 1 of the 1 models of {address}" in " ".join(out.split())
 
 
 async def test_say_tells_how_to_start_a_server():
