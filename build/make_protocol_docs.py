@@ -45,7 +45,17 @@ Every request carries the sequence's correlation id (`sequence_id`, a string, be
    its acknowledgement (`triton_final_response = true`). Audio may be cut anywhere, in pieces of at
    most {max_chunk} ms; a real client sends 20-100 ms at the pace of the microphone, silence included.
 3. The request with `sequence_end = true` ends the conversation: `closed` follows. Send it also after
-   the server has closed the conversation by itself; only then is the sequence's slot free again.
+   the server has closed the conversation by itself, or refused it; only then is the sequence's slot
+   free again.
+4. `closed` is the final response to the first request. Half-close the stream after the last request
+   and read it to its end, rather than cancel it: Triton before 25.04 may reuse the memory of a stream
+   that is cancelled while it is being ended, and then aborts (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`)
+   or answers no stream any more. This project's client and gateway do so, also where their own callers
+   break off.
+
+A `sequence_id` that begins with `{canary_prefix}` is a health check's: up to 8 such sessions of each
+instance of `voice_agent` have places of their own beside the users' (`max_sessions`), so that a full
+server answers them. The gateway chooses the ids of its sessions itself.
 
 Every response with an event has these outputs:
 
@@ -114,6 +124,7 @@ def render() -> str:
     head = _HEAD.format(
         audio_in=f"mono PCM16 little endian at {protocol.INPUT_SAMPLE_RATE} Hz as bytes",
         max_chunk=protocol.MAX_CHUNK_MS,
+        canary_prefix=protocol.CANARY_PREFIX,
         version=protocol.PROTOCOL_VERSION,
     )
     sections = [

@@ -68,6 +68,8 @@ def _tell(at: float, event: Event) -> Iterator[Line]:
         case protocol.Resumed():
             heard = f": “{event.text}”" if event.text else ""
             yield Line(at, "agent", f"goes on ({event.reason}{heard})")
+        case protocol.SpeechIgnored():
+            yield Line(at, "agent", f"does not answer ({event.reason}: “{event.text}”)")
         case protocol.Interrupted():
             yield Line(at, "agent", f"stopped ({event.reason}) after “{event.spoken_text}”")
         case protocol.ToolRequest():

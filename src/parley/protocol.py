@@ -27,6 +27,8 @@ OUTPUT_SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 48_000)
 MAX_CHUNK_MS = 1_000
 MAX_ALTERNATIVES = 16
 MAX_MESSAGE_BYTES = 256 * 1024
+CANARY_PREFIX = "canary-"
+"""Sessions whose id begins so are health checks: they take no place of a user's."""
 
 TurnReason: TypeAlias = Literal[
     "sounds_complete",
@@ -143,7 +145,7 @@ class BargeInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     0: speech alone is one."""
     pause_playback: bool = True
     """The client stops its loudspeaker at :class:`Paused` and lets it go on at :class:`Resumed`. False: it
-    plays what it has, and hears of neither."""
+    plays what it has, and gets neither event; :class:`SpeechIgnored` says which words did not count."""
 
 
 class SilenceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -539,6 +541,17 @@ class Resumed(_Event, frozen=True, tag="resumed", kw_only=True):
     """What was heard of it; it is no turn of the user."""
 
 
+class SpeechIgnored(_Event, frozen=True, tag="speech_ignored", kw_only=True):
+    """Words that the user has said over the agent are no turn of the user, and are not answered.
+
+    Only where no :class:`Resumed` says so, because the client was not asked to pause.
+    """
+
+    reason: Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]
+    """As in :class:`Resumed`."""
+    text: str
+
+
 class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
     """The user spoke over the agent: drop all audio of this response that is not yet played."""
 
@@ -572,6 +585,9 @@ class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
     response_id: str
     audio_ms: int
     """Milliseconds of audio that were sent; 0: none."""
+    finish_reason: Literal["stop", "length"] = "stop"
+    """``length``: the language model had more to say than ``max_tokens`` allow. Its last sentence is not
+    whole, and is not spoken unless it is the only one; then its whole words are."""
 
 
 class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
@@ -608,18 +624,22 @@ class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
     code: str
     message: str
     retryable: bool
+    tools_ran: bool = False
+    """Whether a tool had been run in the turn that failed: its effects remain, and are in the history. Do not
+    simply repeat the turn."""
 
     @classmethod
-    def of(cls, error: ParleyError) -> ErrorEvent:
+    def of(cls, error: ParleyError, *, tools_ran: bool = False) -> ErrorEvent:
         """The event that reports ``error``."""
-        return cls(code=error.code, message=str(error), retryable=error.retryable)
+        return cls(code=error.code, message=str(error), retryable=error.retryable, tools_ran=tools_ran)
 
 
 class Closed(_Event, frozen=True, tag="closed", kw_only=True):
     """The last event of a session."""
 
     reason: Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
-    """``ended``, ``hangup``: as the client wished. ``idle``: neither audio nor messages came.
+    """``ended``, ``hangup``: as the client wished. ``idle``: neither audio nor messages came and the agent
+    had nothing to say, or nothing showed that the audio that was sent is read.
     ``silence``: the user said nothing for too long. The others were nobody's wish."""
 
 
@@ -638,6 +658,7 @@ ServerEvent: TypeAlias = (
     | Audio
     | Paused
     | Resumed
+    | SpeechIgnored
     | Interrupted
     | Truncated
     | ResponseDone

@@ -83,6 +83,15 @@ test('an "mhm" over the answer is no turn', () => {
   assert.equal(mhm.aside, true);
 });
 
+test('an "mhm" over an answer that was not paused is no turn', () => {
+  const { conversation } = held(
+    response('Once upon a time.'),
+    transcript(1, 'mhm', true),
+    { type: 'speech_ignored', reason: 'backchannel', text: 'mhm' },
+  );
+  assert.equal(conversation.entries[1].aside, true);
+});
+
 test('words light up as they are heard', () => {
   const { conversation, last } = held(
     response('It’s 8 degrees '),

@@ -80,6 +80,7 @@ FULL = [
     protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=22_050, samples=3, text="It's"),
     protocol.Paused(turn=1, response_id="r1", at_ms=1_200),
     protocol.Resumed(turn=1, response_id="r1", reason="backchannel", text="mhm"),
+    protocol.SpeechIgnored(reason="backchannel", text="mhm"),
     protocol.Interrupted(turn=1, response_id="r1", played_ms=40, spoken_text="It's", reason="command"),
     protocol.Truncated(response_id="r1", played_ms=40, spoken_text="It's"),
     protocol.ResponseDone(turn=1, response_id="r1", audio_ms=900),

@@ -196,6 +196,10 @@ export class Conversation {
     else this._remove(entry);
   }
 
+  _ignored() {
+    this._close(true);
+  }
+
   // --- tools and errors ---------------------------------------------------------------------
 
   /** @param {any} message */
@@ -255,6 +259,7 @@ const HANDLERS = {
   audio: Conversation.prototype._audio,
   paused: Conversation.prototype._held,
   resumed: Conversation.prototype._held,
+  speech_ignored: Conversation.prototype._ignored,
   interrupted: Conversation.prototype._interrupted,
   response_done: Conversation.prototype._done,
   tool_request: Conversation.prototype._tool,
