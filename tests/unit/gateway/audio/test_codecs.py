@@ -43,12 +43,22 @@ def test_a_tone_stays_the_same_tone(from_rate, to_rate):
     assert power_db(result[settled] - expected[settled], expected[settled]) < -50
 
 
+def assert_rounded_alike(found, expected):
+    """The same int16 samples but for their rounding.
+
+    A sample is a sum of some hundred float32 products, whose order may depend on the shape. It is less than 1
+    off at full scale (200 x 2^-24 x 2^15 = 0.4), so the rounded one is its neighbour at worst.
+    """
+    assert found.shape == expected.shape
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
 @pytest.mark.parametrize(("from_rate", "to_rate"), PAIRS)
 def test_the_borders_of_pieces_cannot_be_heard(from_rate, to_rate):
     samples = tone(700, from_rate, 0.5)
     whole = LiveResampler(from_rate, to_rate).push(samples)
     sizes = iter(np.random.default_rng(1).integers(1, 400, 10_000).tolist())
-    assert np.array_equal(in_pieces(LiveResampler(from_rate, to_rate).push, samples, sizes), whole)
+    assert_rounded_alike(in_pieces(LiveResampler(from_rate, to_rate).push, samples, sizes), whole)
 
 
 @pytest.mark.parametrize(("from_rate", "to_rate"), [(8_000, 16_000), (11_025, 16_000)])
@@ -69,7 +79,7 @@ def test_a_long_message_is_read_a_second_at_a_time():
     coded = encode_ulaw(tone(440, 8_000, 2.5))
     pieces = list(Decoder(AudioFormat("ulaw", 8_000)).pieces(coded))
     assert [len(piece) for piece in pieces] == [16_000, 16_000, 8_000]
-    assert np.array_equal(np.concatenate(pieces), Decoder(AudioFormat("ulaw", 8_000)).decode(coded))
+    assert_rounded_alike(np.concatenate(pieces), Decoder(AudioFormat("ulaw", 8_000)).decode(coded))
 
 
 def test_every_piece_is_answered_at_once():

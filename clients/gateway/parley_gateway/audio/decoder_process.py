@@ -1,0 +1,443 @@
+"""The program in which recordings of strangers are decoded: ``python -m`` this module.
+
+::
+
+    gateway ── control socket ── template ── fork ──> decoder (one recording, then it ends)
+
+The template imports FFmpeg's libraries once and forks one decoder per recording, so that a decoder starts
+within milliseconds. It has one thread, reads nothing that a stranger sent, and ends when the control socket
+closes; its decoders are then killed. It is started with an environment of its own and inherits no descriptor
+but the control socket: neither it nor a decoder has the gateway's secrets in its memory.
+
+A decoder is bounded by the kernel before it reads a byte: address space, CPU time, wall time and size of its
+output; it can open no file and no socket and start no process, because its limit of descriptors is 0.
+
+Messages on the control socket are JSON, one a packet. To the template: ``{"decode": id, ...}`` with the three
+descriptors of input, output and result, and ``{"kill": id}``. From it: ``{"ready": true}`` or ``{"failed":
+reason}`` once, then ``{"ended": id, "status": wait status}`` for each decoder. The decoder itself writes only
+samples to the output, and one JSON object to the result: ``{"samples": n}`` or ``{"refused": message}``.
+
+Nothing of Parley is imported here: every import is part of what a decoder that was taken over could use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import io
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import av
+import av.container
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.stream import Discard
+
+RATES = (8_000, 192_000)
+"""Hertz that a recording may have."""
+CHANNELS = 8
+"""Most channels that a recording may have."""
+OUTPUT_RATE = 16_000
+"""Hertz of what a decoder writes: i16, mono, little endian."""
+CODECS = (
+    "aac",
+    "aac_latm",
+    "alac",
+    "flac",
+    "mp2",
+    "mp2float",
+    "mp3",
+    "mp3float",
+    "opus",
+    "libopus",
+    "vorbis",
+    "pcm_alaw",
+    "pcm_f32le",
+    "pcm_f64le",
+    "pcm_mulaw",
+    "pcm_s16be",
+    "pcm_s16le",
+    "pcm_s24le",
+    "pcm_s32le",
+    "pcm_u8",
+)
+"""FFmpeg's decoders that may run; no other one is even opened, so covers and video stay bytes."""
+MAX_PACKET = 65_536
+"""Longest message on the control socket (bytes)."""
+
+_NICENESS = 5  # speech that is live comes first
+_STREAMS = 32  # of a file; those that are not decoded cost memory too
+_RESAMPLERS = 1_000  # changes of rate or layout within one recording
+_SLACK_S = 0.01  # the lengths of frames are added up as floats
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+_prctl = ctypes.CDLL(None).prctl
+_MESSAGE = 300  # characters of FFmpeg's messages that are passed on
+_THREADS_END_S = 1.0  # for the kernel to list a joined thread no more
+_NOT_FORKED = 1 << 8  # the wait status of a process that ends with 1
+_INPUT, _OUTPUT, _RESULT = 3, 4, 5  # a decoder's descriptors
+
+
+class RefusedError(Exception):
+    """The recording is not decoded; the message is for the client."""
+
+
+def decode(source: BinaryIO, output: BinaryIO, form: str, options: dict[str, str], max_s: float) -> int:
+    """Decode a recording.
+
+    Args:
+        source: the file.
+        output: gets i16 ``[n]`` little endian, 16 kHz mono.
+        form: FFmpeg's name of the container.
+        options: of the demuxer.
+        max_s: longest recording (seconds).
+
+    Returns:
+        The number of samples.
+
+    Raises:
+        RefusedError: it is damaged, too long, or nothing that is decoded here.
+    """
+    try:
+        with av.open(
+            source,
+            "r",
+            format=form,
+            container_options={
+                "codec_whitelist": ",".join(CODECS),
+                "format_whitelist": form,
+                "max_streams": str(_STREAMS),
+                **options,
+            },
+            io_open=_refuse_to_open,
+        ) as file:
+            return _decode_stream(file, output, max_s)
+    except (av.FFmpegError, ValueError, OverflowError) as error:
+        if isinstance(error, MemoryError):  # PyAV's own is of both kinds
+            raise
+        why = error.strerror if isinstance(error, av.FFmpegError) else error
+        raise RefusedError(f"the file cannot be read as {form}: {why}"[:_MESSAGE]) from error
+
+
+def _refuse_to_open(*_: object) -> NoReturn:
+    """No file may name another one."""
+    raise RefusedError("the file names another file")
+
+
+def _decode_stream(file: av.container.InputContainer, output: BinaryIO, max_s: float) -> int:
+    if not file.streams.audio:
+        raise RefusedError("there is no audio in the file")
+    stream = file.streams.audio[0]
+    for other in file.streams:
+        if other is not stream:
+            other.discard = Discard.all
+    context = stream.codec_context
+    # FFmpeg may know the stream's codec and have no decoder for it.
+    codec = context.codec.name if context is not None else "none"
+    if codec not in CODECS:
+        raise RefusedError(f"audio of the codec {codec[:32]} is not read")
+    _check_form(context.sample_rate, context.channels)
+    # Writers of PCM that cannot go back claim any length; the file's size bounds it.
+    if stream.duration is not None and stream.time_base is not None and not codec.startswith("pcm_"):
+        _check_length(float(stream.duration * stream.time_base), max_s)
+    context.thread_count = 1
+    written = _Samples(output, max_s)
+    for packet in file.demux(stream):
+        # Claims of headers are checked again where they become memory.
+        for frame in packet.decode():
+            _check_form(frame.sample_rate, frame.layout.nb_channels)
+            written.add(frame)
+    return written.finish()
+
+
+def _check_form(rate: int | None, channels: int) -> None:
+    if not RATES[0] <= (rate or 0) <= RATES[1]:
+        raise RefusedError(f"the recording has {rate} samples a second; it must be {RATES[0]} to {RATES[1]}")
+    if not 1 <= channels <= CHANNELS:
+        raise RefusedError(f"the recording has {channels} channels; it must be 1 to {CHANNELS}")
+
+
+def _check_length(seconds: float, max_s: float) -> None:
+    if seconds > max_s + _SLACK_S:
+        raise RefusedError(f"the recording is longer than {max_s:g} s")
+
+
+class _Samples:
+    """Frames to samples, through a resampler for each form of frames that comes."""
+
+    def __init__(self, output: BinaryIO, max_s: float) -> None:
+        self._output = output
+        self._max_s = max_s
+        self._resampler: AudioResampler | None = None
+        self._form: tuple[str, str, int] | None = None
+        self._resamplers = 0
+        self._heard_s = 0.0
+        self._written = 0
+
+    def add(self, frame: AudioFrame) -> None:
+        self._heard_s += frame.samples / frame.sample_rate
+        # Before resampling: a frame of low rate becomes many samples.
+        _check_length(self._heard_s, self._max_s)
+        form = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if form != self._form:
+            self._flush()
+            self._resamplers += 1
+            if self._resamplers > _RESAMPLERS:
+                raise RefusedError("the recording changes its form too often")
+            self._resampler = AudioResampler(format="s16", layout="mono", rate=OUTPUT_RATE)
+            self._form = form
+        assert self._resampler is not None
+        # Its times are not needed, and strangers' numbers.
+        frame.pts = None
+        self._write(self._resampler.resample(frame))
+
+    def finish(self) -> int:
+        self._flush()
+        self._output.flush()
+        if not self._written:
+            raise RefusedError("the recording is empty")
+        return self._written
+
+    def _flush(self) -> None:
+        if self._resampler is not None:
+            self._write(self._resampler.resample(None))
+
+    def _write(self, frames: list[AudioFrame]) -> None:
+        for frame in frames:
+            self._written += frame.samples
+            _check_length(self._written / OUTPUT_RATE, self._max_s + 1)
+            self._output.write(memoryview(frame.planes[0])[: 2 * frame.samples])
+
+
+def run_decoder(job: dict[str, Any]) -> dict[str, Any]:
+    """Decode what lies at the decoder's descriptors; gives the result."""
+    try:
+        with open(_INPUT, "rb", buffering=0) as source, open(_OUTPUT, "wb", buffering=65_536) as output:
+            return {"samples": decode(source, output, job["form"], job["options"], job["max_s"])}
+    except RefusedError as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"refused": "decoding the recording takes more memory than is given to it"}
+
+
+def limit_process(job: dict[str, Any]) -> None:
+    """Bound this process; what is open already stays usable.
+
+    Raises:
+        OSError: a limit cannot be set.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, job["wall_s"])  # SIGALRM ends the process
+    os.nice(_NICENESS)
+    # Of all processes this is the one that an exhausted machine can do without.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    cpu_s = max(1, round(job["cpu_s"]))
+    for kind, amount in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_FSIZE, job["output_bytes"]),
+        (resource.RLIMIT_AS, _address_space() + job["memory_bytes"]),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        # With two equal limits of CPU time the signal would be SIGKILL, which has other causes too.
+        resource.setrlimit(kind, (amount, amount + (kind == resource.RLIMIT_CPU)))
+
+
+def _address_space() -> int:
+    """Bytes of address space that the process has."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    return int(pages) * resource.getpagesize()
+
+
+class Template:
+    """Forks decoders.
+
+    Args:
+        control: to the gateway.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._decoders: dict[int, int] = {}
+        """Process by id of its job."""
+
+    def serve(self) -> None:
+        """Until the gateway closes the control socket."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wake, woken = socket.socketpair()
+        for end in (wake, woken):
+            end.setblocking(False)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        try:
+            while True:
+                for descriptor, _ in poll.poll():
+                    if descriptor == wake.fileno():
+                        wake.recv(4_096)
+                    elif not self._obey():
+                        return
+                self._reap()
+        finally:
+            for process in self._decoders.values():
+                os.kill(process, signal.SIGKILL)
+
+    def _obey(self) -> bool:
+        message, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 3)
+        if not message:
+            return False
+        order = json.loads(message)
+        if "kill" in order:
+            if (process := self._decoders.get(order["kill"])) is not None:
+                os.kill(process, signal.SIGKILL)
+            return True
+        template = os.getpid()
+        try:
+            process = os.fork()
+        except OSError:  # no memory, or too many processes
+            _tell(self._control, {"ended": order["decode"], "status": _NOT_FORKED})
+        else:
+            if process == 0:
+                self._become_decoder(order, descriptors, template)
+            self._decoders[order["decode"]] = process
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def _become_decoder(self, order: dict[str, Any], descriptors: list[int], template: int) -> NoReturn:
+        status = 1
+        try:
+            die_with_parent(template)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _take_descriptors(descriptors)
+            try:
+                limit_process(order)
+                if order["probe"]:
+                    probe_limits(order["memory_bytes"])
+                result = run_decoder(order)
+            except Exception as error:  # noqa: BLE001 - told to the gateway, which logs it
+                result = {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]}
+            os.write(_RESULT, json.dumps(result).encode())
+            status = 0
+        finally:
+            os._exit(status)  # this copy of the template must not go on as another one
+
+    def _reap(self) -> None:
+        while self._decoders:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if not process:
+                return
+            job = next(job for job, one in self._decoders.items() if one == process)
+            del self._decoders[job]
+            _tell(self._control, {"ended": job, "status": status})
+
+
+def probe_limits(memory_bytes: int) -> None:
+    """Check that the kernel keeps the limits of this process.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    try:
+        bytearray(2 * memory_bytes)
+    except MemoryError:
+        pass
+    else:
+        raise RuntimeError("RLIMIT_AS has no effect on this system")
+    try:
+        os.close(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    else:
+        raise RuntimeError("RLIMIT_NOFILE has no effect on this system")
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends, and take no new privileges.
+
+    Where the system has no ``prctl`` the limits of CPU and wall time still end the process.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
+def _take_descriptors(descriptors: list[int]) -> None:
+    """Put input, output and result where a decoder expects them, and close everything else."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    # First out of the way: one of them may lie where another one belongs.
+    kept = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 64) for one in descriptors]
+    for target, one in zip((_INPUT, _OUTPUT, _RESULT), kept, strict=True):
+        os.dup2(one, target, inheritable=False)
+    for standard in range(3):
+        os.dup2(nothing, standard, inheritable=False)
+    os.closerange(_RESULT + 1, 4_096)
+
+
+def _tell(control: socket.socket, message: dict[str, Any]) -> None:
+    control.send(json.dumps(message).encode())
+
+
+def _warm() -> None:
+    """Run once through what a decoder needs: nothing can be imported when no file can be opened."""
+    header = struct.pack("<HHIIHH", 1, 1, 8_000, 16_000, 2, 16)
+    body = b"fmt " + struct.pack("<I", 16) + header + b"data" + struct.pack("<I", 1_600) + bytes(1_600)
+    wav = b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
+    json.dumps({"samples": decode(io.BytesIO(wav), io.BytesIO(), "wav", {}, 1.0)})
+    try:
+        decode(io.BytesIO(b"fLaC" + bytes(100)), io.BytesIO(), "flac", {}, 1.0)
+    except RefusedError as error:
+        json.dumps({"refused": str(error)})
+
+
+def _check_threads() -> None:
+    """A process with more than one thread cannot be forked safely.
+
+    Raises:
+        RuntimeError: this one has more.
+    """
+    # A thread of FFmpeg's that was joined a moment ago may still be listed.
+    end = time.monotonic() + _THREADS_END_S
+    while (threads := len(list(Path("/proc/self/task").iterdir()))) != 1 and time.monotonic() < end:
+        time.sleep(0.001)
+    if threads != 1:
+        raise RuntimeError(f"the template has {threads} threads and cannot be forked safely")
+
+
+def main() -> None:
+    """Serve at the control socket, whose descriptor is the only argument."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # Ctrl-C in a terminal is for the gateway, which ends this process by closing the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        av.logging.set_level(None)
+        _warm()
+        _check_threads()
+    except Exception as error:
+        _tell(control, {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]})
+        raise
+    gc.collect()
+    gc.freeze()
+    _tell(control, {"ready": True})
+    Template(control).serve()
+
+
+if __name__ == "__main__":
+    main()
