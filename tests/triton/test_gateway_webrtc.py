@@ -22,7 +22,8 @@ from parley_gateway.servers import ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
 
-sys.path.append(str(ROOT / "tests/unit/gateway/realtime"))
+sys.path += [str(ROOT / "tests/unit/gateway" / folder) for folder in ("realtime", "core")]
+sys.path.append(str(ROOT / "tests/unit/client"))
 
 from rtc_client import calling
 

@@ -8,6 +8,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "core"))
 sys.path.append(str(Path(__file__).parents[2] / "client"))
+sys.path.append(str(Path(__file__).parents[1] / "attacks"))
 
 from listening_gateway import GatewayUnderTest
 from openai_session import Session

@@ -12,6 +12,7 @@ import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame
+from listening_gateway import until
 from openai_session import check_event
 
 DEADLINE_S = 10.0
@@ -46,8 +47,11 @@ class Tone(MediaStreamTrack):
 class RtcClient:
     """One call."""
 
-    def __init__(self, http, microphone=None):
+    def __init__(self, http, microphone=None, camera=()):
         self.http = http
+        self.camera = camera
+        """Lines of a section that a browser would add; this library cannot."""
+        self.answer = ""
         self.peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = microphone or Tone()
         self.events = []
@@ -64,7 +68,7 @@ class RtcClient:
     async def offer(self, session=None):
         """Send the offer; the answer to it."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
-        sdp = self.peer.localDescription.sdp
+        sdp = self.peer.localDescription.sdp + "".join(f"{line}\r\n" for line in self.camera)
         if session is None:
             headers = {"Content-Type": "application/sdp"}
             answer = await self.http.post("/v1/realtime/calls", content=sdp, headers=headers)
@@ -74,7 +78,9 @@ class RtcClient:
         assert answer.status_code == 201, answer.text
         assert answer.headers["content-type"].startswith("application/sdp")
         self.location = answer.headers["location"]
-        await self.peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
+        self.answer = answer.text
+        taken = self.answer.partition("m=video 0 ")[0] if self.camera else self.answer
+        await self.peer.setRemoteDescription(RTCSessionDescription(taken, "answer"))
 
     def send(self, kind, **fields):
         """An event of the client's."""
@@ -134,3 +140,9 @@ async def calling(http, session=None, microphone=None):
         yield client
     finally:
         await client.close()
+
+
+async def forgotten(location):
+    """Wait until the gateway has ended a call."""
+    name = location.rpartition("/")[2]
+    await until(lambda: name not in {task.get_name() for task in asyncio.all_tasks()})

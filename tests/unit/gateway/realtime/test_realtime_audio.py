@@ -31,7 +31,10 @@ def test_long_audio_is_heard_as_if_it_had_come_in_pieces(make_session):
         for at in range(0, len(tone(5)), step):
             session.receive(append(base64.b64encode(tone(5)[at : at + step]).decode()))
         heard.append(np.concatenate(pieces))
-    np.testing.assert_array_equal(*heard)
+    whole, in_pieces = heard
+    assert whole.shape == in_pieces.shape
+    # Resampled in other pieces: a float32 sum near a half may be rounded to the neighbour.
+    assert np.abs(whole.astype(int) - in_pieces).max() <= 1
 
 
 @pytest.mark.parametrize(

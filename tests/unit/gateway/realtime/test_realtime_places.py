@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
+
 import pytest
 
 from parley_gateway.calls import CallSettings
@@ -15,7 +18,7 @@ ONE, OTHER = (Principal(id=name, scopes=frozenset({"agent"})) for name in ("key-
 def test_one_key_cannot_have_all_places():
     places = Places(CallSettings(limit=3, per_key=1), "connections")
     with places.take(ONE):
-        with pytest.raises(TooManyCallsError, match="all that a key may have"), places.take(ONE):
+        with pytest.raises(TooManyCallsError, match="of this key are open"), places.take(ONE):
             pass
         with places.take(OTHER):
             pass
@@ -23,8 +26,14 @@ def test_one_key_cannot_have_all_places():
         pass
 
 
-def test_who_comes_without_a_key_is_not_one():
-    places = Places(CallSettings(limit=2, per_key=1), "connections")
-    full = pytest.raises(TooManyCallsError, match="all this gateway takes")
-    with places.take(ANONYMOUS), places.take(ANONYMOUS), full, places.take(OTHER):
-        pass
+def test_callers_without_a_key_are_counted_by_their_addresses():
+    places = Places(CallSettings(limit=4, per_key=1), "connections")
+    one, other = (replace(ANONYMOUS, address=address) for address in ("192.0.2.1", "192.0.2.2"))
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(places.take(one))
+        with pytest.raises(TooManyCallsError, match="its share"):
+            held.enter_context(places.take(one))
+        held.enter_context(places.take(other))
+        with pytest.raises(TooManyCallsError, match="all this gateway takes"):
+            held.enter_context(places.take(OTHER))

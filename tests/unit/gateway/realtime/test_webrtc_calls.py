@@ -10,13 +10,16 @@ from aiortc.mediastreams import MediaStreamError
 from fake_agent import serve
 from listening_gateway import frame_of, until
 from openai_session import audio
-from rtc_client import RtcClient, calling
+from rtc_client import RtcClient, calling, forgotten
 
 from parley import protocol
 from parley_gateway.doors.realtime.session_config import SessionConfig
 from parley_gateway.doors.realtime.speaker import Part
 from parley_gateway.doors.realtime.webrtc import peer
+from parley_gateway.doors.realtime.webrtc.ice import IceNetwork
+from parley_gateway.doors.realtime.webrtc.offers import Offer
 from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
+from parley_gateway.security.admission import Admission
 from parley_gateway.security.principal import ANONYMOUS
 
 LOUD = 4_000
@@ -25,12 +28,6 @@ LOUD = 4_000
 def message_of(kind):
     """Whether a frame brings this message to the agent."""
     return lambda frame: frame.message and json.loads(frame.message)["type"] == kind
-
-
-async def forgotten(location):
-    """Wait until the gateway has ended a call."""
-    name = location.rpartition("/")[2]
-    await until(lambda: name not in {task.get_name() for task in asyncio.all_tasks()})
 
 
 class Storyteller:
@@ -269,8 +266,14 @@ async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, mon
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(RTCPeerConnection, "setLocalDescription", hang)
-    callee = peer.Peer("rtc_1", one.gateway, ANONYMOUS, SessionConfig("sess_1", "x", webrtc=True))
-    answering = asyncio.create_task(callee.answer(sdp))
+    callee = peer.Peer(
+        "rtc_1",
+        one.gateway,
+        Admission(one.gateway.guard, ANONYMOUS, "agent"),
+        SessionConfig("sess_1", "x", webrtc=True),
+        IceNetwork(),
+    )
+    answering = asyncio.create_task(callee.answer(Offer(sdp)))
     await begun.wait()
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -119,9 +119,10 @@ class SecretSessions:
 async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessions) -> Response:
     """Answer ``POST /v1/realtime/client_secrets``."""
     try:
+        principal = await gateway.guard.identify(request)
         raw = await request.body()
         scope: Literal["agent", "transcribe"] = "transcribe" if _transcribes(raw) else "agent"
-        principal = await gateway.guard.admit(request, scope)
+        gateway.guard.authorize(request, principal, scope)
         wanted = _read(raw)
         given = wanted.session or {}
         if scope == "transcribe":

@@ -33,5 +33,15 @@ class RealtimeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Whether calls may come over WebRTC."""
     ice_servers: tuple[str, ...] = ()
     """STUN and TURN servers, `turn:user:password@host:port`; none: the gateway's own addresses only."""
+    ice_address: str = ""
+    """The address that WebRTC clients use: announced, and bound where it is one of this machine's; otherwise
+    (1:1 NAT, containers) UDP is bound to all. Empty: `listen.host`, or every interface if that is a wildcard
+    or a name."""
+    ice_ports: Annotated[str, Meta(pattern="^([0-9]{1,5}-[0-9]{1,5})?$")] = ""
+    """UDP ports of WebRTC calls, `50000-50999`; a call takes one of each address, and one without a port is
+    refused with 503. Empty: any."""
+    ice_networks: tuple[str, ...] = ()
+    """Networks, beside public addresses, that a WebRTC client may name as its own and that are then tried
+    from here: `10.0.0.0/8`. Clients elsewhere are only answered where they come from."""
     ice_s: Seconds = 30.0
     """How long a WebRTC connection may take to come about (seconds)."""

@@ -56,7 +56,7 @@ class RealtimeSockets:
                     websocket, "transcribe" if transcribes else "agent"
                 )
                 stack.enter_context(self._places.take(principal))
-                desk = stack.enter_context(self._desk.place()) if transcribes else None
+                desk = stack.enter_context(self._desk.place(principal)) if transcribes else None
                 if desk is None:
                     self._gateway.calls.check_room(principal)
             except ParleyError as error:

@@ -19,10 +19,12 @@ from parley_gateway.doors.realtime.failures import answer_refusal, refused_reque
 from parley_gateway.doors.realtime.places import Places
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.secret_sessions import SecretSessions
-from parley_gateway.doors.realtime.webrtc.offers import check_offer
+from parley_gateway.doors.realtime.webrtc.ice import IceNetwork
+from parley_gateway.doors.realtime.webrtc.offers import Offer
 from parley_gateway.doors.realtime.webrtc.peer import Peer
 from parley_gateway.errors import ForbiddenError, NotFoundError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.admission import Admission
 
 _END_S = 5.0
 
@@ -39,6 +41,7 @@ class WebRtcCalls:
         self._gateway = gateway
         self._secrets = secrets
         self._places = Places(gateway.settings.calls, "WebRTC calls")
+        self._network = IceNetwork.of(gateway.settings.realtime, gateway.settings.listen.host)
         self._peers: dict[str, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,12 +53,13 @@ class WebRtcCalls:
                 # A connection that comes about has its call only then.
                 self._gateway.calls.check_room(principal)
                 place.enter_context(self._places.take(principal))
-                offer, session = await _read(request)
-                check_offer(offer)
+                text, session = await _read(request)
+                offer = Offer(text, self._network.peers)
                 given = {**self._secrets.find(request), **session}
                 model = given.get("model") or request.query_params.get("model")
                 config = first_config(self._gateway, model, given, webrtc=True)
-                peer = Peer(new_id("rtc"), self._gateway, principal, config)
+                admission = Admission(self._gateway.guard, principal, "agent")
+                peer = Peer(new_id("rtc"), self._gateway, admission, config, self._network)
                 answer = await peer.answer(offer)
             except ParleyError as error:
                 return refused_request(error)

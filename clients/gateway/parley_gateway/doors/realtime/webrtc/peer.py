@@ -14,6 +14,7 @@ from aiortc import (
     RTCConfiguration,
     RTCDataChannel,
     RTCIceServer,
+    RTCIceTransport,
     RTCPeerConnection,
     RTCSessionDescription,
 )
@@ -24,11 +25,13 @@ from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.refusals import Refusal
 from parley_gateway.doors.realtime.session import RealtimeSession
 from parley_gateway.doors.realtime.session_config import SessionConfig
+from parley_gateway.doors.realtime.webrtc import floods, ice
 from parley_gateway.doors.realtime.webrtc.microphone import heard
+from parley_gateway.doors.realtime.webrtc.offers import Offer
 from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.principal import Principal
+from parley_gateway.security.admission import Admission
 from parley_gateway.sockets import until_going_away
 
 _log = logging.getLogger("parley.gateway")
@@ -57,13 +60,23 @@ class Peer:
     Args:
         call_id: As the client knows it.
         gateway: The parts of the process.
-        principal: Whose call it is.
+        admission: Whose call it is.
         config: The session's settings.
+        network: Where it sends and receives.
     """
 
-    def __init__(self, call_id: str, gateway: Gateway, principal: Principal, config: SessionConfig) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        gateway: Gateway,
+        admission: Admission,
+        config: SessionConfig,
+        network: ice.IceNetwork,
+    ) -> None:
         self.id = call_id
-        self.principal = principal
+        self._network = network
+        self.principal = principal = admission.principal
+        self._admission = admission
         self._gateway = gateway
         self._settings = gateway.settings.realtime
         self._meter = gateway.guard.meter(principal)
@@ -88,15 +101,13 @@ class Peer:
 
     # --- beginning --------------------------------------------------------------------------
 
-    async def answer(self, offer: str) -> str:
+    async def answer(self, offer: Offer) -> str:
         """Answer an SDP offer with an SDP answer.
-
-        Args:
-            offer: Sound, as far as :func:`~parley_gateway.doors.realtime.webrtc.offers.check_offer` sees.
 
         Raises:
             Refusal: it cannot be answered.
             DeadlineExceededError: no addresses were found in time.
+            OverloadedError: there is no address or port for it.
         """
         connection = self._connection
         connection.on("datachannel", self._take_channel)
@@ -105,10 +116,13 @@ class Peer:
         has_answered = False
         try:
             async with asyncio.timeout(_OFFER_S):
-                await self._negotiate(offer)
+                await self._negotiate(offer.sdp)
+            answer = offer.answer(connection.localDescription.sdp)
             has_answered = True
         except TimeoutError as error:
             raise DeadlineExceededError(f"no answer to the offer within {_OFFER_S:g} s") from error
+        except ParleyError:
+            raise
         except Exception as error:
             # The library raises whatever it stumbles over.
             message = f"The offer cannot be answered: {type(error).__name__}."
@@ -116,14 +130,24 @@ class Peer:
         finally:
             if not has_answered:
                 await self._close()
-        return connection.localDescription.sdp
+        return answer
 
     async def _negotiate(self, offer: str) -> None:
         connection = self._connection
         await connection.setRemoteDescription(RTCSessionDescription(offer, "offer"))
+        for transport in self._transports():
+            ice.use(transport, self._network)
+        floods.bound(connection, self._end)
         assert self._speaker is not None
         connection.addTrack(self._speaker.track)
         await connection.setLocalDescription(await connection.createAnswer())
+
+    def _transports(self) -> set[RTCIceTransport]:
+        connection = self._connection
+        dtls = [transceiver.receiver.transport for transceiver in connection.getTransceivers()]
+        if connection.sctp is not None:
+            dtls.append(connection.sctp.transport)
+        return {one.transport for one in dtls}
 
     async def _close(self) -> None:
         try:
@@ -131,6 +155,8 @@ class Peer:
                 await self._connection.close()
         except TimeoutError:
             _log.warning("%s: the connection was not closed within %g s", self.id, _CLOSE_S)
+        except Exception as error:  # noqa: BLE001 - of an offer that could not be applied as a whole
+            _log.warning("%s: the connection was not closed: %r", self.id, error)
 
     def _mark(self, response_id: str, played_ms: int) -> None:
         self._session.uplink.played(response_id, played_ms)
@@ -187,6 +213,7 @@ class Peer:
                 ("audio", self._hear()),
                 ("marks", self._tell_played()),
                 ("farewell", self._watch_process()),
+                ("credentials", self._admission.until_revoked()),
             )
         ]
         try:
