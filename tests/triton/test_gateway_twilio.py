@@ -100,7 +100,9 @@ async def line(server, tmp_path):
     settings = Settings(
         listen=ListenSettings(port=0, public_url=PUBLIC_URL),
         servers=ServerSettings(addresses=(server.endpoints.grpc,)),
-        twilio=TwilioSettings(auth_token_file=str(tmp_path / "token"), account=ACCOUNT, greeting=""),
+        twilio=TwilioSettings(
+            auth_token_file=str(tmp_path / "token"), account=ACCOUNT, greeting="", own_twiml=True
+        ),
     )
     signature = {"X-Twilio-Signature": sign("wss://voice.example/v1/twilio/stream")}
     async with (

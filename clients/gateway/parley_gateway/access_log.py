@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley_gateway.security.redaction import redact
+
 _log = logging.getLogger("parley.gateway.access")
-_QUIET = ("/healthz", "/readyz", "/metrics")
+_QUIET = ("/healthz", "/readyz", "/health", "/ready", "/metrics")
 _MAX_PATH = 200
 
 
@@ -51,8 +54,15 @@ class AccessLog:
                     (scope.get("client") or ("-",))[0],
                     scope.get("method", "WS"),
                     # As it was sent: percent signs keep line breaks out of the log.
-                    scope.get("raw_path", b"").decode("latin-1")[:_MAX_PATH],
+                    _written(scope.get("raw_path", b"").decode("latin-1")),
                     status,
                     f"closed={code} " if code else "",
                     1000 * (time.perf_counter() - began_s),
                 )
+
+
+def _written(path: str) -> str:
+    """A path for the log: as it was sent, without a secret that its escapes would hide."""
+    plain = unquote(path[: 3 * _MAX_PATH])
+    shown = redact(plain)
+    return path[:_MAX_PATH] if shown == plain else quote(shown)[:_MAX_PATH]

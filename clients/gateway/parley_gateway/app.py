@@ -12,17 +12,20 @@ from fastapi import FastAPI
 from parley_client.transport import Transport
 from parley_gateway.access_log import AccessLog
 from parley_gateway.asyncapi import asyncapi
+from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
 from parley_gateway.calls import Calls, triton_transport
+from parley_gateway.connections import HEALTH, ConnectionLimiter, ConnectionLimits
 from parley_gateway.doors.registry import DOORS
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics
 from parley_gateway.openapi import complete_openapi
 from parley_gateway.security.guard import Guard
-from parley_gateway.security.headers import add_headers
+from parley_gateway.security.headers import KnownHosts, add_headers
 from parley_gateway.servers import Server, Servers
 from parley_gateway.settings import Settings
+from parley_gateway.spool import Spool
 
 
 def create_app(
@@ -42,13 +45,22 @@ def create_app(
     """
     metrics = Metrics()
     servers = servers or Servers(settings.servers)
+    spool = Spool(settings.uploads, metrics.uploads)
+    guard = guard or Guard(
+        settings.security, settings.jwt, settings.rates, public_url=settings.listen.public_url
+    )
+    limits = settings.limits
     gateway = Gateway(
         settings=settings,
         servers=servers,
         calls=Calls(settings.calls, servers, metrics, transport),
-        guard=guard
-        or Guard(settings.security, settings.jwt, settings.rates, public_url=settings.listen.public_url),
+        guard=guard,
         metrics=metrics,
+        spool=spool,
+        decoders=Decoders(settings.decoders, spool, metrics.recordings),
+        connections=ConnectionLimiter(
+            limits.connections, limits.connections_per_address, guard.addresses, metrics
+        ),
     )
 
     @asynccontextmanager
@@ -56,6 +68,7 @@ def create_app(
         async with servers:
             yield
             await gateway.calls.aclose()
+            await gateway.decoders.aclose()
             await gateway.guard.aclose()
 
     app = FastAPI(
@@ -63,7 +76,9 @@ def create_app(
     )
     app.state.gateway = gateway
     add_error_handlers(app, metrics)
-    app.add_middleware(BodyLimits, limits=settings.limits)
+    app.add_middleware(BodyLimits, limits=limits)
+    app.add_middleware(ConnectionLimits, connections=gateway.connections)
+    app.add_middleware(KnownHosts, origins=guard.origins, open_paths=HEALTH)
     listen = settings.listen
     encrypted = bool(listen.certificate) or listen.public_url.startswith("https:")
     add_headers(app, gateway.guard.origins, encrypted=encrypted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.errors import ParleyError
@@ -13,6 +14,26 @@ from parley_gateway.failures import answer
 from parley_gateway.listening import LimitSettings
 
 _UPLOADS = ("/v1/audio/", "/v1/listen")
+MAX_SMALL_BODY = 4_096
+"""Bytes; no more is read of a request before it is known who sends it."""
+
+
+async def read_small_body(request: Request) -> bytes:
+    """The body of a request that has at most :data:`MAX_SMALL_BODY` bytes.
+
+    Raises:
+        MessageTooLargeError: it has more; no more than these were kept.
+    """
+    announced = request.headers.get("content-length", "")
+    body = b""
+    if not (announced.isdecimal() and int(announced) > MAX_SMALL_BODY):
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_SMALL_BODY:
+                break
+        else:
+            return body
+    raise MessageTooLargeError(f"the body has more than {MAX_SMALL_BODY} bytes")
 
 
 class BodyLimits:
@@ -48,6 +69,7 @@ class _Body:
         self._receive = receive
         self._limit = limits.upload_bytes if is_upload else limits.body_bytes
         self._seconds = limits.body_s
+        self._stall_s = limits.body_stall_s
         self._size = 0
         self._deadline_s = asyncio.get_running_loop().time() + limits.body_s
         self._is_complete = False
@@ -60,11 +82,15 @@ class _Body:
         """What the app reads; after the body it only waits for the client to leave."""
         if self._is_complete:
             return await self._receive()
+        stalled_s = asyncio.get_running_loop().time() + self._stall_s
         try:
-            async with asyncio.timeout_at(self._deadline_s):
+            async with asyncio.timeout_at(min(self._deadline_s, stalled_s)):
                 message = await self._receive()
         except TimeoutError as error:
-            raise BodyTooSlowError(f"the body did not come within {self._seconds:g} s") from error
+            why = f"nothing of it came for {self._stall_s:g} s"
+            if self._deadline_s <= stalled_s:
+                why = f"it did not come within {self._seconds:g} s"
+            raise BodyTooSlowError(f"the body is too slow: {why}") from error
         self._size += len(message.get("body", b""))
         if self._size > self._limit:
             raise self._too_large

@@ -29,6 +29,7 @@ from parley_gateway.metrics import Metrics
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
 from parley_gateway.servers import Server, Servers
+from parley_gateway.shares import Shares
 
 _log = logging.getLogger("parley.gateway")
 # After these the server itself is in question; after others only this call.
@@ -44,7 +45,9 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limit: Count = 256
     """Calls of this process at once; more are answered with 429."""
     per_key: Count = 64
-    """Calls of one key at once; callers without a key, and those who telephone, only know `calls.limit`."""
+    """Calls of one key at once. Neither a key nor, of callers without one, an address gets more than three
+    times the calls that are still free, so that others always get in; those who telephone only know
+    `calls.limit`."""
     retry_after_s: Seconds = 5.0
     """What a client that is refused is told to wait (seconds)."""
     open_s: Seconds = 10.0
@@ -77,6 +80,24 @@ def triton_transport(server: Server) -> Transport:
     return TritonTransport(server.address, channel=server.channel)
 
 
+def check_share(places: Shares, principal: Principal, settings: CallSettings, what: str) -> None:
+    """Whether a principal gets another place.
+
+    Raises:
+        TooManyCallsError: there are too many calls already, of all or of this principal.
+    """
+    held = places.held(principal.owner)
+    if places.taken >= places.limit:
+        why = f"{places.limit} {what} are open, which is all this gateway takes"
+    elif held >= settings.per_key and not principal.is_many:
+        why = f"{held} {what} of this key are open, which is all it may have"
+    elif not places.has_room(principal.owner):
+        why = f"{held} {what} of this caller are open, which is its share for now"
+    else:
+        return
+    raise TooManyCallsError(why, retry_after_s=settings.retry_after_s)
+
+
 class Calls:
     """All calls of the process; each belongs to the ``async with`` of the door that opened it.
 
@@ -98,7 +119,7 @@ class Calls:
         self._servers = servers
         self._metrics = metrics
         self._transport = transport
-        self._places: dict[object, str] = {}
+        self._places = Shares(settings.limit)
         self._open: set[Call] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._attended = 0
@@ -112,7 +133,7 @@ class Calls:
     @property
     def count(self) -> int:
         """Calls that are open or being opened."""
-        return len(self._places)
+        return self._places.taken
 
     def check_room(self, principal: Principal) -> None:
         """Refuse now what :meth:`open` would refuse.
@@ -124,17 +145,7 @@ class Calls:
         settings = self._settings
         if self.draining:
             raise ShuttingDownError("this gateway shuts down; connect to another one")
-        if self.count >= settings.limit:
-            raise TooManyCallsError(
-                f"{settings.limit} calls are open, which is all this gateway takes",
-                retry_after_s=settings.retry_after_s,
-            )
-        own = sum(1 for owner in self._places.values() if owner == principal.id)
-        if own >= settings.per_key and not principal.is_many:
-            raise TooManyCallsError(
-                f"{settings.per_key} calls of this key are open, which is all it may have",
-                retry_after_s=settings.retry_after_s,
-            )
+        check_share(self._places, principal, settings, "calls")
 
     @asynccontextmanager
     async def open(self, start: protocol.Start, *, principal: Principal, door: str) -> AsyncIterator[Call]:
@@ -154,11 +165,10 @@ class Calls:
         """
         self.check_room(principal)
         check_start(start)
-        place = object()
-        self._places[place] = principal.id
         self._idle.clear()
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(self._places.take(principal.owner))
                 call = await self._connect_in_time(start, stack)
                 self._metrics.opened.labels(door).inc()
                 stack.enter_context(self._metrics.calls.labels(door).track_inprogress())
@@ -170,7 +180,6 @@ class Calls:
                     self._open.discard(call)
                     await self._end(call, lambda: _audit_end(call, principal, door))
         finally:
-            del self._places[place]
             self._note_idle()
 
     @contextmanager
@@ -185,7 +194,7 @@ class Calls:
             self._note_idle()
 
     def _note_idle(self) -> None:
-        if not self._places and not self._attended:
+        if not self._places.taken and not self._attended:
             self._idle.set()
 
     async def drain(self, grace_s: float) -> None:

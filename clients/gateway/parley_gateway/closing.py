@@ -3,7 +3,8 @@
 ==== ============================================================================================
 1000 The call is over as somebody wished: ``hangup``, ``ended``, ``idle``, ``silence``.
 1001 ``going_away``: this gateway, or its server, shuts down; connect again, to another one.
-1008 The client did what is not allowed: ``rate_limited``, ``invalid_message``, ``session_expired``...
+1008 The client did what is not allowed: ``rate_limited``, ``invalid_message``, ``session_expired``...;
+     or may no longer stay: ``credentials_revoked``, ``credentials_expired``.
 1009 ``message_too_large``
 1011 Something failed here: ``call_lost``, ``internal_error``...
 1013 Try again later: ``slow_reader``, ``too_many_calls``, ``no_server_ready``, ``overloaded``...

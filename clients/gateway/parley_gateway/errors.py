@@ -5,6 +5,8 @@
     ParleyError (parley.errors)
     └── GatewayError
         ├── UnauthorizedError      unauthorized        401
+        ├── CredentialsRevokedError  credentials_revoked  401
+        ├── CredentialsExpiredError  credentials_expired  401
         ├── ForbiddenError         forbidden           403
         ├── NotFoundError          not_found           404
         ├── BodyTooSlowError       body_too_slow       408
@@ -13,7 +15,12 @@
         ├── MessageTooLargeError   message_too_large   413
         ├── RateLimitedError       rate_limited        429   retryable
         ├── TooManyCallsError      too_many_calls      429   retryable
+        ├── TooManyConnectionsError  too_many_connections  429  retryable
+        ├── HeadTooLargeError      head_too_large      431
+        ├── TargetTooLongError     target_too_long     414
         ├── NoServerReadyError     no_server_ready     503   retryable
+        ├── UploadsFullError       uploads_full        503   retryable
+        ├── DecodersBusyError      decoders_busy       503   retryable
         └── SettingsError          settings
 
 Every other :class:`~parley.errors.ParleyError` has its HTTP status by :func:`status_of`.
@@ -58,6 +65,20 @@ class UnauthorizedError(GatewayError):
     """No credentials came, or they are not valid (any more)."""
 
     code = "unauthorized"
+    status = 401
+
+
+class CredentialsRevokedError(GatewayError):
+    """What a connection was opened with, or was made from, is no longer accepted: the connection ends."""
+
+    code = "credentials_revoked"
+    status = 401
+
+
+class CredentialsExpiredError(GatewayError):
+    """What a connection was opened with, or was made from, has expired: the connection ends."""
+
+    code = "credentials_expired"
     status = 401
 
 
@@ -119,10 +140,48 @@ class TooManyCallsError(GatewayError):
     retryable = True
 
 
+class TooManyConnectionsError(GatewayError):
+    """The client's address has as many connections as it may have."""
+
+    code = "too_many_connections"
+    status = 429
+    retryable = True
+
+
+class TargetTooLongError(GatewayError):
+    """The line of a request does not end within what the gateway takes."""
+
+    code = "target_too_long"
+    status = 414
+
+
+class HeadTooLargeError(GatewayError):
+    """The head of a request does not end within what the gateway takes."""
+
+    code = "head_too_large"
+    status = 431
+
+
 class NoServerReadyError(GatewayError):
     """None of the Triton servers is ready to take a call."""
 
     code = "no_server_ready"
+    status = 503
+    retryable = True
+
+
+class UploadsFullError(GatewayError):
+    """There is no room for one more recording."""
+
+    code = "uploads_full"
+    status = 503
+    retryable = True
+
+
+class DecodersBusyError(GatewayError):
+    """No decoder became free in time, or it could not do its work for want of one."""
+
+    code = "decoders_busy"
     status = 503
     retryable = True
 

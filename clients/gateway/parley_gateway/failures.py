@@ -8,6 +8,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from parley.errors import InvalidMessageError, ParleyError
@@ -15,6 +16,8 @@ from parley_gateway.errors import body_of, headers_of, status_of
 from parley_gateway.metrics import Metrics
 
 _log = logging.getLogger("parley.gateway")
+CLIENT_CLOSED = 499
+"""The status, as nginx has it, of a request whose client left before it was answered."""
 
 
 def answer(error: ParleyError) -> JSONResponse:
@@ -48,7 +51,12 @@ def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
         _log.error("a request failed", exc_info=error)
         return answer(ParleyError("the gateway failed; its log says why"))
 
+    async def forget(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ClientDisconnect)
+        return Response(status_code=CLIENT_CLOSED)  # only the log has it
+
     app.add_exception_handler(ParleyError, refuse)
+    app.add_exception_handler(ClientDisconnect, forget)
     app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(HTTPException, refuse_http)
     app.add_exception_handler(Exception, fail)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from parley_gateway.audio.decoders import Decoders
 from parley_gateway.calls import Calls
+from parley_gateway.connections import ConnectionLimiter
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.guard import Guard
 from parley_gateway.servers import Servers
+from parley_gateway.spool import Spool
 
 if TYPE_CHECKING:
     # The settings consist of those of the doors, which need this module.
@@ -24,3 +27,6 @@ class Gateway:
     calls: Calls
     guard: Guard
     metrics: Metrics
+    spool: Spool
+    decoders: Decoders
+    connections: ConnectionLimiter

@@ -31,15 +31,21 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How much is read and held for one connection."""
 
     connections: Count = 2_000
-    """Open connections of this process; more are answered with 503."""
-    header_bytes: Size = 16_384
-    """Of a request's head."""
+    """Open connections of this process; less if it may not have the descriptors. For one more, the one that
+    has waited for a request for longest is closed; if none waits, requests are answered with 503."""
+    connections_per_address: Count = 500
+    """Of one address, or IPv6 network of 64 bits; behind a trusted proxy, requests of one client at once.
+    More are answered with 429."""
+    header_bytes: Annotated[int, Meta(ge=1_024, le=65_536)] = 16_384
+    """Of a request's head, its first line included; more is answered with 431, or 414."""
     body_bytes: Size = 1_048_576
     """Of a request."""
     upload_bytes: Size = 67_108_864
     """Of a request that brings a recording: `/v1/audio/*` and `/v1/listen`."""
     body_s: Seconds = 60.0
     """How long a request's body may take to come (seconds)."""
+    body_stall_s: Seconds = 10.0
+    """How long nothing of it may come (seconds)."""
     frame_bytes: Size = 1_048_576
     """Of one WebSocket message."""
     ping_interval_s: Seconds = 20.0

@@ -1,4 +1,4 @@
-"""Where the log goes: standard error, without secrets."""
+"""Where the log goes: standard error, without secrets and control characters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from contextlib import contextmanager
 
 from parley_gateway.errors import SettingsError
 from parley_gateway.security.audit import write_audit_to
-from parley_gateway.security.redaction import RedactingFilter
-
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from parley_gateway.security.redaction import LogFormatter
 
 
 @contextmanager
@@ -25,8 +23,7 @@ def log_to_stderr(audit_file: str, level: int) -> Iterator[None]:
         SettingsError: the audit log's file cannot be opened.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(_FORMAT))
-    handler.addFilter(RedactingFilter())
+    handler.setFormatter(LogFormatter())
     root = logging.getLogger()
     before = root.level
     try:

@@ -26,10 +26,25 @@ class Metrics:
             ["door"],
             registry=registry,
         )
+        self.recordings = Counter(
+            "parley_gateway_recordings",
+            "Recordings, by outcome: plain (read without a decoder), decoded, refused, busy, failed",
+            ["outcome"],
+            registry=registry,
+        )
+        self.uploads = Gauge(
+            "parley_gateway_upload_bytes", "Bytes that are reserved for recordings", registry=registry
+        )
         self.refused = Counter(
             "parley_gateway_refusals",
             "Requests that were refused, by error code",
             ["code"],
+            registry=registry,
+        )
+        self.crowded = Counter(
+            "parley_gateway_connections_crowded",
+            "Connections that were closed or refused, and requests that were refused, because of too many",
+            ["reason"],
             registry=registry,
         )
         self.lost = Counter(

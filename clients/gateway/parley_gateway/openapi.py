@@ -32,7 +32,7 @@ _KINDS = (
     TokenAnswer,
 )
 # Nobody is asked here.
-_OPEN = ("/healthz", "/readyz")
+_OPEN = ("/healthz", "/readyz", "/health", "/ready")
 
 
 def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:

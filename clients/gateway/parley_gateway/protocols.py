@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, cast
 
+import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from parley.errors import InvalidMessageError, ParleyError
+from parley_gateway.connections import ConnectionLimiter
+from parley_gateway.errors import HeadTooLargeError, TargetTooLongError, body_of, status_of
+
 # A connection that has asked for nothing by then is closed (seconds).
 _HEAD_S = 15.0
+# A client that was refused may go on sending for so long; that is thrown away (seconds).
+_REFUSED_S = 2.0
 # After its door has left, a connection that cannot be closed properly is dropped (seconds).
 _LINGER_S = 10.0
+# Read at once. asyncio's 256 KiB, in chunks of one byte, keep h11 busy for half a second.
+_READ_BYTES = 65_536
 # Pongs that a client does not read.
 _MAX_PONG_BYTES = 65_536
 # Pieces of one message; without a limit, empty ones would fill the memory below every size.
@@ -20,27 +31,86 @@ _MAX_FRAGMENTS = 1_024
 
 
 class HttpProtocol(H11Protocol):
-    """Closes connections on which requests do not come whole; h11 as it bounds the size of their heads."""
+    """Closes connections on which requests do not come whole, and bounds the size of heads.
+
+    h11 looks at the size of what is incomplete only, and one read may bring 256 KiB. So it is fed with no
+    more than a head may have, and the next request is fed when the one before is answered.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, limiter: ConnectionLimiter, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limiter = limiter
+        self._descriptor = -1
+        self._most = self.config.h11_max_incomplete_event_size or 0
+        # A head that has as many bytes and is not complete has too many.
+        self.conn = h11.Connection(h11.SERVER, self._most - 1)
+        self._unread = bytearray()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request, but not for ever."""
         super().connection_made(transport)
+        self._descriptor = _descriptor(transport)
+        cast("Any", transport).max_size = _READ_BYTES
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """A request, or a part of it."""
-        super().data_received(data)
+        """A request, or a part of it; what follows one that was refused is thrown away."""
+        if self.conn.their_state is h11.ERROR:
+            return
+        self._unread += data
+        self._feed()
         # uvicorn's own timer ends at the first byte that follows an answer.
-        if not self._is_answering and self.transport.get_protocol() is self:
+        if not self._is_answering and self._is_mine and self.conn.their_state is not h11.ERROR:
             self._wait_for_head()
+
+    def _feed(self) -> None:
+        while self._unread and self._is_mine and self.conn.their_state is not h11.ERROR:
+            room = self._most - len(self.conn.trailing_data[0])
+            if room <= 0:
+                break
+            piece = bytes(self._unread[:room])
+            del self._unread[:room]
+            super().data_received(piece)
+
+    def on_response_complete(self) -> None:
+        """The next request may have come already."""
+        self._limiter.waiting(self._descriptor)
+        super().on_response_complete()
+        self._feed()
 
     def handle_events(self) -> None:
         """Requests that may have come whole, also while an earlier one was answered."""
         super().handle_events()
         if self._is_answering:
+            self._limiter.busy(self._descriptor)
             self._stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; 431 or 414 if its head is too large."""
+        self._unread.clear()
+        if self.conn.our_state is not h11.IDLE:
+            # It is a body that cannot be read, and its request is under way or answered.
+            self.transport.abort()
+            return
+        head, _ = self.conn.trailing_data
+        error: ParleyError = InvalidMessageError(msg)
+        if len(head) >= self._most:
+            kind = HeadTooLargeError if b"\n" in head.lstrip(b"\r\n") else TargetTooLongError
+            error = kind(f"a request's head has at most {self._most} bytes")
+        for event in _refusal(error):
+            self.transport.write(self.conn.send(event) or b"")
+        self._close_later()
+
+    def _close_later(self) -> None:
+        """Close it once the client has read the answer, which the kernel discards if anything is unread."""
+        self._stop_waiting()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._head_timer = self.loop.call_later(_REFUSED_S, self.transport.abort)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing comes any more."""
@@ -48,9 +118,23 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Somebody else has the connection from now on."""
+        """Its WebSocket has the connection from now on."""
         self._stop_waiting()
+        self._limiter.busy(self._descriptor)
+        self._unread.clear()
         super().handle_websocket_upgrade(event)
+        protocol = cast("Any", self.transport).get_protocol()
+        if not protocol.handshake_initiated:
+            # websockets has smaller limits for one header and for their number, and only falls silent.
+            error = HeadTooLargeError("a WebSocket's request has too long or too many headers")
+            for part in _refusal(error):
+                self.transport.write(self.conn.send(part) or b"")
+            self.transport.close()
+
+    @property
+    def _is_mine(self) -> bool:
+        """The connection has neither become a WebSocket's nor ended."""
+        return self.transport.get_protocol() is self and not self.transport.is_closing()
 
     @property
     def _is_answering(self) -> bool:
@@ -68,6 +152,24 @@ class HttpProtocol(H11Protocol):
             self._head_timer = None
 
 
+def _descriptor(transport: asyncio.Transport) -> int:
+    connection = transport.get_extra_info("socket")
+    return -1 if connection is None else connection.fileno()
+
+
+def _refusal(error: ParleyError) -> list[h11.Event]:
+    body = msgspec.json.encode(body_of(error))
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+    ]
+    status = status_of(error)
+    reason = HTTPStatus(status).phrase.encode()
+    response = h11.Response(status_code=status, headers=headers, reason=reason)
+    return [response, h11.Data(data=body), h11.EndOfMessage()]
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Gives up clients that are gone or flood it with what no door sees: pings and empty fragments."""
 
@@ -78,6 +180,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Something of the client."""
         self._was_heard = True
         super().data_received(data)
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on; uvicorn would log a traceback for one that is no UTF-8."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+    async def send(self, message: Any) -> None:
+        """Pass on what the door sends; with a refusal the handshake is complete, or uvicorn logs an error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
 
     def handle_ping(self) -> None:
         """Answer, unless the client does not read the answers."""

@@ -20,6 +20,7 @@ from parley_client.triton import open_triton_channel
 from parley_gateway.errors import NoServerReadyError
 from parley_gateway.health import Probe, check_readiness
 from parley_gateway.kinds import Count, Seconds
+from parley_gateway.model_health import AskModels, ModelHealth
 
 _log = logging.getLogger("parley.gateway")
 # gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
@@ -28,6 +29,7 @@ _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_b
 _RECORDINGS = [("grpc.max_send_message_length", -1)]
 # A busy server may be late once; twice in a row is not ready.
 _LATE_TWICE = 2
+_METRICS_PORT = 8002
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +47,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Longest wait before a server that is not ready is checked again; it doubles each time (seconds)."""
     retry_max_s: Seconds = 10.0
     """The longest of these waits (seconds)."""
+    canary_s: Seconds = 30.0
+    """Time between two times that every model of a server is asked something real (seconds); `check_s` while
+    one fails."""
+    canary_timeout_s: Seconds = 5.0
+    """Limit of each of them (seconds)."""
+    models: tuple[str, ...] = ()
+    """Models that have to answer for `/ready`, beside all that a server names."""
+    metrics: tuple[str, ...] = ()
+    """URLs of the servers' metrics, in the order of `addresses`, for `gpu_memory_free` in `/health`. Empty:
+    port 8002 of the same hosts."""
 
 
 class Server:
@@ -55,23 +67,44 @@ class Server:
         channel: To it; the server owns it.
         settings: How it is watched.
         probe: Asks whether it is ready.
+        models: What its models answer.
     """
 
     def __init__(
-        self, address: str, channel: grpc.aio.Channel, settings: ServerSettings, probe: Probe
+        self,
+        address: str,
+        channel: grpc.aio.Channel,
+        settings: ServerSettings,
+        probe: Probe,
+        models: ModelHealth,
     ) -> None:
         self.address = address
         self.channel = channel
+        self.models = models
         self.users = 0
         """Leases that are out."""
-        self.is_ready = False
-        self.problem = "not checked yet"
-        """Why it is not ready; empty if it is."""
+        self._is_reachable = False
+        self._problem = "not checked yet"
         self.checked = asyncio.Event()
         """It was checked at least once."""
         self._settings = settings
         self._probe = probe
         self._doubted = asyncio.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it would take a call: Triton calls itself and the agent ready, and the agent answers."""
+        return self._is_reachable and not self.models.agent_problem
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Triton calls itself and the agent ready."""
+        return self._is_reachable
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready; empty if it is."""
+        return self._problem or self.models.agent_problem
 
     def doubt(self, error: ParleyError) -> None:
         """A call could not reach it: leave it out until a check succeeds."""
@@ -87,7 +120,7 @@ class Server:
             except ParleyError as error:
                 failures += 1
                 is_late = isinstance(error, DeadlineExceededError)
-                if not (is_late and self.is_ready and failures < _LATE_TWICE):
+                if not (is_late and self._is_reachable and failures < _LATE_TWICE):
                     self._note(str(error) or error.code)
             except Exception as error:  # noqa: BLE001 - logged with its trace
                 # Whatever it was: a server that nobody watches would be left out, or not, for ever.
@@ -114,11 +147,12 @@ class Server:
             await asyncio.sleep(settings.retry_s)
 
     def _note(self, problem: str) -> None:
-        if self.is_ready and problem:
+        if self._is_reachable and problem:
             _log.warning("server %s is left out: %s", self.address, problem)
-        elif not self.is_ready and not problem:
+        elif not self._is_reachable and not problem:
             _log.info("server %s is ready", self.address)
-        self.is_ready, self.problem = not problem, problem
+        self._is_reachable, self._problem = not problem, problem
+        self.models.note_reachable(is_reachable=self._is_reachable)
 
 
 class Lease:
@@ -144,6 +178,7 @@ class Servers:
         settings: Which they are.
         open_channel: Makes the channel to an address.
         probe: Asks whether a server is ready.
+        ask_models: Asks every model of a server something real.
     """
 
     def __init__(
@@ -152,8 +187,10 @@ class Servers:
         *,
         open_channel: Callable[[str], grpc.aio.Channel] | None = None,
         probe: Probe = check_readiness,
+        ask_models: AskModels | None = None,
     ) -> None:
         self._settings = settings
+        self._ask_models = ask_models
         self._open_channel = open_channel or _open_channel
         self._probe = probe
         self._servers: list[Server] = []
@@ -163,13 +200,32 @@ class Servers:
 
     async def __aenter__(self) -> Self:
         """Open the channels and wait until every server has been checked once."""
-        addresses = dict.fromkeys(self._settings.addresses)
+        settings = self._settings
+        addresses = dict.fromkeys(settings.addresses)
+        metrics = dict(zip(settings.addresses, settings.metrics, strict=False))
         self._servers = [
-            Server(address, self._open_channel(address), self._settings, self._probe) for address in addresses
+            Server(
+                address,
+                self._open_channel(address),
+                settings,
+                self._probe,
+                ModelHealth(
+                    address,
+                    metrics_url=metrics.get(address) or _metrics_url(address),
+                    required=settings.models,
+                    interval_s=settings.canary_s,
+                    retry_s=settings.check_s,
+                    deadline_s=settings.canary_timeout_s,
+                    ask=self._ask_models,
+                ),
+            )
+            for address in addresses
         ]
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(server.watch(), name=f"watch-{server.address}") for server in self._servers
+            loop.create_task(work, name=f"{what}-{server.address}")
+            for server in self._servers
+            for what, work in (("watch", server.watch()), ("models", server.models.watch()))
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.check_timeout_s):
@@ -217,6 +273,10 @@ class Servers:
         server = min(ready, key=lambda one: (one.users, self._last_turn.get(one.address, -1)))
         self._last_turn[server.address] = next(self._turns)
         return Lease(server)
+
+
+def _metrics_url(address: str) -> str:
+    return f"http://{address.rpartition(':')[0]}:{_METRICS_PORT}/metrics"
 
 
 def _open_channel(address: str) -> grpc.aio.Channel:

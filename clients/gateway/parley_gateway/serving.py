@@ -11,12 +11,14 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from parley_gateway.app import create_app
+from parley_gateway.connections import BACKLOG, Listener, raise_descriptor_limit, reserved_descriptors
 from parley_gateway.errors import SettingsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.listening import ListenSettings
@@ -69,6 +71,7 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
         loop.add_signal_handler(number, on_signal)
     try:
         async with running(settings, now) as one:
+            await one.gateway.decoders.start()
             loop.add_signal_handler(signal.SIGHUP, one.gateway.guard.reload)
             on_ready(one)
             await stop.wait()
@@ -103,8 +106,10 @@ async def running(
         encrypted=bool(listen.certificate) or listen.public_url.startswith("https:"),
         insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
     )
+    _fit_descriptors(gateway)
     with closing(_listener(settings)) as listener:
-        server = _Server(_configuration(app, settings))
+        listener.limiter = gateway.connections
+        server = _Server(_configuration(app, gateway))
         serving = asyncio.get_running_loop().create_task(server.serve([listener]), name="gateway")
         try:
             # uvicorn tells nobody when it has started.
@@ -119,6 +124,8 @@ async def running(
             server.should_exit = True
             server.force_exit = now.is_set()
             await _stopped(serving)
+            # uvicorn leaves the lifespan's end out when it is forced to exit.
+            await gateway.decoders.aclose()
 
 
 async def _stopped(serving: asyncio.Task[None]) -> None:
@@ -144,11 +151,21 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
             raise result
 
 
-def _listener(settings: Settings) -> socket.socket:
+def _fit_descriptors(gateway: Gateway) -> None:
+    settings = gateway.settings
+    reserved = reserved_descriptors(
+        servers=len(settings.servers.addresses),
+        calls=settings.calls.limit if settings.realtime.webrtc else 0,
+        stage_requests=settings.stages.requests,
+    )
+    gateway.connections.fit(raise_descriptor_limit(), reserved)
+
+
+def _listener(settings: Settings) -> Listener:
     """The listening socket; connections inherit what is set on it."""
     listen = settings.listen
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = Listener(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -167,11 +184,12 @@ def _listener(settings: Settings) -> socket.socket:
     return listener
 
 
-def _configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    listen, limits = settings.listen, settings.limits
+def _configuration(app: FastAPI, gateway: Gateway) -> uvicorn.Config:
+    listen, limits = gateway.settings.listen, gateway.settings.limits
     configuration = uvicorn.Config(
         app,
-        http=HttpProtocol,
+        # uvicorn's annotation names a class; it only calls it.
+        http=cast("Any", partial(HttpProtocol, limiter=gateway.connections)),
         ws=WebSocketProtocol,
         ws_max_size=limits.frame_bytes,
         ws_ping_interval=limits.ping_interval_s,
@@ -179,7 +197,7 @@ def _configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
         # Speech does not get smaller, and every frame would wait for the compressor.
         ws_per_message_deflate=False,
         h11_max_incomplete_event_size=limits.header_bytes,
-        limit_concurrency=limits.connections,
+        backlog=BACKLOG,
         timeout_keep_alive=int(limits.keep_alive_s),
         timeout_graceful_shutdown=_REQUESTS_S,
         lifespan="on",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from parley_gateway.audio.decoders import DecoderSettings
 from parley_gateway.calls import CallSettings
 from parley_gateway.doors.realtime.settings import RealtimeSettings
 from parley_gateway.doors.sessions.settings import SessionSettings
@@ -22,6 +23,7 @@ from parley_gateway.errors import SettingsError
 from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.servers import ServerSettings
+from parley_gateway.spool import UploadSettings
 from parley_gateway.stage_settings import StageSettings
 
 PREFIX = "PARLEY_GATEWAY_"
@@ -43,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     twilio: TwilioSettings = TwilioSettings()
     realtime: RealtimeSettings = RealtimeSettings()
     stages: StageSettings = StageSettings()
+    uploads: UploadSettings = UploadSettings()
+    decoders: DecoderSettings = DecoderSettings()
 
 
 def load_settings(

@@ -13,6 +13,7 @@ from parley.errors import ParleyError
 from parley_gateway.closing import GOING_AWAY, HANGUP, Close, close_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.admission import until_revoked
 from parley_gateway.security.credentials import accepted_subprotocol
 from parley_gateway.security.meter import Meter
 from parley_gateway.writer import SocketWriter
@@ -73,9 +74,10 @@ async def run_socket(
 
     Returns:
         How the WebSocket was closed: as the door has said with ``writer.close``, by the failure that
-        ended a loop, with 1001 if the process shuts down, else with 1000.
+        ended a loop, with 1008 if what it was opened with is no longer accepted, with 1001 if the process
+        shuts down, else with 1000.
     """
-    parts = (writer.run(), *loops, _until_gone_away(gateway))
+    parts = (writer.run(), *loops, until_revoked(writer.connection), _until_gone_away(gateway))
     tasks = [asyncio.ensure_future(part) for part in parts]
     with gateway.calls.attend():
         await _run(tasks, writer, gateway, on_error)

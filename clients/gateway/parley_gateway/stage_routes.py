@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from parley.errors import ParleyError
 from parley_gateway.errors import status_of
+from parley_gateway.failures import CLIENT_CLOSED
 
 _log = logging.getLogger("parley.gateway")
-_CLIENT_CLOSED = 499
 
 
 def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> type[APIRoute]:
@@ -35,7 +35,7 @@ def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> ty
                 try:
                     response = await handle(request)
                 except ClientDisconnect:
-                    response = Response(status_code=_CLIENT_CLOSED)  # nobody reads it
+                    response = Response(status_code=CLIENT_CLOSED)  # the client has left
                 except ParleyError as error:
                     request.app.state.gateway.metrics.refused.labels(error.code).inc()
                     if status_of(error) >= 500:

@@ -19,7 +19,8 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     synthesizer: Literal["espeak", "chatterbox"] = "espeak"
     """The model that speaks."""
     requests: Count = 64
-    """Requests and streams at once, of each of these doors; more are answered with 429."""
+    """Requests and streams at once, of each of these doors; more are answered with 429. A key, or of callers
+    without one an address, gets at most three times what is still free, so that others always get in."""
     retry_after_s: Seconds = 1.0
     """What a client that is refused is told to wait (seconds)."""
     recording_s: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = MAX_SECONDS
@@ -34,7 +35,7 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How freely answers are written where a client does not say."""
     idle_s: Seconds = 60.0
     """A stream of speech whose client sends nothing for so long is closed (seconds)."""
-    voice_idle_s: Seconds = 3_600.0
-    """A voice that is given no text for so long is closed (seconds)."""
+    voice_idle_s: Seconds = 60.0
+    """A voice that is given no text, and says nothing, for so long is closed (seconds)."""
     stall_s: Seconds = 15.0
     """A client that does not read its answer for so long loses it (seconds)."""

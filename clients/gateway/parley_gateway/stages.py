@@ -10,7 +10,9 @@ import grpc
 from parley.errors import ParleyError, ShuttingDownError
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 from parley_gateway.servers import Server
+from parley_gateway.shares import Shares
 
 
 class Place:
@@ -18,10 +20,12 @@ class Place:
 
     Args:
         gateway: of the process.
+        owner: with whom what the request holds is counted; None: without an owner.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, owner: str | None) -> None:
         self._gateway = gateway
+        self.owner = owner
 
     @contextmanager
     def lease(self) -> Iterator[Server]:
@@ -50,11 +54,14 @@ class StageDesk:
     def __init__(self, gateway: Gateway, door: str) -> None:
         self._gateway = gateway
         self._gauge = gateway.metrics.stages.labels(door)
-        self._running = 0
+        self._running = Shares(gateway.settings.stages.requests)
 
     @contextmanager
-    def place(self) -> Iterator[Place]:
+    def place(self, principal: Principal) -> Iterator[Place]:
         """Room for one request, from before its body is read until it is answered; a drain waits for it.
+
+        Args:
+            principal: Whose request it is; its share of the room leaves some to others.
 
         Raises:
             ShuttingDownError: the gateway takes nothing new.
@@ -63,19 +70,17 @@ class StageDesk:
         settings = self._gateway.settings.stages
         if self._gateway.calls.draining:
             raise ShuttingDownError("this gateway shuts down; connect to another one")
-        if self._running >= settings.requests:
+        running, owner = self._running, principal.owner
+        if not running.has_room(owner):
             raise TooManyCallsError(
-                f"{self._running} requests are under way already", retry_after_s=settings.retry_after_s
+                f"{running.taken} requests are under way already, {running.held(owner)} of them your own",
+                retry_after_s=settings.retry_after_s,
             )
-        self._running += 1
-        try:
-            with self._gauge.track_inprogress(), self._gateway.calls.attend():
-                yield Place(self._gateway)
-        finally:
-            self._running -= 1
+        with running.take(owner), self._gauge.track_inprogress(), self._gateway.calls.attend():
+            yield Place(self._gateway, owner)
 
     @contextmanager
-    def lease(self) -> Iterator[Server]:
+    def lease(self, principal: Principal) -> Iterator[Server]:
         """A place, and a server for it at once.
 
         Raises:
@@ -83,5 +88,5 @@ class StageDesk:
             TooManyCallsError: enough is under way already.
             NoServerReadyError: there is no server.
         """
-        with self.place() as place, place.lease() as server:
+        with self.place(principal) as place, place.lease() as server:
             yield server

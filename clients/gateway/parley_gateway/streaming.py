@@ -8,18 +8,19 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from parley.errors import ParleyError
+from parley_gateway.security.admission import until_revoked
 
 ResultT = TypeVar("ResultT")
 _log = logging.getLogger("parley.gateway")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of ``work``, which is cancelled if the client leaves first.
+    """The result of ``work``, which is cancelled if the client leaves first, or may not stay.
 
     Args:
         request: whose body was read.
@@ -27,16 +28,20 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) 
 
     Raises:
         ClientDisconnect: the client has left.
+        CredentialsRevokedError: what it was let in with is no longer accepted.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request.receive))
+    revoked = asyncio.ensure_future(until_revoked(request))
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        await asyncio.wait([task, gone, revoked], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if revoked.done():
+            revoked.result()
+        raise ClientDisconnect
     finally:
-        await _end(task, gone)
+        await _end(task, gone, revoked)
 
 
 class StreamedAnswer(Response):
@@ -68,14 +73,16 @@ class StreamedAnswer(Response):
         self._stall_s = stall_s
         self._held = held or ExitStack()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, unless the client leaves."""
         sending = asyncio.ensure_future(self._send(send))
         gone = asyncio.ensure_future(_disconnected(receive))
+        revoked = asyncio.ensure_future(until_revoked(HTTPConnection(scope)))
         try:
-            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            await asyncio.wait([sending, gone, revoked], return_when=asyncio.FIRST_COMPLETED)
+            for ended in (sending, revoked):
+                if ended.done():
+                    ended.result()
         except ParleyError as error:
             # The status is sent: that the body is not complete is all that can still be told.
             _log.warning("an answer broke off: %s", error.to_log())
@@ -83,7 +90,7 @@ class StreamedAnswer(Response):
             _log.info("an answer was not read")
         finally:
             with self._held:
-                await _end(sending, gone)
+                await _end(sending, gone, revoked)
                 await self._rest.aclose()
 
     async def _send(self, send: Send) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from parley_gateway.closing import HANGUP, SLOW_READER, Close
@@ -52,6 +53,11 @@ class SocketWriter:
         self._stall: asyncio.Timeout | None = None
         self.is_gone = False
         """The client is not there any more."""
+
+    @property
+    def connection(self) -> HTTPConnection:
+        """The WebSocket's request."""
+        return self._websocket
 
     @property
     def closing(self) -> Close | None:

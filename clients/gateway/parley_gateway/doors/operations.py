@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
-from parley.errors import ShuttingDownError
-from parley_gateway.errors import NoServerReadyError
+from parley.errors import ParleyError, ShuttingDownError
+from parley_gateway.errors import NoServerReadyError, body_of, headers_of, status_of
 from parley_gateway.failures import answer
 from parley_gateway.gateway import Gateway
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/healthz``, ``/readyz`` and ``/metrics``."""
+    """``/healthz``, ``/readyz``, ``/health``, ``/ready`` and ``/metrics``."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/healthz")
@@ -22,14 +24,39 @@ def routes(gateway: Gateway) -> APIRouter:
         return {"status": "alive"}
 
     @router.get("/readyz", response_model=None)
-    async def readyz() -> Response:
-        """Whether a call would be taken: 200, or 503 with the reason."""
+    async def readyz(request: Request) -> Response:
+        """Whether a call would be taken: 200, or 503 with the reason; by model for those with ``admin``."""
+        sees_models = await _sees_details(gateway, request)
         if gateway.calls.draining:
             return answer(ShuttingDownError("this gateway shuts down; connect to another one"))
+        details = {"models": _by_server(gateway)} if sees_models else {}
         if not gateway.servers.is_ready:
-            return answer(NoServerReadyError("no server is ready"))
+            refusal = NoServerReadyError("no server is ready")
+            return JSONResponse(body_of(refusal) | details, status_of(refusal), headers_of(refusal))
         ready = sum(server.is_ready for server in gateway.servers.all)
-        return JSONResponse({"status": "ready", "servers": ready, "calls": gateway.calls.count})
+        return JSONResponse({"status": "ready", "servers": ready, "calls": gateway.calls.count, **details})
+
+    @router.get("/ready", response_model=None)
+    async def ready() -> Response:
+        """Whether every model of a server answers, and calls are taken: 200, or 503."""
+        is_ready = _state(gateway) == "ok"
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+
+    @router.get("/health", response_model=None)
+    async def health(request: Request) -> Response:
+        """The state of gateway and server; the GPUs' free memory for those with ``admin``."""
+        state = _state(gateway)
+        free = [server.models.gpu_memory_free for server in gateway.servers.all]
+        known = [value for value in free if value is not None]
+        return JSONResponse(
+            {
+                "status": state,
+                "triton": "ready" if any(one.is_reachable for one in gateway.servers.all) else "unavailable",
+                "active_sessions": gateway.calls.count,
+                "gpu_memory_free": sum(known) if known and await _sees_details(gateway, request) else None,
+            },
+            503 if state in ("unavailable", "draining") else 200,
+        )
 
     @router.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:
@@ -42,3 +69,41 @@ def routes(gateway: Gateway) -> APIRouter:
         return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _state(gateway: Gateway) -> str:
+    """``ok``, ``degraded``, ``unavailable`` or ``draining``.
+
+    ``degraded``: calls are taken, but no server answers with all its models.
+    """
+    if gateway.calls.draining:
+        return "draining"
+    if not gateway.servers.is_ready:
+        return "unavailable"
+    whole = any(server.is_ready and not server.models.problem for server in gateway.servers.all)
+    return "ok" if whole else "degraded"
+
+
+async def _sees_details(gateway: Gateway, request: Request) -> bool:
+    """As ``/metrics``, but who may not see them gets the rest."""
+    guard = gateway.guard
+    if guard.authenticated and "Authorization" not in request.headers:
+        return False
+    try:
+        # These paths are answered under every name, their details are not (DNS rebinding).
+        guard.origins.check_host(request)
+        if guard.authenticated:
+            await guard.admit(request, "admin")
+    except ParleyError:
+        return False
+    return True
+
+
+def _by_server(gateway: Gateway) -> dict[str, object]:
+    return {
+        server.address: {
+            "problem": server.problem or server.models.problem,
+            "models": [asdict(result) for result in server.models.results],
+        }
+        for server in gateway.servers.all
+    }

@@ -11,10 +11,9 @@ from starlette.responses import Response
 
 from parley.errors import InvalidMessageError
 from parley_gateway.access import Scope
+from parley_gateway.bodies import read_small_body
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers, body
-
-_MAX_BODY_BYTES = 4_096
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +51,10 @@ def routes(gateway: Gateway) -> APIRouter:
     )
     async def issue(request: Request) -> Response:
         """Issue a short-lived token for a browser."""
-        wanted = _read(await request.body())
+        principal = await gateway.guard.identify(request)
+        wanted = _read(await read_small_body(request))
         # Whoever may do one of these things may let a browser do it.
-        principal = await gateway.guard.admit(request, wanted.scopes[0], session_id=wanted.session_id)
+        gateway.guard.authorize(request, principal, wanted.scopes[0], session_id=wanted.session_id)
         grant = gateway.guard.grant(
             principal,
             ttl_s=wanted.ttl_s,
@@ -80,8 +80,6 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def _read(raw: bytes) -> TokenRequest:
-    if len(raw) > _MAX_BODY_BYTES:
-        raise InvalidMessageError(f"body of {len(raw)} bytes; at most {_MAX_BODY_BYTES} are allowed")
     try:
         wanted = msgspec.json.decode(raw or b"{}", type=TokenRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -15,6 +15,9 @@ _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LOG = logging.getLogger(__name__)
 _IPV6_PREFIX = 64
+_IPV4_DOTS = 3
+# Of a header that is named in the log.
+_MAX_HOP = 64
 UNKNOWN = "unknown"
 """For connections without an address, such as those over a Unix socket."""
 
@@ -35,6 +38,7 @@ class ClientAddresses:
         except ValueError as error:
             raise SettingsError(f"security.trusted_proxies: {error}") from error
         self._has_warned = False
+        self._has_warned_unusable = False
 
     def of(self, connection: HTTPConnection) -> str:
         """The client's address.
@@ -53,8 +57,11 @@ class ClientAddresses:
         if hops and not self.trusts(peer):
             self._warn(peer)
         while self.trusts(peer) and hops:
-            before = _parse(hops.pop())
+            hop = hops.pop()
+            before = _parse_hop(hop)
             if before is None:
+                if hop:
+                    self._warn_unusable(peer, hop)
                 break
             peer = before
         return str(peer)
@@ -73,10 +80,24 @@ class ClientAddresses:
                 peer,
             )
 
+    def _warn_unusable(self, peer: _Address, hop: str) -> None:
+        if not self._has_warned_unusable:
+            self._has_warned_unusable = True
+            _LOG.warning(
+                "the trusted proxy %s sends an X-Forwarded-For that ends with %r, which is no address: its "
+                "clients count as one",
+                peer,
+                hop[:_MAX_HOP],
+            )
+
+    def is_proxy(self, host: str) -> bool:
+        """Whether an address is that of a trusted proxy."""
+        address = _parse(host)
+        return address is not None and self.trusts(address)
+
     def behind_proxy(self, connection: HTTPConnection) -> bool:
         """Whether a trusted proxy has sent this, so that its other headers count too."""
-        peer = _parse(connection.client.host if connection.client else "")
-        return peer is not None and self.trusts(peer)
+        return connection.client is not None and self.is_proxy(connection.client.host)
 
 
 def counted_as(address: str) -> str:
@@ -98,6 +119,23 @@ def is_loopback(host: str) -> bool:
 def is_address(host: str) -> bool:
     """Whether it is an address and not a name."""
     return _parse(host.strip("[]")) is not None
+
+
+def _parse_hop(text: str) -> _Address | None:
+    """An address as proxies write it.
+
+    With the port of the client (Azure, IIS), in brackets, or in quotes, as RFC 7239 has it; ``unknown``, and
+    what begins with an underscore, are none.
+    """
+    text = text.strip("\"' ")
+    if text.startswith("["):
+        inside, bracket, port = text[1:].partition("]")
+        is_whole = bracket and (not port or (port[0] == ":" and port[1:].isdecimal()))
+        return _parse(inside) if is_whole else None
+    host, colon, port = text.partition(":")
+    if colon and port.isdecimal() and host.count(".") == _IPV4_DOTS:
+        return _parse(host)
+    return _parse(text)
 
 
 def _parse(text: str) -> _Address | None:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from parley_gateway.security.redaction import redact
+from parley_gateway.security.redaction import escape, redact_cut
 
 _LOGGER = logging.getLogger("parley.audit")
 _MAX_CHARS = 200
@@ -43,9 +43,18 @@ def audit(event: str, principal: Named | None, **facts: Fact) -> None:
         "who": principal.id if principal is not None else None,
     }
     line |= {
-        name: redact(fact)[:_MAX_CHARS] if isinstance(fact, str) else fact for name, fact in facts.items()
+        name: redact_cut(fact, _MAX_CHARS) if isinstance(fact, str) else fact for name, fact in facts.items()
     }
-    _LOGGER.info("%s", msgspec.json.encode(line).decode())
+    _LOGGER.info("%s", _as_json(line))
+
+
+def _as_json(line: dict[str, Fact]) -> str:
+    """One line: JSON leaves some control characters as they are."""
+    try:
+        return escape(msgspec.json.encode(line).decode())
+    except UnicodeEncodeError:  # half a character
+        whole = {name: escape(fact) if isinstance(fact, str) else fact for name, fact in line.items()}
+        return msgspec.json.encode(whole).decode()
 
 
 def write_audit_to(file: str) -> logging.Handler:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from starlette.requests import HTTPConnection
 
 from parley_gateway.access import Scope
-from parley_gateway.errors import ForbiddenError, GatewayError, SettingsError, UnauthorizedError
+from parley_gateway.errors import (
+    CredentialsExpiredError,
+    CredentialsRevokedError,
+    ForbiddenError,
+    GatewayError,
+    SettingsError,
+    UnauthorizedError,
+)
 from parley_gateway.security import keys, tokens
 from parley_gateway.security.addresses import ClientAddresses, counted_as
+from parley_gateway.security.admission import Admission
 from parley_gateway.security.audit import audit
 from parley_gateway.security.credentials import find_credential
 from parley_gateway.security.jwts import JwtVerifier
@@ -59,6 +68,7 @@ class Guard:
             KeyRing(WatchedFile(Path(security.keys_file), keys.read_keys)) if security.keys_file else None
         )
         self._jwts = JwtVerifier(jwt) if jwt.issuer else None
+        self._jwt_stay_open_s = jwt.stay_open_s
         if self.authenticated and security.insecure_allow_anonymous:
             raise SettingsError(
                 "security.insecure_allow_anonymous contradicts keys and JWTs: one or the other"
@@ -93,6 +103,7 @@ class Guard:
         *,
         session_id: str | None = None,
         signature: Signature | None = None,
+        is_counted: bool = False,
     ) -> Principal:
         """Who this is.
 
@@ -102,6 +113,7 @@ class Guard:
             session_id: The session that they want to use; None: something else, for which credentials of one
                 session do not suffice.
             signature: Proves who it is in the place of keys and tokens.
+            is_counted: :meth:`count` was called for it.
 
         Raises:
             UnauthorizedError: no valid credentials.
@@ -109,26 +121,64 @@ class Guard:
             RateLimitedError: too many requests.
             RatesUnavailableError: nobody can count them.
         """
-        address = self.addresses.of(connection)
-        attempt = _Attempt(connection, counted_as(address), scope, session_id, signature)
-        about = {
-            "path": connection.url.path,
-            "scope": scope,
-            "session": session_id,
-            "address": address,
-        }
-        try:
+        attempt = self._attempt(connection, scope, session_id, signature)
+        with _audited(attempt):
+            if not is_counted:
+                await self._rates.hit("ip_requests", attempt.counted)
             principal = await self._judge(attempt)
-        except GatewayError as error:
-            audit("refused", attempt.principal, **about, code=error.code)
-            raise
-        audit("admitted", principal, **about)
+        connection.state.admission = Admission(self, principal, scope)
         return principal
 
+    async def count(self, connection: HTTPConnection) -> None:
+        """Count a request that has to be read before anybody knows who sends it; :meth:`admit` comes next.
+
+        Raises:
+            RateLimitedError: too many requests.
+            RatesUnavailableError: nobody can count them.
+        """
+        await self._rates.hit("ip_requests", counted_as(self.addresses.of(connection)))
+
+    async def identify(self, connection: HTTPConnection) -> Principal:
+        """Who this is, before their request is read, which says what they want; :meth:`authorize` comes next.
+
+        Raises as :meth:`admit`, except for scopes and sessions.
+        """
+        attempt = self._attempt(connection, None, None, None)
+        with _audited(attempt, is_admitted=False):
+            await self._rates.hit("ip_requests", attempt.counted)
+            return await self._judge(attempt)
+
+    def authorize(
+        self,
+        connection: HTTPConnection,
+        principal: Principal,
+        scope: Scope,
+        *,
+        session_id: str | None = None,
+    ) -> None:
+        """Check that an identified client may do what it asks for.
+
+        Raises:
+            ForbiddenError: their credentials do not reach this far.
+        """
+        attempt = self._attempt(connection, scope, session_id, None)
+        with _audited(attempt):
+            attempt.reach(principal)
+        connection.state.admission = Admission(self, principal, scope)
+
+    def _attempt(
+        self,
+        connection: HTTPConnection,
+        scope: Scope | None,
+        session_id: str | None,
+        signature: Signature | None,
+    ) -> _Attempt:
+        address = self.addresses.of(connection)
+        return _Attempt(connection, address, counted_as(address), scope, session_id, signature)
+
     async def _judge(self, attempt: _Attempt) -> Principal:
-        connection, address = attempt.connection, attempt.address
+        connection, address = attempt.connection, attempt.counted
         is_socket = connection.scope["type"] == "websocket"
-        await self._rates.hit("ip_requests", address)
         if is_socket:
             await self._rates.hit("ip_sessions", address)
         self.origins.check(connection)
@@ -150,7 +200,7 @@ class Guard:
             await self._rates.hit("key_requests", principal.id, principal.limits.requests)
             if is_socket:
                 await self._rates.hit("key_sessions", principal.id, principal.limits.sessions)
-        return principal
+        return replace(principal, address=address)
 
     def _named_key(self, attempt: _Attempt) -> str | None:
         """The id of the known key that the connection claims to bring; ids are public."""
@@ -185,17 +235,54 @@ class Guard:
     async def _accept_token(self, credential: str, attempt: _Attempt) -> Principal:
         shown = self._tokens.verify(credential)
         principal = shown.principal
-        if shown.issued_to == "key" and self._keys is not None:
-            principal = tokens.inherit(shown, self._keys.find(principal.id))
-        elif not (self._jwts if shown.issued_to == "jwt" else not self.authenticated):
+        if principal.root == "key" and self._keys is not None:
+            owner = self._keys.find(principal.id)
+            if owner.fingerprint != principal.fingerprint:
+                raise UnauthorizedError("the API key behind this token was replaced")
+            principal = tokens.inherit(shown, owner)
+        elif not (self._jwts if principal.root == "jwt" else not self.authenticated):
             raise UnauthorizedError("the credentials behind this token are no longer accepted")
         attempt.reach(principal)
         if shown.single_use:
-            ttl_s = shown.expires_at - time.time()
-            unused = self._used.use(shown.token_id, shown.expires_at)
-            if not unused or not await self._rates.first(shown.token_id, ttl_s + 1):
-                raise UnauthorizedError("the session token was used before")
+            await self.use_once(shown.token_id, shown.expires_at)
         return principal
+
+    async def use_once(self, name: str, expires_at: int) -> None:
+        """Use up what is good for one use.
+
+        Args:
+            name: Of a token or a nonce.
+            expires_at: Until when it is remembered (seconds since 1970).
+
+        Raises:
+            UnauthorizedError: it was used before.
+            RateLimitedError: too many are remembered.
+        """
+        ttl_s = expires_at - time.time()
+        if not self._used.use(name, expires_at) or not await self._rates.first(name, ttl_s + 1):
+            raise UnauthorizedError("this token was used before")
+
+    def check_root(self, principal: Principal, scope: Scope) -> None:
+        """Whether what an open connection was let in with still lets it stay.
+
+        Raises:
+            CredentialsRevokedError: the key is gone, has another secret, or lacks the scope.
+            CredentialsExpiredError: the key has expired, or the JWT longer ago than it may stay.
+        """
+        stay_s = self._jwt_stay_open_s if principal.root == "jwt" else 0.0
+        has_expired = principal.expires_at is not None and time.time() >= principal.expires_at + stay_s
+        expired = CredentialsExpiredError("what this connection was opened with has expired")
+        if principal.root != "key" or self._keys is None:
+            if has_expired:
+                raise expired
+            return
+        # Of a key the file is asked first: it may say a later time by now.
+        try:
+            owner = self._keys.find(principal.id)
+        except UnauthorizedError as error:
+            raise (expired if has_expired else CredentialsRevokedError(str(error))) from error
+        if owner.fingerprint != principal.fingerprint or scope not in owner.scopes:
+            raise CredentialsRevokedError("the API key behind this connection no longer allows it")
 
     # --- what comes with it -----------------------------------------------------------------
 
@@ -256,8 +343,10 @@ class _Attempt:
 
     connection: HTTPConnection
     address: str
-    """As it is counted."""
-    scope: Scope
+    counted: str
+    """The address as it is counted."""
+    scope: Scope | None
+    """None: not known yet, and everybody reaches that far."""
     session_id: str | None
     signature: Signature | None
     principal: Principal | None = None
@@ -270,12 +359,33 @@ class _Attempt:
             ForbiddenError: their credentials do not reach this far.
         """
         self.principal = principal
+        if self.scope is None:
+            return principal
         if self.scope not in principal.scopes:
             raise ForbiddenError(f"the credentials lack the scope {self.scope}")
         # Doors without sessions are not part of the one session either.
         if principal.session_id not in (None, self.session_id):
             raise ForbiddenError("the credentials are for another session")
         return principal
+
+
+@contextmanager
+def _audited(attempt: _Attempt, *, is_admitted: bool = True) -> Iterator[None]:
+    """Write to the audit log how an attempt ends; ``is_admitted``: also if it succeeds."""
+    about = {
+        # A URL made of it would end at a question mark that was escaped, and lose line breaks.
+        "path": attempt.connection.scope["path"],
+        "scope": attempt.scope,
+        "session": attempt.session_id,
+        "address": attempt.address,
+    }
+    try:
+        yield
+    except GatewayError as error:
+        audit("refused", attempt.principal, **about, code=error.code)
+        raise
+    if is_admitted:
+        audit("admitted", attempt.principal, **about)
 
 
 def _brings_something(connection: HTTPConnection) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley_gateway.errors import ForbiddenError
+from parley_gateway.failures import answer
 from parley_gateway.security.origins import Origins
 
 _CORS_MAX_AGE_S = 600
@@ -52,6 +57,31 @@ class SecureHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class KnownHosts:
+    """ASGI middleware: refuses requests to names that are not the gateway's; see :meth:`Origins.check_host`.
+
+    Args:
+        app: What is inside.
+        origins: Know the names.
+        open_paths: What is answered under every name, as probes come by any; it keeps details to itself.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Origins, open_paths: Collection[str]) -> None:
+        self._app = app
+        self._origins = origins
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] in ("http", "websocket") and scope["path"] not in self._open_paths:
+            try:
+                self._origins.check_host(HTTPConnection(scope))
+            except ForbiddenError as error:
+                await answer(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def add_headers(app: Starlette, origins: Origins, *, encrypted: bool) -> None:

@@ -68,11 +68,12 @@ class JwtVerifier:
                 leeway=settings.leeway_s,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
+            expires_at = float(claims["exp"])
         except jwt.ExpiredSignatureError as error:
             raise UnauthorizedError("the token has expired") from error
         except jwt.InvalidAudienceError as error:
             raise UnauthorizedError("the token is for somebody else") from error
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, OverflowError) as error:  # times beyond all floats
             raise UnauthorizedError("the token is not valid") from error
         is_bound = settings.session_claim in claims
         return Principal(
@@ -81,6 +82,8 @@ class JwtVerifier:
             session_id=_text(claims, settings.session_claim) if is_bound else None,
             session_claimed=is_bound,
             kind="jwt",
+            root="jwt",
+            expires_at=expires_at,
         )
 
     def _key(self, token: str) -> bytes | jwt.PyJWK:

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from parley_gateway.access import Scope
 from parley_gateway.errors import SettingsError, UnauthorizedError
-from parley_gateway.security.principal import KeyLimits, Principal
+from parley_gateway.security.principal import RESERVED_IDS, KeyLimits, Principal
 from parley_gateway.security.rates import parse_rate
 from parley_gateway.security.watched import WatchedFile
 
@@ -34,6 +34,7 @@ _ID = re.compile(r"[a-z0-9]{4,32}")
 _ID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_CHARS = 10
 _SECRET_BYTES = 32
+_FINGERPRINT_CHARS = 16
 _NO_HASH = hashlib.sha256(b"no key has this hash").hexdigest()
 
 
@@ -90,6 +91,8 @@ def read_keys(raw: bytes) -> dict[str, KeyEntry]:
     for key_id, entry in entries.items():
         if not _ID.fullmatch(key_id):
             raise SettingsError(f"{key_id!r} is not the id of an API key")
+        if key_id in RESERVED_IDS:
+            raise SettingsError(f"{key_id!r} cannot be the id of an API key: the gateway itself uses it")
         if entry.expires is not None and entry.expires.tzinfo is None:
             raise SettingsError(f"{key_id}: `expires` needs an offset, such as 2027-01-01T00:00:00Z")
         for rate in (entry.limits.requests, entry.limits.sessions):
@@ -146,7 +149,14 @@ class KeyRing:
     def _principal(key_id: str, entry: KeyEntry) -> Principal:
         if entry.expires is not None and datetime.now(UTC) >= entry.expires:
             raise UnauthorizedError("the API key has expired")
-        return Principal(id=key_id, scopes=entry.scopes, kind="key", limits=entry.limits)
+        return Principal(
+            id=key_id,
+            scopes=entry.scopes,
+            kind="key",
+            limits=entry.limits,
+            fingerprint=entry.sha256[:_FINGERPRINT_CHARS],
+            expires_at=entry.expires.timestamp() if entry.expires is not None else None,
+        )
 
 
 def _split(credential: str) -> tuple[str, str]:

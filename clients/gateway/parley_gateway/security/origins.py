@@ -43,6 +43,7 @@ class Origins:
         if anonymous and "*" in self.allowed:
             raise SettingsError("security.origins: every page may connect only where keys or JWTs are needed")
         self._own = _normal(public_url) if public_url else None
+        self._own_name = urlsplit(self._own).hostname if self._own else None
         self._hosts = {host.lower() for host in hosts}
         self._anonymous = anonymous
 
@@ -63,6 +64,25 @@ class Origins:
             return
         raise ForbiddenError("pages of this origin may not connect: security.origins names those that may")
 
+    def check_host(self, connection: HTTPConnection) -> None:
+        """Let a request in that was sent to a name of this gateway.
+
+        Without credentials a page of another site could otherwise read everything: its owner lets the page's
+        own name point here, and to the browser both are one (DNS rebinding).
+
+        Raises:
+            ForbiddenError: the name is not known.
+        """
+        written = connection.headers.get("host")
+        if not self._anonymous or not written:
+            return
+        try:
+            name = urlsplit(f"//{written}").hostname or ""
+        except ValueError:
+            name = ""
+        if not self._is_known(name):
+            raise ForbiddenError("this host name is not known: security.hosts names those that are")
+
     def _is_same(self, origin: str, connection: HTTPConnection) -> bool:
         try:
             host = urlsplit(f"//{connection.headers.get('host', '')}")
@@ -75,7 +95,7 @@ class Origins:
         return same and (not self._anonymous or self._is_known(host.hostname or ""))
 
     def _is_known(self, name: str) -> bool:
-        return is_loopback(name) or is_address(name) or name in self._hosts
+        return is_loopback(name) or is_address(name) or name in self._hosts or name == self._own_name
 
 
 def _normal(origin: str) -> str:

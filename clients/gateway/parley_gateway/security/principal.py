@@ -24,6 +24,8 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 _USUAL = KeyLimits()
 _ANYBODY = "anonymous"
+RESERVED_IDS = frozenset({_ANYBODY, "twilio"})
+"""Ids of principals without a key; a key with one of them would be taken for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,27 @@ class Principal:
     """What they have shown."""
     limits: KeyLimits = _USUAL
     """Their own rates."""
+    root: Literal["anonymous", "key", "jwt", "signature"] = "key"
+    """What ``kind`` comes from: of a token what it was issued to, otherwise the same."""
+    fingerprint: str = ""
+    """Tells one secret of a key from the next; never a secret itself."""
+    expires_at: float | None = None
+    """When ``root`` expires (seconds since 1970); None: never."""
+    address: str = ""
+    """Where the connection comes from, as it is counted."""
 
     @property
     def is_many(self) -> bool:
         """Whether everybody is this one: who comes without a key, or by telephone."""
         return self.id == _ANYBODY or self.kind == "signature"
 
+    @property
+    def owner(self) -> str | None:
+        """With whom what they hold is counted; None: telephone callers, who all come from one address."""
+        if self.kind == "signature":
+            return None
+        return f"address {self.address}" if self.id == _ANYBODY else self.id
 
-ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous")
+
+ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous", root="anonymous")
 """Whoever comes where nobody is asked."""

@@ -1,17 +1,30 @@
-"""Keeps secrets out of logs, whoever writes them there."""
+"""Keeps secrets and control characters out of logs, whatever brought them there."""
 
 from __future__ import annotations
 
 import logging
 import re
 
+_MAX_MESSAGE = 8_192
+_MAX_TRACE = 32_768
+# A secret that is cut off behind so many of its characters is still recognised.
+_MARGIN = 16
+
+# No branch can begin again inside of what another attempt has scanned: the time is linear in the text.
 _SECRETS = re.compile(
     r"(?P<key>parley_[a-z0-9]+_)[\w-]+"  # the id of an API key may be seen
-    r"|(?P<jwt>(?:ek_)?eyJ[\w-]+\.)[\w-]+\.[\w-]*"
+    r"|(?P<jwt>(?-i:eyJ))[\w.-]{13,}"
     r"|(?P<url>(?:api_?key|access_token|token|key)=)[^\s&\"']+"
     r"|(?P<header>(?:bearer|token|openai-insecure-api-key\.)[ ,]*)[\w.-]{16,}",
     re.IGNORECASE,
 )
+# C0, DEL and C1, the separators of lines and paragraphs, marks of direction, and halves of characters: a
+# terminal obeys some of them, a reader is deceived by others, and some break a line in two.
+_CONTROLS = [
+    *range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029,
+    *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF, *range(0xD800, 0xE000),
+]  # fmt: skip
+_ESCAPES = {code: f"\\u{code:04x}" for code in _CONTROLS} | {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
 
 
 def redact(text: str) -> str:
@@ -19,13 +32,44 @@ def redact(text: str) -> str:
     return _SECRETS.sub(lambda found: next(part for part in found.groups() if part) + "…", text)
 
 
-class RedactingFilter(logging.Filter):
-    """Put on a handler, it takes secrets out of every record."""
+def redact_cut(text: str, limit: int) -> str:
+    """The beginning of the text without the secrets in it: at most ``limit`` characters.
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; it is always kept."""
-        message = record.getMessage()
-        clean = redact(message)
-        if clean != message:
-            record.msg, record.args = clean, ()
-        return True
+    No more than that is looked at, and no part of a secret stays that the cut would have made unrecognisable.
+    """
+    if len(text) <= limit:
+        return redact(text)[:limit]
+    return redact(text[: limit + _MARGIN])[:-_MARGIN][:limit]
+
+
+def escape(text: str) -> str:
+    r"""The text with control characters as ``\uXXXX``, as in JSON."""
+    return text.translate(_ESCAPES)
+
+
+class LogFormatter(logging.Formatter):
+    """One line for each record, and indented ones for its traceback: without secrets or control characters.
+
+    The record itself stays as it is, for other handlers.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Also of what comes with the record: the exception, its notes and causes, and the stack."""
+        message = escape(redact_cut(record.getMessage().rstrip("\n"), _MAX_MESSAGE))
+        lines = [f"{self.formatTime(record)} {record.levelname} {record.name}: {message}"]
+        if record.exc_info:
+            lines += _trace(self.formatException(record.exc_info))
+        elif record.exc_text:
+            lines += _trace(record.exc_text)
+        if record.stack_info:
+            lines += _trace(record.stack_info)
+        return "\n".join(lines)
+
+
+def _trace(text: str) -> list[str]:
+    """Lines that cannot be taken for records: a message inside may hold line breaks."""
+    if len(text) > _MAX_TRACE:
+        # Where it happened is at the beginning, what happened at the end.
+        half = _MAX_TRACE // 2
+        text = f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"
+    return [f"  {escape(line)}" for line in redact(text).split("\n")]

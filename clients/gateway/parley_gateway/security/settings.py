@@ -37,8 +37,8 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Origins of pages that may connect beside the gateway's own: `https://app.example.com`. `*`: all, only
     with keys or JWTs."""
     hosts: tuple[str, ...] = ()
-    """Host names under which the gateway's own page is reached while nobody is asked for credentials;
-    localhost and addresses are known."""
+    """Host names under which the gateway is reached while nobody is asked for credentials; requests to others
+    are answered with 403. Localhost, addresses and that of `listen.public_url` are known."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is believed: `10.0.0.0/8`."""
     audit_file: str = ""
@@ -58,6 +58,8 @@ class JwtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The secret, a PEM public key, or a JWKS (JSON); read again when it changes."""
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 10.0
     """How far the issuer's clock may be off (seconds)."""
+    stay_open_s: Annotated[float, Meta(ge=0)] = 3_600.0
+    """How long what a JWT has opened may stay open after it has expired (seconds)."""
     scope_claim: str = "scope"
     """Where the scopes are: a list, or words in one text."""
     session_claim: str = "session_id"

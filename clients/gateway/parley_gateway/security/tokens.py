@@ -46,8 +46,6 @@ class Shown:
 
     principal: Principal
     """Its id is that of whoever the token was issued to."""
-    issued_to: str
-    """What they had shown: ``key``, ``jwt`` or ``anonymous``."""
     token_id: str
     expires_at: int
     single_use: bool
@@ -91,13 +89,15 @@ class SessionTokens:
 
         Args:
             principal: To whom.
-            ttl_s: How long it can be used (seconds); cut to what is allowed.
+            ttl_s: How long it can be used (seconds); cut to what is allowed, and to what is left of what the
+                principal has shown.
             scopes: What it is good for.
             session_id: For this session only; None: for any of the principal's.
             single_use: It opens one connection and is used up.
 
         Raises:
             ForbiddenError: more than the principal has, or the principal has only a session token.
+            UnauthorizedError: nothing is left.
         """
         wanted = frozenset(scopes)
         if principal.kind == "token":
@@ -107,7 +107,12 @@ class SessionTokens:
         if principal.session_id not in (None, session_id):
             raise ForbiddenError("these credentials are for one session only")
         now = self._clock()
-        expires_at = int(now + min(max(ttl_s, 1.0), self._max_ttl_s))
+        ends_at = now + min(max(ttl_s, 1.0), self._max_ttl_s)
+        if principal.expires_at is not None:
+            ends_at = min(ends_at, principal.expires_at)
+        expires_at = int(ends_at)
+        if expires_at <= now:
+            raise UnauthorizedError("the credentials expire before a token could be used")
         claims: dict[str, Any] = {
             "iss": _NAME,
             "aud": _NAME,
@@ -118,6 +123,8 @@ class SessionTokens:
             "exp": expires_at,
             "jti": secrets.token_urlsafe(16),
             "once": single_use,
+            "key": principal.fingerprint,
+            "until": principal.expires_at,
         }
         if session_id is not None:
             claims["sid"] = session_id
@@ -139,7 +146,7 @@ class SessionTokens:
                 algorithms=[_ALGORITHM],
                 audience=_NAME,
                 issuer=_NAME,
-                options={"require": ["exp", "iss", "aud", "sub", "jti"]},
+                options={"require": ["exp", "iss", "aud", "sub", "jti", "key"]},
             )
         except jwt.ExpiredSignatureError as error:
             raise UnauthorizedError("the session token has expired") from error
@@ -152,13 +159,21 @@ class SessionTokens:
             session_id=claims.get("sid"),
             session_claimed=claims.get("claimed", False),
             kind="token",
+            root=claims["kind"],
+            fingerprint=claims["key"],
+            expires_at=claims["until"],
         )
-        return Shown(principal, claims["kind"], claims["jti"], claims["exp"], claims["once"])
+        return Shown(principal, claims["jti"], claims["exp"], claims["once"])
 
 
 def inherit(shown: Shown, owner: Principal) -> Principal:
     """The principal of a token whose owner was looked up: no more scopes than the owner still has."""
-    return replace(shown.principal, scopes=shown.principal.scopes & owner.scopes, limits=owner.limits)
+    return replace(
+        shown.principal,
+        scopes=shown.principal.scopes & owner.scopes,
+        limits=owner.limits,
+        expires_at=owner.expires_at,
+    )
 
 
 def _secret(file: str) -> bytes:

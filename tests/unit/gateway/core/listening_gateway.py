@@ -13,14 +13,17 @@ from fake_agent import FakeAgent, polite
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError
 
+from parley.canaries import CanaryResult
 from parley.errors import ParleyError
 from parley_gateway.app import create_app
 from parley_gateway.doors.sessions.messages import SUBPROTOCOL
+from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Server, Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
 DEADLINE_S = 5.0
+WELL = ModelReport([CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answered")])
 
 
 class FakeChannel:
@@ -41,6 +44,8 @@ class FakePool:
         self.agents = agents
         self.problems: dict[str, ParleyError] = {}
         self.channels: dict[int, str] = {}
+        self.reports: dict[str, ModelReport | Exception] = {}
+        self.asked: list[tuple[str, str, float]] = []
 
     def open_channel(self, address: str) -> FakeChannel:
         channel = FakeChannel()
@@ -51,6 +56,13 @@ class FakePool:
         problem = self.problems.get(self.channels[id(channel)])
         if problem is not None:
             raise problem
+
+    def ask_models(self, address: str, metrics_url: str, deadline_s: float) -> ModelReport:
+        self.asked.append((address, metrics_url, deadline_s))
+        report = self.reports.get(address, WELL)
+        if isinstance(report, Exception):
+            raise report
+        return report
 
     def transport(self, server: Server) -> FakeAgent:
         return self.agents[server.address]
@@ -72,7 +84,10 @@ class GatewayUnderTest:
         self.app = create_app(
             self.settings,
             servers=Servers(
-                self.settings.servers, open_channel=self.pool.open_channel, probe=self.pool.probe
+                self.settings.servers,
+                open_channel=self.pool.open_channel,
+                probe=self.pool.probe,
+                ask_models=self.pool.ask_models,
             ),
             transport=self.pool.transport,
         )

@@ -30,8 +30,13 @@ from parley.errors import (
 from parley_client.errors import ConnectError
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
+from parley_gateway.model_health import ModelReport
 from parley_gateway.security.principal import ANONYMOUS
 from parley_gateway.servers import Servers, ServerSettings
+
+
+def no_models(*_):
+    return ModelReport([])
 
 
 async def stubborn(stream):
@@ -137,7 +142,7 @@ async def test_a_server_that_is_not_ready_is_left_out_until_it_is():
             raise problems[names[channel]]
 
     settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=0.01, retry_max_s=0.01)
-    async with Servers(settings, open_channel=open_channel, probe=probe) as servers:
+    async with Servers(settings, open_channel=open_channel, probe=probe, ask_models=no_models) as servers:
         first, second = servers.all
         assert (first.is_ready, first.problem) == (False, "loading")
         assert {servers.lease().server for _ in range(4)} == {second}
@@ -162,7 +167,7 @@ async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
             raise answer
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
-    servers = Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe)
+    servers = Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models)
     async with servers:
         await until(lambda: len(problems) >= 6)
         assert servers.is_ready
@@ -184,7 +189,9 @@ async def test_one_late_answer_is_forgiven_and_two_are_not():
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001, check_timeout_s=0.01)
     late = DeadlineExceededError("late")
-    async with Servers(settings, open_channel=lambda _: FakeChannel(), probe=probe) as servers:
+    async with Servers(
+        settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models
+    ) as servers:
         (server,) = servers.all
         for answer, is_ready in ((None, True), (late, True), (None, True), (late, True), (late, False)):
             await checked.get()

@@ -261,3 +261,13 @@ async def test_logs_hold_no_query_strings(gateway, caplog):
     assert any("GET /v1/sessions/a%0Ab/status 404" in line for line in lines)
     assert any("WS /v1/sessions/x/stream 404" in line for line in lines)
     assert not any("hidden" in line for line in lines)
+
+
+async def test_no_escape_hides_a_secret_from_the_log(gateway, caplog):
+    one = await gateway()
+    with caplog.at_level("INFO", "parley.gateway.access"):
+        await one.http.get("/v1/sessions/parley%5Fabcdefghij%5Fhidden-hidden/status")
+        await one.http.get(f"/v1/sessions/%65yJ{'hidden' * 100}/status")
+    lines = [record.getMessage() for record in caplog.records if record.name == "parley.gateway.access"]
+    assert "/v1/sessions/parley_abcdefghij_%E2%80%A6/status" in lines[0]
+    assert not any("hidden" in line for line in lines)

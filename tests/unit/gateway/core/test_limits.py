@@ -5,6 +5,7 @@ import base64
 import gc
 import json
 import os
+import re
 import ssl
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from websockets.exceptions import InvalidStatus
 
 from parley import protocol
 from parley_gateway.errors import TooManyCallsError
-from parley_gateway.protocols import WebSocketProtocol
+from parley_gateway.protocols import HttpProtocol, WebSocketProtocol
 from parley_gateway.security.principal import Principal
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -312,8 +313,9 @@ async def test_a_body_that_is_too_large_is_refused(gateway):
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "message_too_large")
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(gateway):
-    one = await gateway(limits={"body_s": 0.05})
+@pytest.mark.parametrize("limit", ["body_s", "body_stall_s"])
+async def test_a_body_that_does_not_come_is_not_waited_for(gateway, limit):
+    one = await gateway(limits={limit: 0.05})
     async with raw_connection(one) as (reader, writer):
         writer.write(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         async with asyncio.timeout(DEADLINE_S):
@@ -350,12 +352,148 @@ async def test_the_wait_for_a_head_ends_with_it(gateway, monkeypatch):
         assert one.gateway.calls.count == 1
 
 
-async def test_a_head_that_is_too_large_is_refused(gateway):
-    one = await gateway(limits={"header_bytes": 2_000})
+MOST = 2_000
+
+
+def head(size, method=b"GET", target=b"/healthz", more=b""):
+    """A request's head of so many bytes."""
+    start = method + b" " + target + b" HTTP/1.1\r\nHost: localhost\r\n" + more + b"X-Much: "
+    return start + b"a" * (size - len(start) - 4) + b"\r\n\r\n"
+
+
+async def answers(one, *pieces):
+    """The statuses of all answers until the gateway closes the connection, and what it sent."""
     async with raw_connection(one) as (reader, writer):
-        writer.write(b"GET /healthz HTTP/1.1\r\nX-Much: " + b"a" * 3_000)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)
         async with asyncio.timeout(DEADLINE_S):
-            assert b" 400 " in await reader.readline()
+            raw = await reader.read()
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", raw)], raw
+
+
+CLOSE = b"Connection: close\r\n"
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "statuses", "code"),
+    [
+        (head(MOST, more=CLOSE), [200], None),
+        (head(MOST + 1, more=CLOSE), [431], "head_too_large"),
+        (head(120_000), [431], "head_too_large"),
+        (head(10_000)[:-4], [431], "head_too_large"),
+        (b"GET /" + b"a" * 120_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", [414], "target_too_long"),
+        (b"a" * 3_000, [414], "target_too_long"),
+        (head(500) + head(MOST, more=CLOSE), [200, 200], None),
+        (head(500) + head(MOST + 1), [200, 431], "head_too_large"),
+        (head(500) + head(120_000), [200, 431], "head_too_large"),
+        (head(500) * 3 + head(120_000), [200, 200, 200, 431], "head_too_large"),
+        (head(500, more=UPGRADE), [400], None),
+        (head(120_000, target=b"/v1/realtime", more=UPGRADE), [431], "head_too_large"),
+        (head(500) + head(120_000, target=b"/v1/realtime", more=UPGRADE), [200, 431], "head_too_large"),
+        (
+            head(500, b"POST", b"/v1/sessions", b"Content-Length: 30000\r\n") + b" " * 30_000 + head(120_000),
+            [400, 431],
+            "head_too_large",
+        ),
+        (
+            head(500, b"POST", b"/v1/sessions", b"Content-Length: 2\r\n") + b"{}" + head(MOST, more=CLOSE),
+            [201, 200],
+            None,
+        ),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_head_is_bounded_however_it_comes(gateway, request_, statuses, code, at_once):
+    one = await gateway(limits={"header_bytes": MOST})
+    pieces = [request_] if at_once else [request_[:700], request_[700:5_000], request_[5_000:]]
+    seen, raw = await answers(one, *pieces)
+    assert seen == statuses
+    assert code is None or json.loads(raw.rpartition(b"\r\n\r\n")[2])["error"]["code"] == code
+
+
+async def test_what_follows_a_refused_head_is_thrown_away(gateway, monkeypatch):
+    monkeypatch.setattr("parley_gateway.protocols._REFUSED_S", 60.0)
+    made = []
+
+    def remember(self, transport):
+        made.append(self)
+        connected(self, transport)
+
+    connected = HttpProtocol.connection_made
+    monkeypatch.setattr(HttpProtocol, "connection_made", remember)
+    one = await gateway(limits={"header_bytes": MOST})
+    async with raw_connection(one) as (reader, writer):
+        writer.write(head(MOST + 1))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 431 " in await reader.read()
+            for _ in range(64):
+                writer.write(bytes(65_536))
+                await writer.drain()
+        (refused,) = made
+        assert len(refused._unread) == 0
+
+
+async def test_one_turn_of_the_event_loop_reads_little(gateway, monkeypatch):
+    sizes = []
+
+    def note(self, data):
+        sizes.append(len(data))
+        received(self, data)
+
+    received = HttpProtocol.data_received
+    monkeypatch.setattr(HttpProtocol, "data_received", note)
+    one = await gateway()
+    answer = await one.http.post("/v1/sessions", content=b" " * 500_000 + b"{}")
+    assert answer.status_code == 201
+    assert sum(sizes) > 500_000
+    assert max(sizes) <= 65_536
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[("X-Long", "a" * 9_000)], [(f"X-{number}", "a") for number in range(200)]],
+    ids=["long", "many"],
+)
+async def test_a_websocket_whose_headers_its_library_refuses_is_answered(gateway, headers):
+    one = await gateway()
+    with pytest.raises(InvalidStatus, match="431"):
+        await connect(f"{one.ws_url}/v1/realtime?model=parley", additional_headers=headers)
+    await until(lambda: one.gateway.connections.count == 0)
+
+
+@pytest.mark.parametrize("tail", [b"x\r\n", b"5\r\nabcdefgh\r\n", b"0" * 5_000])
+async def test_a_body_that_cannot_be_read_ends_the_connection_quietly(gateway, tail, caplog):
+    one = await gateway(limits={"header_bytes": MOST})
+    request = head(500, b"POST", b"/v1/sessions", b"Transfer-Encoding: chunked\r\n")
+    async with raw_connection(one) as (reader, writer):
+        writer.write(request + b"1\r\n{\r\n")
+        await writer.drain()
+        writer.write(tail)
+        with suppress(ConnectionError):
+            await read_to_the_end(reader)
+    await until(lambda: one.gateway.connections.count == 0)
+    assert "Traceback" not in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_websocket_that_is_refused_is_no_error_in_the_log(gateway, caplog):
+    one = await gateway()
+    with pytest.raises(InvalidStatus, match="404"):
+        await connect(f"{one.ws_url}/v1/sessions/x/stream", subprotocols=["parley.v1"])
+    await until(lambda: one.gateway.connections.count == 0)
+    assert not [message for message in caplog.messages if "handshake" in message]
+
+
+async def test_a_message_that_is_no_text_closes_the_stream_quietly(gateway, caplog):
+    one = await gateway()
+    async with one.stream() as socket:
+        await receive(socket, "connected")
+        socket.transport.write(frame(1, b"\xff\xfe"))
+        assert (await closed(socket))[0] == 1007
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.fixture

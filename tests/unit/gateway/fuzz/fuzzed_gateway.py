@@ -23,9 +23,11 @@ from websockets.protocol import State
 
 from parley import protocol
 from parley.asr.messages import TranscriptEvent
+from parley.canaries.asking import CanaryResult
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk
 from parley_gateway.app import create_app
+from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -45,6 +47,8 @@ _DOORS = {
         {"additional_headers": {"X-Twilio-Signature": sign(f"wss{PUBLIC_URL[5:]}/v1/twilio/stream")}},
     ),
 }
+
+WELL = ModelReport([CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answered")])
 
 
 def turn_events(turn, rate):
@@ -184,7 +188,7 @@ class FuzzedGateway:
         (folder / "token").write_text(AUTH_TOKEN)
         self._settings = {
             "listen": {"port": 0, "public_url": PUBLIC_URL},
-            "twilio": {"auth_token_file": str(folder / "token")},
+            "twilio": {"auth_token_file": str(folder / "token"), "own_twiml": True},
             "rates": _RATES | {"messages_per_s": 1_000_000, "bytes_per_s": 10**12},
             "sessions": {"waiting": 100_000, "remembered": 10},
         }
@@ -217,7 +221,9 @@ class FuzzedGateway:
         settings = load_settings(flags=self._settings | {"servers": {"addresses": [models.address]}})
         self.agents = TalkativeAgents()
         app = create_app(
-            settings, servers=Servers(settings.servers, probe=always_ready), transport=lambda _: self.agents
+            settings,
+            servers=Servers(settings.servers, probe=always_ready, ask_models=lambda *_: WELL),
+            transport=lambda _: self.agents,
         )
         self.gateway = app.state.gateway
         self.url = (await self._stack.enter_async_context(running(settings, app=app))).url

@@ -18,6 +18,18 @@ PROXIES = ("10.0.0.0/8", "2001:db8:ffff::1")
         ("2001:db8:ffff::1", "198.51.100.1", "198.51.100.1"),
         ("::ffff:10.0.0.1", "198.51.100.1", "198.51.100.1"),
         ("10.0.0.1", "rubbish", "10.0.0.1"),
+        ("10.0.0.1", "198.51.100.1:50123", "198.51.100.1"),
+        ("10.0.0.1", "[2001:db8::1]:50123", "2001:db8::1"),
+        ("10.0.0.1", "[2001:db8::1]", "2001:db8::1"),
+        ("10.0.0.1", "2001:db8::1", "2001:db8::1"),
+        ("10.0.0.1", '"[2001:db8::1]:50123"', "2001:db8::1"),
+        ("10.0.0.1", "198.51.100.1:50123, 10.2.2.2:80", "198.51.100.1"),
+        ("10.0.0.1", "198.51.100.1, unknown", "10.0.0.1"),
+        ("10.0.0.1", "unknown", "10.0.0.1"),
+        ("10.0.0.1", "_hidden", "10.0.0.1"),
+        ("10.0.0.1", "198.51.100.1:port", "10.0.0.1"),
+        ("10.0.0.1", "[2001:db8::1]x", "10.0.0.1"),
+        ("10.0.0.1", "[", "10.0.0.1"),
         ("10.0.0.1", "10.0.0.2, 10.0.0.3", "10.0.0.2"),
         ("10.0.0.1", "", "10.0.0.1"),
         ("10.0.0.1", [], "10.0.0.1"),
@@ -42,6 +54,19 @@ def test_a_proxy_that_is_not_trusted_is_named_once(connection, caplog):
     (message,) = caplog.messages
     assert message.startswith("192.0.2.1 ")
     assert "security.trusted_proxies" in message
+
+
+def test_a_header_that_cannot_be_used_is_named_once(connection, caplog):
+    addresses = ClientAddresses(PROXIES)
+    addresses.of(connection(client="10.0.0.1", x_forwarded_for="198.51.100.1:50123"))
+    addresses.of(connection(client="10.0.0.1"))
+    assert not caplog.messages
+    for _ in range(2):
+        addresses.of(connection(client="10.0.0.1", x_forwarded_for="198.51.100.1, unknown" + "x" * 500))
+    (message,) = caplog.messages
+    assert message.startswith("the trusted proxy 10.0.0.1 ")
+    assert "unknown" in message
+    assert len(message) < 300
 
 
 def test_an_ipv6_network_counts_as_one():

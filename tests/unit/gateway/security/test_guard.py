@@ -48,6 +48,13 @@ async def test_nothing_else_lets_in(guard, connection, credential):
         await guard.admit(connection(**headers), "agent")
 
 
+async def test_the_audit_log_has_the_whole_path(guard, audited, connection):
+    path = "/v1/sessions/a?b#c\r\nd/status"
+    with pytest.raises(UnauthorizedError):
+        await guard.admit(connection(path=path), "agent")
+    assert audited()[-1]["path"] == path
+
+
 async def test_a_scope_that_is_missing_is_refused(guard, keys_file, connection):
     with pytest.raises(ForbiddenError, match="scope admin"):
         await guard.admit(connection(**bearer(keys_file.key)), "admin")
@@ -132,7 +139,7 @@ async def test_other_tokens_may_be_used_again(guard, owner, connection):
 async def test_an_expired_token_is_refused(tmp_path, keys_file, connection):
     (tmp_path / "secret").write_bytes(b"x" * 32)
     guard = Guard(SecuritySettings(keys_file=str(keys_file.path), token_secret_file=str(tmp_path / "secret")))
-    owner = Principal(id=keys_file.id, scopes=frozenset({"agent"}))
+    owner = await guard.admit(connection(**bearer(keys_file.key)), "agent")
     late = SessionTokens(b"x" * 32, clock=lambda: 1_000_000.0)
     token = late.issue(owner, ttl_s=60, scopes=["agent"]).token
     with pytest.raises(UnauthorizedError, match="expired"):
@@ -298,7 +305,9 @@ async def test_a_forwarded_address_is_believed_of_proxies_only(connection):
 
 async def test_a_signature_takes_the_place_of_a_key(guard, connection):
     caller = Principal(id="twilio", scopes=frozenset({"agent"}), kind="signature")
-    assert await guard.admit(connection(), "agent", signature=lambda: caller) is caller
+    assert await guard.admit(connection(), "agent", signature=lambda: caller) == replace(
+        caller, address="192.0.2.7"
+    )
     with pytest.raises(ForbiddenError):
         await guard.admit(connection(), "admin", signature=lambda: caller)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -249,3 +250,151 @@ async def test_a_flood_of_messages_ends_the_connection(gateway, keys_file):
             await socket.send(b"\x00\x00")
         await socket.wait_closed()
     assert (socket.close_code, socket.close_reason) == (1008, "rate_limited")
+
+
+class Upload:
+    """A stranger's request, as the server hands it to the application: 1 KiB at a time, without end."""
+
+    def __init__(self, path, method="POST", headers=()):
+        self.read = 0
+        self.status = None
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost"), *headers],
+            "client": ("192.0.2.9", 50_000),
+            "server": ("127.0.0.1", 80),
+        }
+
+    async def receive(self):
+        self.read += 1_024
+        return {"type": "http.request", "body": b" " * 1_024, "more_body": True}
+
+    async def send(self, message):
+        self.status = message.get("status", self.status)
+
+
+def paths_of(app):
+    """Every path that takes a body, with something in the place of its parameters."""
+    methods = ("POST", "PUT", "PATCH", "DELETE")
+    described = {
+        (path, method.upper()) for path, operations in app.openapi()["paths"].items() for method in operations
+    }
+    return sorted((re.sub(r"\{.*?\}", "x", path), method) for path, method in described if method in methods)
+
+
+@pytest.fixture
+async def open_to_telephones(gateway, tmp_path):
+    (tmp_path / "token").write_text("0123456789abcdef")
+
+    async def start(**parts):
+        return await gateway(
+            listen={"public_url": "https://voice.example"},
+            twilio={"auth_token_file": str(tmp_path / "token")},
+            **parts,
+        )
+
+    return start
+
+
+KINDS = [b"application/json", b"multipart/form-data; boundary=x", b"application/sdp", b"audio/wav"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_more_than_4_kib_is_read_before_somebody_is_known(open_to_telephones, kind):
+    one = await open_to_telephones()
+    paths = paths_of(one.app)
+    assert {"/v1/tokens", "/v1/twilio/voice", "/v1/realtime/client_secrets"} <= {path for path, _ in paths}
+    for path, method in paths:
+        upload = Upload(path, method, [(b"content-type", kind)])
+        await one.app(upload.scope, upload.receive, upload.send)
+        assert upload.status in (401, 413), path
+        assert upload.read <= 4_096 + 1_024, path
+
+
+async def test_a_stranger_is_counted_before_anything_is_read(open_to_telephones):
+    one = await open_to_telephones(rates={"ip_requests": "2/minute"})
+    for path, method in paths_of(one.app):
+        address = f"198.51.100.{paths_of(one.app).index((path, method))}"
+        for number in range(3):
+            upload = Upload(path, method)
+            upload.scope["client"] = (address, 50_000)
+            await one.app(upload.scope, upload.receive, upload.send)
+            assert (upload.status == 429) is (number == 2), path
+        assert upload.read == 0, path
+
+
+async def test_a_session_of_a_secret_may_be_large_once_its_client_is_known(gateway, keys_file):
+    one = await gateway()
+    wanted = {"session": {"type": "realtime", "instructions": "x" * 20_000}}
+    answer = await one.http.post("/v1/realtime/client_secrets", json=wanted, headers=bearer(keys_file.key))
+    assert answer.status_code == 200
+
+
+async def test_a_large_request_for_a_token_is_refused(gateway, keys_file):
+    one = await gateway()
+    answer = await one.http.post("/v1/tokens", content=b" " * 5_000, headers=bearer(keys_file.key))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "message_too_large")
+
+
+@pytest.fixture
+async def anonymous():
+    """Starts a gateway that asks nobody for credentials."""
+    started = []
+
+    async def start(**parts):
+        one = GatewayUnderTest((), parts)
+        await one.start()
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        await one.stop()
+
+
+READ = ("/", "/metrics", "/asyncapi.json", "/openapi.json", "/v1/sessions/x/status", "/nothing")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "[", "127.0.0.1.evil.example"]
+)
+async def test_without_keys_nothing_is_read_under_another_name(anonymous, host):
+    one = await anonymous()
+    for path in READ:
+        answer = await one.http.get(path, headers={"Host": host})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+    created = await one.http.post("/v1/sessions", headers={"Host": host})
+    assert created.status_code == 403
+    if host != "[":
+        _, _, port = one.url.rpartition(":")
+        answer = await refusal(f"ws://{host}/v1/realtime", host="127.0.0.1", port=int(port))
+        assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8080", "127.0.0.1", "[::1]:8080", "192.0.2.1", "mine.example", "own.example"]
+)
+async def test_without_keys_the_gateways_own_names_are_known(anonymous, host):
+    one = await anonymous(security={"hosts": ["mine.example"]}, listen={"public_url": "https://own.example"})
+    assert (await one.http.get("/metrics", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "10-0-0-1.pod.cluster.local"])
+async def test_probes_are_answered_under_every_name(anonymous, host):
+    one = await anonymous()
+    for path in ("/healthz", "/readyz"):
+        assert (await one.http.get(path, headers={"Host": host})).status_code == 200
+
+
+async def test_with_keys_every_name_is_good(gateway, keys_file):
+    one = await gateway()
+    headers = {"Host": "anything.example", **bearer(keys_file.key)}
+    assert (await one.http.post("/v1/sessions", headers=headers)).status_code == 201

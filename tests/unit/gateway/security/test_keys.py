@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from parley_gateway.doors.twilio.signature import TWILIO
 from parley_gateway.errors import SettingsError, UnauthorizedError
 from parley_gateway.security import keys
 from parley_gateway.security.keys import KeyRing, new_key, read_keys
+from parley_gateway.security.principal import ANONYMOUS, RESERVED_IDS
 from parley_gateway.security.watched import WatchedFile
 
 
@@ -28,6 +30,22 @@ def ticks():
 @pytest.fixture
 def ring(keys_file, ticks):
     return KeyRing(WatchedFile(keys_file.path, read_keys, clock=ticks))
+
+
+@pytest.mark.parametrize("key_id", ["anonymous", "twilio"])
+def test_the_ids_of_principals_without_a_key_are_refused(key_id):
+    line = f'{key_id} = {{scopes = ["agent"], sha256 = "{"0" * 64}"}}'
+    with pytest.raises(SettingsError, match="the gateway itself uses it"):
+        read_keys(line.encode())
+
+
+def test_a_new_key_never_has_such_an_id():
+    assert TWILIO.id in RESERVED_IDS
+    assert ANONYMOUS.id in RESERVED_IDS
+    for _ in range(100):
+        key_id = new_key("x", ["agent"]).line.partition(" ")[0]
+        assert len(key_id) == 10
+    assert 10 not in map(len, RESERVED_IDS)
 
 
 def test_a_key_opens(ring, keys_file):

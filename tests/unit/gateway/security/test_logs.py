@@ -9,7 +9,7 @@ import pytest
 from parley_gateway.security.audit import audit, write_audit_to
 from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import ANONYMOUS, Principal
-from parley_gateway.security.redaction import RedactingFilter, redact
+from parley_gateway.security.redaction import LogFormatter, redact, redact_cut
 from parley_gateway.security.tokens import SessionTokens
 
 KEY = new_key("x", ["agent"]).secret
@@ -42,15 +42,104 @@ def test_other_text_stays():
     assert redact(text) == text
 
 
-def test_a_handler_with_the_filter_writes_no_secrets():
+@pytest.fixture
+def written():
+    """What a handler with the formatter writes."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.addFilter(RedactingFilter())
+    handler.setFormatter(LogFormatter())
     logger = logging.getLogger("test_logs")
     logger.addHandler(handler)
-    logger.warning("refused %s of %d", KEY, 7)
+    yield stream.getvalue
     logger.removeHandler(handler)
-    assert stream.getvalue() == f"refused {redact(KEY)} of 7\n"
+
+
+def test_a_handler_with_the_formatter_writes_no_secrets(written):
+    logging.getLogger("test_logs").warning("refused %s of %d", KEY, 7)
+    assert written().endswith(f" WARNING test_logs: refused {redact(KEY)} of 7\n")
+
+
+def test_tracebacks_and_stacks_hold_no_secrets_either(written):
+    def fail():
+        error = ValueError(f"bad {KEY}")
+        error.add_note(f"token={KEY}")
+        raise error
+
+    try:
+        try:
+            fail()
+        except ValueError as cause:
+            raise OSError(f"Bearer {TOKEN}") from cause
+    except OSError:
+        logging.getLogger("test_logs").exception("failed", stack_info=True)
+    assert "Traceback" in written()
+    assert "Stack (most recent call last)" in written()
+    for secret in (KEY.split("_", 2)[2], TOKEN.rsplit(".", 1)[1]):
+        assert secret not in written()
+
+
+def test_a_traceback_that_another_handler_has_formatted_holds_no_secrets_either(written):
+    record = logging.LogRecord("test_logs", logging.ERROR, "x.py", 1, "failed", (), None)
+    record.exc_text = f"ValueError: {KEY}"
+    logging.getLogger("test_logs").handle(record)
+    assert KEY.split("_", 2)[2] not in written()
+
+
+CONTROLS = [
+    "\x00", "\x07", "\x08", "\t", "\n", "\x0b", "\r", "\x1b", "\x7f", "\x80", "\x85", "\x9b", "\x9f",
+    "\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069", "\ufeff",
+    "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=ascii)
+def test_control_characters_are_escaped(written, control):
+    logging.getLogger("test_logs").warning("path %s", f"a{control}b")
+    (line,) = written().split("\n")[:-1]
+    assert control not in line
+    assert "path a\\" in line
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=ascii)
+def test_the_message_of_an_exception_forges_no_line(written, control):
+    error = ValueError(f"x{control}2026-01-01 00:00:00,000 INFO parley: forged")
+    logging.getLogger("test_logs").error("failed", exc_info=error)
+    first, *others = written().removesuffix("\n").split("\n")
+    assert first.endswith("failed")
+    assert all(line.startswith("  ") for line in others)
+    assert control == "\n" or control not in written().replace("\n", "")
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=ascii)
+def test_an_audit_line_is_one_line_of_json(monkeypatch, control):
+    messages = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: messages.append(record.getMessage()))
+    logger = logging.getLogger("parley.audit")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.setLevel(logging.INFO)
+    audit("refused", None, path=f"/v1/{control}x")
+    (message,) = messages
+    assert control not in message
+    assert json.loads(message)["path"] in (f"/v1/{control}x", f"/v1/\\u{ord(control):04x}x")
+
+
+def test_a_long_message_and_a_long_traceback_are_cut(written):
+    error = ValueError("x" * 1_000_000 + "the end")
+    logging.getLogger("test_logs").error("y" * 1_000_000, exc_info=error)
+    assert len(written()) < 50_000
+    assert "the end" in written()
+
+
+@pytest.mark.parametrize("secret", [KEY, TOKEN, f"Bearer {'0123456789abcdef' * 4}"])
+def test_a_cut_leaves_no_part_of_a_secret(secret):
+    hidden = secret.removeprefix(redact(secret).removesuffix("…"))
+    pieces = [hidden[at : at + 6] for at in range(len(hidden) - 5)]
+    for before in range(120):
+        cut = redact_cut("key=abcdefghij&" + "/" * before + secret + "x" * 200, 100)
+        assert len(cut) <= 100
+        assert not [piece for piece in (*pieces, "abcdef") if piece in cut]
 
 
 def test_the_audit_log_is_a_file_of_json_lines(tmp_path):

@@ -30,7 +30,7 @@ async def redis(request):
     if request.param == "fake":
         server = FakeRedis()
     elif program is None:
-        pytest.skip("this machine has no redis-server")
+        pytest.skip("needs redis-server")
     else:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -41,6 +41,8 @@ async def redis(request):
 
 @contextlib.asynccontextmanager
 async def shared(redis, **settings):
+    # A busy machine is slow to answer, and a store that does not answer counts otherwise.
+    settings = {"store_timeout_s": 10.0, **settings}
     rates = Rates(RateSettings(store=redis.url, key_requests="3/minute", **settings), clock=redis)
     try:
         yield rates
@@ -149,9 +151,8 @@ async def test_redis_is_used_again_when_it_answers_again(redis, caplog):
         assert "answers again" in caplog.text
 
 
+@pytest.mark.parametrize("redis", ["fake"], indirect=True)  # a real one answers
 async def test_redis_that_does_not_answer_in_time_counts_as_gone(redis):
-    if not isinstance(redis, FakeRedis):
-        pytest.skip("a real one answers")
     async with shared(redis, store_timeout_s=0.05) as rates:
         redis.silent = True
         assert await asyncio.wait_for(hits(rates), 5) == 3

@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[2] / "client"))
 from fake_models import serving_fake
 
 from parley_gateway.app import create_app
+from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -45,7 +46,10 @@ async def start():
             addresses = [*parts.pop("before", ()), models.address]
             parts = {"servers": {"addresses": addresses}, "listen": {"port": 0}} | parts
             settings = load_settings(flags=parts)
-            app = create_app(settings, servers=Servers(settings.servers, probe=always_ready))
+            app = create_app(
+                settings,
+                servers=Servers(settings.servers, probe=always_ready, ask_models=lambda *_: ModelReport([])),
+            )
             url = (await stack.enter_async_context(running(settings, app=app))).url
             http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=10))
             return StageGateway(models, url, http, app)

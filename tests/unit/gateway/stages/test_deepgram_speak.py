@@ -2,17 +2,19 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import numpy as np
 import pytest
 from fake_models import Voice
+from recordings_for_tests import read
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from parley_gateway.audio.codecs import SAMPLE_RATES
 from parley_gateway.audio.g711 import decode_ulaw
-from parley_gateway.audio.recordings import read_recording
+from parley_gateway.doors.deepgram.idle import IdleLimit
+from parley_gateway.security.keys import new_key
 
 RATE = 24_000
 TEXT = "Hello there. How are you? "
@@ -228,7 +230,7 @@ async def test_a_text_becomes_a_file(gateway, query, kind):
     assert answer.headers["content-type"] == kind
     spoken_s = sum(1_000 * len(text) for text in voice.spoken) / RATE
     # Some encoders fill their last block.
-    assert len(read_recording(answer.content, 60)) / 16_000 == pytest.approx(spoken_s, abs=0.3)
+    assert len(read(answer.content)) / 16_000 == pytest.approx(spoken_s, abs=0.3)
 
 
 async def test_a_text_becomes_raw_audio(gateway, voice):
@@ -257,3 +259,61 @@ async def test_files_that_cannot_be_had_are_refused(gateway, voice, query, body,
     assert answer.status_code == 400
     assert said in answer.json()["err_msg"]
     assert gateway.models.asked == []
+
+
+async def test_idle_voices_of_one_key_leave_room_for_another(start, tmp_path):
+    keys = [new_key(name, ["speak", "transcribe"]) for name in ("one", "other")]
+    (tmp_path / "keys").write_text("\n".join(key.line for key in keys))
+    gateway = await start(security={"keys_file": str(tmp_path / "keys")}, stages={"requests": 8})
+    one, other = ({"Authorization": f"Token {key.secret}"} for key in keys)
+    async with AsyncExitStack() as held:
+        for _ in range(6):
+            await held.enter_async_context(connect(f"{gateway.ws_url}/v1/speak", additional_headers=one))
+        with pytest.raises(InvalidStatus) as refused:
+            await held.enter_async_context(connect(f"{gateway.ws_url}/v1/speak", additional_headers=one))
+        assert refused.value.response.status_code == 429
+        for path in ("speak", "listen?encoding=linear16&sample_rate=16000"):
+            async with connect(f"{gateway.ws_url}/v1/{path}", additional_headers=other):
+                pass
+
+
+async def test_a_voice_that_is_given_nothing_is_closed(start):
+    gateway = await start(stages={"voice_idle_s": 0.1})
+    async with asyncio.timeout(10), connect(f"{gateway.ws_url}/v1/speak") as socket:
+        assert json.loads(await socket.recv())["type"] == "Metadata"
+        assert json.loads(await socket.recv())["code"] == "session_idle"
+        assert await closed(socket) == (1011, "NET-0001")
+
+
+async def test_a_voice_that_speaks_is_not_idle(gateway, voice, monkeypatch):
+    touched = 0
+
+    def touch(self):
+        nonlocal touched
+        touched += 1
+
+    monkeypatch.setattr(IdleLimit, "touch", touch)
+    async with open_voice(gateway) as socket:
+        await say(socket, "Speak", text=TEXT)
+        await say(socket, "Flush")
+        audio, _ = await until(socket, "Flushed")
+    assert audio
+    assert touched
+
+
+async def test_what_happens_beside_messages_begins_the_time_anew():
+    idle = IdleLimit(60.0, "text")
+
+    async def source():
+        await asyncio.get_running_loop().create_future()
+        yield ""
+
+    waiting = asyncio.ensure_future(anext(idle.each(source())))
+    await asyncio.sleep(0)
+    before = idle._timeout.when()
+    idle.touch()
+    assert idle._timeout.when() > before
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    idle.touch()

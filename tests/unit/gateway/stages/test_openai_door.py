@@ -78,7 +78,7 @@ async def test_too_many_recordings_are_refused_before_they_are_read(start, path,
         await gateway.models.hearing.wait()
         host, port = gateway.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode())
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n".encode())
         assert (await reader.readline()).split()[1] == b"429"
         writer.close()
         gateway.models.may_hear.set()

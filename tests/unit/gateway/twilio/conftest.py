@@ -10,6 +10,7 @@ from websockets.asyncio.client import connect
 from parley_gateway.app import create_app
 from parley_gateway.doors.twilio.settings import TwilioSettings
 from parley_gateway.listening import ListenSettings
+from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
@@ -46,13 +47,19 @@ def gateway(tmp_path):
     @contextlib.asynccontextmanager
     async def gateway(*behaviours, **settings):
         (tmp_path / "token").write_text(AUTH_TOKEN + "\n")
-        twilio = {"auth_token_file": str(tmp_path / "token"), "account": ACCOUNT} | settings.pop("twilio", {})
+        twilio = {
+            "auth_token_file": str(tmp_path / "token"),
+            "account": ACCOUNT,
+            "own_twiml": True,
+        } | settings.pop("twilio", {})
         configured = Settings(
             listen=ListenSettings(port=0, public_url=PUBLIC_URL), twilio=TwilioSettings(**twilio), **settings
         )
         agent = FakeAgent(*behaviours)
         app = create_app(
-            configured, servers=Servers(ServerSettings(), probe=ready), transport=lambda _: agent
+            configured,
+            servers=Servers(ServerSettings(), probe=ready, ask_models=lambda *_: ModelReport([])),
+            transport=lambda _: agent,
         )
         async with running(configured, app=app) as found:
             phone = Phone(found.url)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from fake_agent import CONNECTED
-from twilio_line import sign
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from twilio_line import closing, sign
+from websockets.exceptions import InvalidStatus
 
 from parley.errors import OverloadedError
 from parley.protocol import (
@@ -89,15 +89,6 @@ def call(gateway, agent):
             yield line
 
     return call
-
-
-async def closing(line):
-    """The code and reason with which the gateway closes."""
-    try:
-        while True:
-            await line.receive()
-    except ConnectionClosed as closed:
-        return closed.rcvd.code, closed.rcvd.reason
 
 
 # --- opening ----------------------------------------------------------------------------------

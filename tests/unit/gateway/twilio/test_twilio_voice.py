@@ -1,14 +1,15 @@
 """How Twilio learns what to do with a call."""
 
+import asyncio
 from xml.etree import ElementTree as ET
 
 import httpx2
 import pytest
-from twilio_line import PUBLIC_URL, sign, voice_request
+from twilio_line import PUBLIC_URL, closing, sign, voice_request
 
 from parley_gateway.calls import CallSettings
 from parley_gateway.doors.twilio.signature import TwilioSignatures
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import SettingsError, UnauthorizedError
 from parley_gateway.security.settings import RateSettings
 from parley_gateway.settings import Settings
 
@@ -113,3 +114,54 @@ def test_an_empty_auth_token_is_refused(tmp_path):
 
 def test_the_door_is_closed_by_default():
     assert Settings().twilio.auth_token_file == ""
+
+
+async def nonce_of(phone):
+    answer = await ask(phone, **voice_request(FORM))
+    parameter = ET.fromstring(answer.text).find("Connect/Stream/Parameter")  # noqa: S314 - our own
+    assert parameter.get("name") == "nonce"
+    return parameter.get("value")
+
+
+async def test_a_stream_begins_with_the_nonce_of_its_call_once(gateway):
+    async with gateway(twilio={"own_twiml": False}) as phone:
+        parameters = {"nonce": await nonce_of(phone)}
+        async with phone.stream() as line:
+            await line.begin(parameters)
+            async with asyncio.timeout(10):
+                while not phone.agent.streams:  # noqa: ASYNC110 - the agent is asked by its own
+                    await asyncio.sleep(0.01)
+        async with phone.stream() as line:
+            await line.begin(parameters)
+            assert await closing(line) == (1008, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nonce: "",
+        lambda nonce: nonce[:-1],
+        lambda nonce: "9" + nonce,
+        lambda nonce: nonce.replace(".", ".x", 1),
+        lambda nonce: "x.y.z",
+        lambda nonce: "\ud7ff" * 9,
+    ],
+)
+async def test_a_stream_without_a_nonce_of_the_gateway_is_closed(gateway, change):
+    async with gateway(twilio={"own_twiml": False}) as phone:
+        parameters = {"nonce": change(await nonce_of(phone))}
+        async with phone.stream() as line:
+            await line.begin(parameters)
+            assert await closing(line) == (1008, "unauthorized")
+        assert not phone.app.state.gateway.calls.count
+
+
+def test_a_nonce_lasts_for_a_minute(tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("12345")
+    signatures = TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+    nonce = signatures.nonce()
+    name, expires_at = signatures.check_nonce(nonce)
+    assert name in nonce
+    monkeypatch.setattr("time.time", lambda: expires_at + 1.0)
+    with pytest.raises(UnauthorizedError, match="expired"):
+        signatures.check_nonce(nonce)

@@ -8,6 +8,8 @@ import json
 from collections import deque
 from urllib.parse import urlencode
 
+from websockets.exceptions import ConnectionClosed
+
 AUTH_TOKEN = "12345"  # noqa: S105 - the one of these tests
 PUBLIC_URL = "https://voice.example"
 ACCOUNT = "AC00000000000000000000000000000000"
@@ -124,3 +126,12 @@ class TwilioLine:
     async def _return(self, names):
         for name in names:
             await self.send("mark", mark={"name": name})
+
+
+async def closing(line):
+    """The code and reason with which the gateway closes."""
+    try:
+        while True:
+            await line.receive()
+    except ConnectionClosed as closed:
+        return closed.rcvd.code, closed.rcvd.reason

@@ -17,7 +17,7 @@ from parley_gateway.audio.codecs import Decoder
 from parley_gateway.closing import Close
 from parley_gateway.doors.deepgram import messages as forms
 from parley_gateway.doors.deepgram.errors import close_for, message_of, refuse
-from parley_gateway.doors.deepgram.idle import each_before
+from parley_gateway.doors.deepgram.idle import IdleLimit
 from parley_gateway.doors.deepgram.query import ListenOptions, check_stream, read_query
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.meter import Meter
@@ -38,7 +38,7 @@ async def serve_listening(websocket: WebSocket, gateway: Gateway, desk: StageDes
         principal = await gateway.guard.admit(websocket, "transcribe")
         options = read_query(websocket.query_params, ListenOptions)
         check_stream(options)
-        with desk.lease() as server:
+        with desk.lease(principal) as server:
             async with Recognition(server, options.asr, model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
@@ -88,9 +88,9 @@ class _Listening:
 
     async def _hear(self) -> None:
         """From the client to the recogniser, until the client has gone."""
-        limit_s = self._gateway.settings.stages.idle_s
+        idle = IdleLimit(self._gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
         source = messages(self._websocket, self._meter, self._gateway)
-        async for message in each_before(source, limit_s, "audio, and no KeepAlive,"):
+        async for message in idle.each(source):
             try:
                 await self._take(message)
             except CallEndedError:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from fastapi import Request
-from numpy.typing import NDArray
 from starlette.responses import JSONResponse, Response
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.errors import InvalidAudioError, InvalidMessageError
-from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.stages import Transcription
 from parley_client.transcription import MODEL
 from parley_gateway.audio.captions import segments_of
-from parley_gateway.audio.codecs import Decoder
-from parley_gateway.audio.recordings import read_recording
+from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.doors.deepgram.messages import Transaction, alternative
 from parley_gateway.doors.deepgram.query import ListenOptions, read_query
 from parley_gateway.gateway import Gateway
+from parley_gateway.spool import SpooledFile
 from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import while_connected
 
@@ -36,39 +32,45 @@ class RecordingRoute:
 
     async def create(self, request: Request) -> Response:
         """Write a recording down: the body is the file, or raw audio of the ``encoding`` in the URL."""
-        await self._gateway.guard.admit(request, "transcribe")
-        # Before the body is read: megabytes that nobody can transcribe yet must not fill the memory.
-        with self._desk.place() as place:
+        principal = await self._gateway.guard.admit(request, "transcribe")
+        # Before the body is read: megabytes that nobody can transcribe yet must not fill the disk.
+        with self._desk.place(principal) as place:
             return await self._answer(request, place)
 
     async def _answer(self, request: Request, place: Place) -> Response:
         options = read_query(request.query_params, ListenOptions)
         if request.headers.get("content-type", "").startswith("application/json"):
             raise InvalidMessageError("recordings at other addresses are not fetched: send the audio itself")
-        data = await request.body()
         transaction = Transaction(MODEL)
-        # A digest of many megabytes would hold up everybody's audio.
-        await asyncio.to_thread(transaction.note, data)
-        reply = await while_connected(request, self._transcribe(place, data, options))
+        spool = self._gateway.spool
+        spool.check_announced(request.headers, place.owner)
+        with spool.open(place.owner) as audio:
+            with spool.open(place.owner) as recording:
+                async for piece in request.stream():
+                    await recording.append(piece, transaction.note)
+                await recording.finish(transaction.note)
+                await while_connected(request, self._decode(recording, audio, options))
+            reply = await while_connected(request, self._transcribe(place, audio, options))
         return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
 
-    async def _transcribe(self, place: Place, data: bytes, options: ListenOptions) -> TranscribeReply:
-        audio = await asyncio.to_thread(self._decode, data, options)
+    async def _transcribe(self, place: Place, audio: SpooledFile, options: ListenOptions) -> TranscribeReply:
         wanted = TranscribeRequest(language=options.base_language, phrases=options.phrases)
-        with place.lease() as server:
-            async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
-                return await recordings.transcribe(audio, wanted)
+        async with self._gateway.spool.samples_of(audio) as samples:
+            with place.lease() as server:
+                async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
+                    return await recordings.transcribe(samples, wanted)
 
-    def _decode(self, data: bytes, options: ListenOptions) -> NDArray[np.int16]:
+    async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:
         limit_s = self._settings.recording_s
         if options.encoding is None:
-            return read_recording(data, limit_s)
-        if len(data) > limit_s * options.form.bytes_per_s:
-            raise InvalidAudioError(f"the recording is longer than {limit_s} s")
-        audio = Decoder(options.form, INPUT_SAMPLE_RATE).decode(data)
-        if not len(audio):
+            container = container_of(recording.head)
+        elif not recording.size:
             raise InvalidAudioError("the recording is empty")
-        return audio
+        elif recording.size > limit_s * options.form.bytes_per_s:
+            raise InvalidAudioError(f"the recording is longer than {limit_s} s")
+        else:
+            container = raw_container(options.form)
+        await self._gateway.decoders.decode(recording, container, audio, limit_s)
 
 
 def _body(reply: TranscribeReply, transaction: Transaction, options: ListenOptions) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from parley_gateway.audio.codecs import AudioFormat, Encoder
 from parley_gateway.closing import Close
 from parley_gateway.doors.deepgram import messages as forms
 from parley_gateway.doors.deepgram.errors import close_for, message_of, refuse
-from parley_gateway.doors.deepgram.idle import each_before
+from parley_gateway.doors.deepgram.idle import IdleLimit
 from parley_gateway.doors.deepgram.query import SpeakOptions, read_query
 from parley_gateway.doors.deepgram.voices import raw_format, voice_of
 from parley_gateway.gateway import Gateway
@@ -38,7 +38,7 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: StageDesk
         options = read_query(websocket.query_params, SpeakOptions)
         form = raw_format(options)
         voice = voice_of(options)
-        with desk.lease() as server:
+        with desk.lease(principal) as server:
             idle_s = settings.voice_idle_s
             async with Synthesis(server, model=settings.synthesizer, idle_s=idle_s) as synthesis:
                 if voice is not None:
@@ -83,6 +83,7 @@ class _Speaking:
         self._turns: deque[_Turn] = deque()  # the first is being spoken
         self._changed = asyncio.Event()
         self._closing = False
+        self._idle = IdleLimit(gateway.settings.stages.voice_idle_s, "text")
         self._numbered = 0
 
     async def run(self) -> None:
@@ -105,9 +106,8 @@ class _Speaking:
 
     async def _hear(self) -> None:
         """Until the client has gone."""
-        limit_s = self._gateway.settings.stages.voice_idle_s
         source = messages(self._websocket, self._meter, self._gateway)
-        async for message in each_before(source, limit_s, "text"):
+        async for message in self._idle.each(source):
             if isinstance(message, bytes):
                 raise InvalidMessageError("a voice takes no audio")
             self._take(forms.read_message(message, forms.SpeakMessage))
@@ -178,6 +178,8 @@ class _Speaking:
                 if not self._is_current(turn):
                     return  # it was cleared meanwhile
                 encoder = encoder or Encoder(self._form, piece.sample_rate)
+                # The client of a long text has nothing to send while it is spoken.
+                self._idle.touch()
                 if audio := encoder.encode(piece.samples):
                     self._writer.send_bytes(audio)
 

@@ -19,6 +19,7 @@ from parley_gateway.doors.deepgram.messages import Transaction, read_message
 from parley_gateway.doors.deepgram.query import SpeakOptions, read_query
 from parley_gateway.doors.deepgram.voices import FileFormat, file_format, voice_of
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream
 
@@ -41,7 +42,7 @@ class SpeechRoute:
 
     async def create(self, request: Request) -> Response:
         """Speak a text: the audio is sent while it is being made."""
-        await self._gateway.guard.admit(request, "speak")
+        principal = await self._gateway.guard.admit(request, "speak")
         options = read_query(request.query_params, SpeakOptions)
         form = file_format(options)
         text = read_message((await request.body()).decode(errors="replace"), SpeakBody).text
@@ -56,7 +57,7 @@ class SpeechRoute:
             media_type = f"{_RAW_TYPES[form.encoding]};rate={form.sample_rate}"
         return await stream(
             request,
-            self._speak(text, voice_of(options), form),
+            self._speak(principal, text, voice_of(options), form),
             media_type=media_type,
             stall_s=self._settings.stall_s,
             headers={
@@ -67,12 +68,12 @@ class SpeechRoute:
         )
 
     async def _speak(
-        self, text: str, voice: str | None, form: FileFormat | AudioFormat
+        self, principal: Principal, text: str, voice: str | None, form: FileFormat | AudioFormat
     ) -> AsyncGenerator[bytes, None]:
         rate = form.sample_rate if isinstance(form, FileFormat) else form.agent_rate
         encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else _Raw(form, rate)
         model = self._settings.synthesizer
-        with self._desk.lease() as server:
+        with self._desk.lease(principal) as server:
             async with (
                 Synthesis(server, model=model) as synthesis,
                 synthesis.speak(text, voice=voice, sample_rate=rate) as speech,

@@ -14,6 +14,7 @@ from parley_client.channel import error_of
 from parley_client.stages import Synthesis
 from parley_gateway.doors.openai.names import MODELS, no_model
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import while_connected
 
@@ -30,25 +31,26 @@ class CatalogueRoutes:
 
     async def models(self, request: Request) -> Response:
         """The models that can be named in requests."""
-        await self._gateway.guard.admit(request, "chat")
-        ready = await while_connected(request, self._ready())
+        principal = await self._gateway.guard.admit(request, "chat")
+        ready = await while_connected(request, self._ready(principal))
         return JSONResponse({"object": "list", "data": [_model(name) for name in ready]})
 
     async def model(self, request: Request, model_id: str) -> Response:
         """One of them."""
-        await self._gateway.guard.admit(request, "chat")
-        ready = await while_connected(request, self._ready())
+        principal = await self._gateway.guard.admit(request, "chat")
+        ready = await while_connected(request, self._ready(principal))
         if model_id not in ready:
             raise no_model(model_id, ready)
         return JSONResponse(_model(model_id))
 
     async def voices(self, request: Request) -> Response:
         """The voices that can be named in requests for speech."""
-        await self._gateway.guard.admit(request, "speak")
-        return JSONResponse({"object": "list", "data": await while_connected(request, self._voices())})
+        principal = await self._gateway.guard.admit(request, "speak")
+        voices = await while_connected(request, self._voices(principal))
+        return JSONResponse({"object": "list", "data": voices})
 
-    async def _ready(self) -> list[str]:
-        with self._desk.lease() as server:
+    async def _ready(self, principal: Principal) -> list[str]:
+        with self._desk.lease(principal) as server:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
 
             async def is_ready(name: str) -> bool:
@@ -63,8 +65,8 @@ class CatalogueRoutes:
             ready = await asyncio.gather(*map(is_ready, MODELS))
         return [name for name, there in zip(MODELS, ready, strict=True) if there]
 
-    async def _voices(self) -> list[dict[str, Any]]:
-        with self._desk.lease() as server:
+    async def _voices(self, principal: Principal) -> list[dict[str, Any]]:
+        with self._desk.lease(principal) as server:
             async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
                 return [
                     {

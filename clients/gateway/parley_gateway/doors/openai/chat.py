@@ -21,6 +21,7 @@ from parley_gateway.doors.openai.chat_request import ChatRequest, ChatWish, wish
 from parley_gateway.doors.openai.names import LANGUAGE_MODELS, choose_model
 from parley_gateway.doors.openai.stops import StopFilter
 from parley_gateway.gateway import Gateway
+from parley_gateway.security.principal import Principal
 from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream, while_connected
 
@@ -49,10 +50,10 @@ class ChatRoute:
 
     async def create(self, request: Request) -> Response:
         """Write the next message of a conversation, at once or while it is being written."""
-        await self._gateway.guard.admit(request, "chat")
+        principal = await self._gateway.guard.admit(request, "chat")
         wanted = await read_json(request, ChatRequest)
         model = choose_model(wanted.model, LANGUAGE_MODELS, LANGUAGE_MODELS[0])
-        parts = self._answer(wish_of(wanted, self._settings), model)
+        parts = self._answer(principal, wish_of(wanted, self._settings), model)
         head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         if not wanted.stream:
             return JSONResponse(await while_connected(request, _whole(head, parts)))
@@ -64,11 +65,11 @@ class ChatRoute:
             stall_s=self._settings.stall_s,
         )
 
-    async def _answer(self, wish: ChatWish, model: str) -> AsyncGenerator[_Part, None]:
+    async def _answer(self, principal: Principal, wish: ChatWish, model: str) -> AsyncGenerator[_Part, None]:
         """Text and calls, at last an end."""
         stops = StopFilter(wish.stops)
         calls = 0
-        with self._desk.lease() as server:
+        with self._desk.lease(principal) as server:
             async with Generation(server, model=model) as generation:
                 answer = generation.answer(wish.messages, tools=wish.tools, sampling=wish.sampling)
                 async with answer:

@@ -20,6 +20,7 @@ from parley_gateway.doors.openai.errors import RefusedRequestError, unsupported
 from parley_gateway.doors.openai.names import SYNTHESIZERS, choose_model
 from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
+from parley_gateway.security.principal import Principal
 from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream
 
@@ -62,12 +63,12 @@ class SpeechRoute:
 
     async def create(self, request: Request) -> Response:
         """Speak a text: the audio is sent while it is being made."""
-        await self._gateway.guard.admit(request, "speak")
+        principal = await self._gateway.guard.admit(request, "speak")
         wanted = await read_json(request, SpeechRequest)
         self._check(wanted)
         model = choose_model(wanted.model, SYNTHESIZERS, self._settings.synthesizer)
         form = wanted.response_format or "mp3"
-        audio = self._speak(wanted, model, form)
+        audio = self._speak(principal, wanted, model, form)
         as_events = wanted.stream_format == "sse"
         return await stream(
             request,
@@ -90,11 +91,11 @@ class SpeechRoute:
             raise unsupported("speed", "is not supported: the voices speak at their own pace; leave it at 1")
 
     async def _speak(
-        self, wanted: SpeechRequest, model: str, form: SpeechFormat
+        self, principal: Principal, wanted: SpeechRequest, model: str, form: SpeechFormat
     ) -> AsyncGenerator[bytes, None]:
         name = wanted.voice if isinstance(wanted.voice, str) else wanted.voice.id
         encoder = make_encoder(form, SAMPLE_RATE)
-        with self._desk.lease() as server:
+        with self._desk.lease(principal) as server:
             async with Synthesis(server, model=model) as synthesis:
                 speech = synthesis.speak(
                     wanted.input,

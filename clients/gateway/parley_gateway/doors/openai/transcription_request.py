@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Request
 from msgspec import Meta
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
 
 from parley_gateway.doors.openai.bodies import refusal_of
 from parley_gateway.doors.openai.errors import RefusedRequestError, unsupported
+from parley_gateway.multipart import InvalidFormError, read_form
+from parley_gateway.spool import SpooledFile
 
-_MOST_FIELDS = 256
 # They would add something to the answer, or change it, and cannot be had.
 _REFUSED = ("known_speaker_names", "known_speaker_references")
 _FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -48,35 +46,24 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Nothing of it is supported."""
 
 
-@dataclass(frozen=True)
-class TranscriptionRequest:
-    """A recording and what is wanted of it."""
-
-    data: bytes
-    fields: TranscriptionFields
-
-
-async def read_request(request: Request, max_bytes: int) -> TranscriptionRequest:
+async def read_request(request: Request, recording: SpooledFile) -> TranscriptionFields:
     """Read the form.
+
+    Args:
+        request: nothing of its body was read.
+        recording: gets the file.
 
     Raises:
         RefusedRequestError: something is missing, or cannot be fulfilled.
+        UploadsFullError: there is no room for the file.
     """
     try:
-        async with request.form(max_files=1, max_fields=_MOST_FIELDS) as form:
-            return await _read(form, max_bytes)
-    except HTTPException as error:  # the form itself cannot be read
-        raise RefusedRequestError(f"The form cannot be read: {error.detail}") from error
-
-
-async def _read(form: FormData, max_bytes: int) -> TranscriptionRequest:
-    upload = form.get("file")
-    if not isinstance(upload, UploadFile):
+        form, file = await read_form(request, recording)
+    except InvalidFormError as error:
+        raise RefusedRequestError(f"The form cannot be read: {error}") from error
+    if file != "file":
         message = "Missing required parameter: 'file'."
         raise RefusedRequestError(message, param="file", reason="missing_required_parameter")
-    if upload.size is not None and upload.size > max_bytes:
-        message = f"The file has {upload.size} bytes; at most {max_bytes} are taken."
-        raise RefusedRequestError(message, param="file", reason="file_too_large", status=413)
     fields = _fields(form)
     if fields.get("response_format", "json") not in _FORMATS:
         raise unsupported("response_format", f"must be one of {', '.join(_FORMATS)}")
@@ -91,15 +78,13 @@ async def _read(form: FormData, max_bytes: int) -> TranscriptionRequest:
         raise unsupported("include", "has nothing that these models can add")
     if wanted.stream and wanted.response_format not in ("json", "text"):
         raise unsupported("stream", "goes with the response formats json and text only")
-    return TranscriptionRequest(await upload.read(), wanted)
+    return wanted
 
 
-def _fields(form: FormData) -> dict[str, Any]:
+def _fields(form: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Fields by name; lists come as repeated fields, with or without brackets."""
     found: dict[str, Any] = {}
-    for key, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            continue
+    for key, value in form:
         name = key.partition("[")[0]
         if name in _LISTS:
             found.setdefault(name, []).append(value)

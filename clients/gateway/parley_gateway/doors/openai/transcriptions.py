@@ -16,12 +16,13 @@ from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, 
 from parley.errors import InvalidAudioError
 from parley_client.stages import Recognition, Transcription
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
-from parley_gateway.audio.recordings import read_recording
+from parley_gateway.audio.recordings import container_of
 from parley_gateway.doors.openai import events
 from parley_gateway.doors.openai.errors import RefusedRequestError
 from parley_gateway.doors.openai.names import RECOGNIZERS, choose_model
 from parley_gateway.doors.openai.transcription_request import TranscriptionFields, read_request, texts
 from parley_gateway.gateway import Gateway
+from parley_gateway.spool import SpooledFile
 from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import stream, while_connected
 
@@ -38,14 +39,16 @@ class TranscriptionRoute:
 
     async def create(self, request: Request) -> Response:
         """Write a recording down, at once or as it is recognised."""
-        await self._gateway.guard.admit(request, "transcribe")
+        principal = await self._gateway.guard.admit(request, "transcribe")
         with ExitStack() as held:
-            # Before the body is read: megabytes that nobody can transcribe yet must not fill the memory.
-            place = held.enter_context(self._desk.place())
-            wanted = await read_request(request, self._gateway.settings.limits.upload_bytes)
-            fields = wanted.fields
-            model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
-            audio = await while_connected(request, self._decode(wanted.data))
+            # Before the body is read: megabytes that nobody can transcribe yet must not fill the disk.
+            place = held.enter_context(self._desk.place(principal))
+            self._gateway.spool.check_announced(request.headers, place.owner)
+            with self._gateway.spool.open(place.owner) as recording:
+                fields = await read_request(request, recording)
+                model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
+                audio = held.enter_context(self._gateway.spool.open(place.owner))
+                await while_connected(request, self._decode(recording, audio))
             if fields.stream:
                 return await stream(
                     request,
@@ -57,22 +60,24 @@ class TranscriptionRoute:
             reply = await while_connected(request, self._transcribe(place, audio, fields))
             return _answer(reply, fields)
 
-    async def _decode(self, data: bytes) -> NDArray[np.int16]:
+    async def _decode(self, recording: SpooledFile, audio: SpooledFile) -> None:
         try:
-            return await asyncio.to_thread(read_recording, data, self._settings.recording_s)
+            container = container_of(recording.head)
+            await self._gateway.decoders.decode(recording, container, audio, self._settings.recording_s)
         except InvalidAudioError as error:
             raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
 
     async def _transcribe(
-        self, place: Place, audio: NDArray[np.int16], fields: TranscriptionFields
+        self, place: Place, audio: SpooledFile, fields: TranscriptionFields
     ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
-        with place.lease() as server:
-            async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
-                return await recordings.transcribe(audio, request)
+        async with self._gateway.spool.samples_of(audio) as samples:
+            with place.lease() as server:
+                async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
+                    return await recordings.transcribe(samples, request)
 
     async def _stream(
-        self, place: Place, audio: NDArray[np.int16], fields: TranscriptionFields, model: str
+        self, place: Place, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> AsyncGenerator[bytes, None]:
         """A stream of speech that is heard as fast as it goes: its final texts, one after the other."""
         options = AsrOptions(
@@ -81,19 +86,20 @@ class TranscriptionRoute:
         if model == _DEFAULT:
             model = self._settings.recognizer
         said: list[str] = []
-        with place.lease() as server:
-            async with Recognition(server, options, model=model) as recognition:
-                sending = asyncio.ensure_future(_send(recognition, audio))
-                try:
-                    async for heard in recognition:
-                        if isinstance(heard, TranscriptEvent) and heard.is_final and heard.text:
-                            delta = f" {heard.text}" if said else heard.text
-                            said.append(delta)
-                            yield events.event({"type": "transcript.text.delta", "delta": delta})
-                    await sending
-                finally:
-                    sending.cancel()
-                    await asyncio.wait([sending])
+        async with self._gateway.spool.samples_of(audio) as samples:
+            with place.lease() as server:
+                async with Recognition(server, options, model=model) as recognition:
+                    sending = asyncio.ensure_future(_send(recognition, samples))
+                    try:
+                        async for heard in recognition:
+                            if isinstance(heard, TranscriptEvent) and heard.is_final and heard.text:
+                                delta = f" {heard.text}" if said else heard.text
+                                said.append(delta)
+                                yield events.event({"type": "transcript.text.delta", "delta": delta})
+                        await sending
+                    finally:
+                        sending.cancel()
+                        await asyncio.wait([sending])
         yield events.event({"type": "transcript.text.done", "text": "".join(said)})
 
 

@@ -26,18 +26,19 @@ class Session:
 
     Args:
         start: How the agent is told to hold it.
-        owner: Id of the principal that created it.
+        principal: Who created it.
         connect_s: How long it waits for its stream (seconds).
         encoding: Of its stream's audio.
     """
 
     def __init__(
-        self, start: protocol.Start, owner: str, connect_s: float, encoding: Encoding = "pcm16"
+        self, start: protocol.Start, principal: Principal, connect_s: float, encoding: Encoding = "pcm16"
     ) -> None:
         self.id = str(uuid.uuid4())
         self.start = start
         self.encoding = encoding
-        self.owner = owner
+        self.owner = principal.id
+        self.counted_with = principal.owner
         self.created = datetime.now(UTC)
         self.expires_s = time.monotonic() + connect_s
         self.state: Literal["waiting", "connecting", "open", "over"] = "waiting"
@@ -109,17 +110,17 @@ class SessionBook:
             TooManyCallsError: too many are waiting already, of all or of this principal.
         """
         settings = self._settings
-        own = sum(self._alive[session_id].owner == principal.id for session_id in self._expiries)
+        own = sum(self._alive[session_id].counted_with == principal.owner for session_id in self._expiries)
         for count, limit, whom in (
             (len(self._expiries), settings.waiting, "this gateway holds"),
-            (own, settings.waiting_per_key, "one key may have"),
+            (own, settings.waiting_per_key, "one key, or address, may have"),
         ):
             if count >= limit:
                 raise TooManyCallsError(
                     f"{limit} sessions wait for their streams, which is all that {whom}",
                     retry_after_s=settings.connect_s,
                 )
-        session = Session(start, principal.id, settings.connect_s, encoding)
+        session = Session(start, principal, settings.connect_s, encoding)
         self._alive[session.id] = session
         self._wait(session)
         return session

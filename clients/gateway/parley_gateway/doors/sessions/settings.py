@@ -15,7 +15,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     waiting: Count = 256
     """Sessions that wait for their stream."""
     waiting_per_key: Count = 64
-    """Of them, those of one key; all who come without a key count as one."""
+    """Of them, those of one key, or of one address where no key is asked for."""
     remembered_s: Seconds = 300.0
     """How long the status of a session that is over can be asked (seconds)."""
     remembered: Count = 1_024

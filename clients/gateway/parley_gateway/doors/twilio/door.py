@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from parley.errors import InvalidMessageError, ShuttingDownError
+from parley_gateway.bodies import read_small_body
 from parley_gateway.doors.twilio.signature import TwilioSignatures
 from parley_gateway.doors.twilio.stream import serve_stream
 from parley_gateway.doors.twilio.voice import BUSY, connect_to
@@ -31,15 +32,19 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.post(VOICE, response_class=Response, responses={200: {"content": {"application/xml": {}}}})
     async def voice(request: Request) -> Response:
         """What Twilio asks when a call comes in: connect it with the agent."""
-        form = _read_form(await request.body())
+        # The signature is of the form, so that it has to be read first.
+        await gateway.guard.count(request)
+        form = _read_form(await read_small_body(request))
         principal = await gateway.guard.admit(
-            request, "agent", signature=lambda: signatures.check_request(request, form)
+            request, "agent", signature=lambda: signatures.check_request(request, form), is_counted=True
         )
         try:
             gateway.calls.check_room(principal)
         except (TooManyCallsError, ShuttingDownError):
             return Response(BUSY, media_type="application/xml")
-        return Response(connect_to(signatures.stream_url + STREAM), media_type="application/xml")
+        return Response(
+            connect_to(signatures.stream_url + STREAM, signatures.nonce()), media_type="application/xml"
+        )
 
     @router.websocket(STREAM)
     async def stream(websocket: WebSocket) -> None:

@@ -23,6 +23,9 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """None: the synthesizer's default."""
     language: str = "en"
     """The language of the call."""
+    own_twiml: bool = False
+    """Streams may be opened by TwiML of your own, which lacks the nonce that `/v1/twilio/voice` puts into
+    its. A leaked signature of a stream, which never changes, then opens streams for good."""
     start_s: Seconds = 10.0
     """How long a stream may take to say whose call it is (seconds)."""
     farewell_s: Seconds = 5.0

@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import secrets
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.security.watched import WatchedFile
 
 HEADER = "x-twilio-signature"
-TWILIO = Principal(id="twilio", scopes=frozenset({"agent"}), kind="signature")
+# From the announcement of a call until its stream begins (seconds).
+_NONCE_S = 60
+TWILIO = Principal(id="twilio", scopes=frozenset({"agent"}), kind="signature", root="signature")
 """Whoever signs with the account's auth token."""
 
 
@@ -68,6 +72,32 @@ class TwilioSignatures:
         if not any(matches):
             raise UnauthorizedError("the request does not carry Twilio's signature")
         return TWILIO
+
+    def nonce(self) -> str:
+        """What lets one stream begin, for a while.
+
+        The signature of a stream's request covers its address only, so it never changes. A nonce comes with
+        the stream's first message instead. Every gateway that knows the auth token recognises it.
+        """
+        text = f"{int(time.time() + _NONCE_S)}.{secrets.token_urlsafe(16)}"
+        return f"{text}.{self._sign_nonce(text)}"
+
+    def check_nonce(self, nonce: str) -> tuple[str, int]:
+        """The nonce's name and when it expires (seconds since 1970); whether it was used is not known here.
+
+        Raises:
+            UnauthorizedError: it is not the gateway's, or has expired.
+        """
+        text, _, signature = nonce.rpartition(".")
+        if not nonce.isascii() or not hmac.compare_digest(signature, self._sign_nonce(text)):
+            raise UnauthorizedError("the stream does not bring the nonce of /v1/twilio/voice")
+        expires_at, _, name = text.partition(".")
+        if int(expires_at) < time.time():
+            raise UnauthorizedError("the stream's nonce has expired")
+        return name, int(expires_at)
+
+    def _sign_nonce(self, text: str) -> str:
+        return hmac.new(self._token.get(), f"parley nonce {text}".encode(), hashlib.sha256).hexdigest()
 
     def sign(self, address: str, form: Mapping[str, Iterable[str]]) -> bytes:
         """The signature that Twilio would send."""

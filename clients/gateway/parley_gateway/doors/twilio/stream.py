@@ -37,6 +37,7 @@ from parley_gateway.doors.twilio.messages import (
 from parley_gateway.doors.twilio.playback import Playback
 from parley_gateway.doors.twilio.settings import TwilioSettings
 from parley_gateway.doors.twilio.signature import TwilioSignatures
+from parley_gateway.doors.twilio.voice import NONCE
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.audit import audit
@@ -64,6 +65,9 @@ async def serve_stream(
         start = await _begin(received, settings)
         if start is None:
             return
+        if not settings.own_twiml:
+            nonce = start.start.custom_parameters.get(NONCE, "")
+            await gateway.guard.use_once(*signatures.check_nonce(nonce))
         options = _options(settings, start)
         async with gateway.calls.open(options, principal=principal, door=DOOR) as call:
             audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)

@@ -9,6 +9,12 @@ BUSY = f'{XML}<Response><Reject reason="busy"/></Response>'
 """No further call can be taken."""
 
 
-def connect_to(stream_url: str) -> str:
+NONCE = "nonce"
+"""The ``<Parameter>`` that lets one stream begin."""
+
+
+def connect_to(stream_url: str, nonce: str) -> str:
     """Connect the call with a stream, both ways; when that ends, so does the call."""
-    return f"{XML}<Response><Connect><Stream url={quoteattr(stream_url)}/></Connect></Response>"
+    parameter = f"<Parameter name={quoteattr(NONCE)} value={quoteattr(nonce)}/>"
+    stream = f"<Stream url={quoteattr(stream_url)}>{parameter}</Stream>"
+    return f"{XML}<Response><Connect>{stream}</Connect></Response>"

@@ -1,0 +1,226 @@
+"""What the models of one server answered last: asked in the background, by one task, and kept.
+
+Nothing that a client sends makes a canary run. A server is asked when it becomes reachable, then at the
+interval of the settings, and sooner while a model fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import TypeAlias
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from parley.canaries import CanaryResult, ask_canaries, profile_models
+from parley.errors import ParleyError
+from parley_client.triton import MODEL
+
+_log = logging.getLogger("parley.gateway")
+_MAX_METRICS_BYTES = 16 * 1024 * 1024
+# A busy server may be late once, as with health checks.
+_TWICE = 2
+_GPU_TOTAL = "nv_gpu_memory_total_bytes"
+_GPU_USED = "nv_gpu_memory_used_bytes"
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What a server's models answered at one time."""
+
+    results: Sequence[CanaryResult]
+    """Of every model that the server is to serve."""
+    gpu_memory_free: int | None = None
+    """Of all its GPUs together (bytes); None: it has none, or its metrics were not read."""
+
+
+AskModels: TypeAlias = Callable[[str, str, float], ModelReport]
+"""Takes ``host:port`` of gRPC, the URL of the metrics (empty: none), and a deadline for each model (seconds).
+Blocks; raises :class:`ParleyError` if the server does not answer."""
+
+
+class ModelHealth:
+    """The newest report of one server.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        metrics_url: where Triton's metrics are; empty: nowhere.
+        required: models that have to answer, whether or not the server names them.
+        interval_s: between two reports (seconds).
+        retry_s: the same while a model fails (seconds).
+        deadline_s: for each model (seconds).
+        ask: asks all models; runs in a thread.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        metrics_url: str = "",
+        required: Sequence[str] = (),
+        interval_s: float,
+        retry_s: float,
+        deadline_s: float,
+        ask: AskModels | None = None,
+    ) -> None:
+        self._address = address
+        self._metrics_url = metrics_url
+        self._required = required
+        self._interval_s = interval_s
+        self._retry_s = min(retry_s, interval_s)
+        self._deadline_s = deadline_s
+        self._ask = ask or ask_models
+        self._reachable, self._lost = asyncio.Event(), asyncio.Event()
+        self._results: dict[str, CanaryResult] = {}
+        self._seen: set[str] = set()
+        self._problem = "not asked yet"
+        self._asked_at = -math.inf
+        self._gpu_memory_free: int | None = None
+        self._agent_failures = 0  # in a row
+
+    def note_reachable(self, *, is_reachable: bool) -> None:
+        """A server that is not reachable is not asked; one that has just become so is asked at once."""
+        if is_reachable:
+            self._reachable.set()
+            self._lost.clear()
+        elif self._reachable.is_set():
+            self._reachable.clear()
+            self._lost.set()
+            self._results, self._seen, self._gpu_memory_free = {}, set(), None
+            self._problem = "the server does not answer"
+            self._asked_at, self._agent_failures = -math.inf, 0
+
+    @property
+    def results(self) -> Sequence[CanaryResult]:
+        """What every model answered; empty if the server was not asked, or did not answer."""
+        return tuple(self._results.values())
+
+    @property
+    def problem(self) -> str:
+        """Why not all models answer, as far as known; empty: they do, and the report is not too old."""
+        return self._problem or ("the last report is too old" if self._is_stale else "")
+
+    @property
+    def agent_problem(self) -> str:
+        """Why the agent does not answer; empty if it does, was not asked, or did not only the last time."""
+        if self._agent_failures < _TWICE:
+            return ""
+        return f"{MODEL}: {self._results[MODEL].detail}" if MODEL in self._results else ""
+
+    @property
+    def gpu_memory_free(self) -> int | None:
+        """Of all GPUs of the server together (bytes); None: unknown, or there is none."""
+        return self._gpu_memory_free
+
+    async def watch(self) -> None:
+        """Ask again and again, as long as the server is reachable; never returns."""
+        # Not in the event loop's threads, which write recordings: servers that hang would fill them.
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"models-{self._address}")
+        try:
+            while True:
+                await self._reachable.wait()
+                await self._refresh(thread)
+                wait_s = self._retry_s if self._problem else self._interval_s
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._lost.wait()
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _refresh(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            report = await loop.run_in_executor(
+                thread, self._ask, self._address, self._metrics_url, self._deadline_s
+            )
+        except ParleyError as error:
+            self._note({}, None, str(error) or error.code)
+        except Exception as error:  # noqa: BLE001 - logged with its trace
+            # Whatever it was: without this task the report would never be renewed.
+            _log.exception("the models of server %s could not be asked", self._address)
+            self._note({}, None, f"the models could not be asked: {type(error).__name__}")
+        else:
+            results = {result.model: result for result in report.results}
+            # The launcher unloads a model that cannot be loaded again: the server no longer names it then.
+            self._seen.update(results)
+            for model in (*self._required, *sorted(self._seen)):
+                if model not in results:
+                    results[model] = CanaryResult(model, ok=False, duration_ms=0.0, detail="not loaded")
+            failed = [model for model, result in results.items() if not result.ok]
+            problem = f"{', '.join(failed)} failed" if failed else ""
+            if not results:
+                problem = "the server has no model"
+            self._note(results, report.gpu_memory_free, problem)
+
+    def _note(self, results: dict[str, CanaryResult], gpu_memory_free: int | None, problem: str) -> None:
+        if not self._reachable.is_set():  # it was lost meanwhile
+            return
+        if problem != self._problem:
+            details = "; ".join(f"{one.model}: {one.detail}" for one in results.values() if not one.ok)
+            level = logging.WARNING if problem else logging.INFO
+            _log.log(
+                level, "models of server %s: %s", self._address, details or problem or "all of them answer"
+            )
+        self._results, self._gpu_memory_free, self._problem = results, gpu_memory_free, problem
+        self._asked_at = asyncio.get_running_loop().time()
+        agent = results.get(MODEL)
+        self._agent_failures = 0 if agent is None or agent.ok else self._agent_failures + 1
+
+    @property
+    def _is_stale(self) -> bool:
+        age_s = asyncio.get_running_loop().time() - self._asked_at
+        return age_s > 2 * self._interval_s + 3 * self._deadline_s
+
+
+def ask_models(address: str, metrics_url: str, deadline_s: float) -> ModelReport:
+    """Ask every model of a server, and its metrics for the memory of its GPUs.
+
+    Raises:
+        ParleyError: the server does not answer.
+    """
+    models = profile_models(address, deadline_s)
+    return ModelReport(ask_canaries(address, models, deadline_s), read_gpu_memory(metrics_url, deadline_s))
+
+
+def read_gpu_memory(url: str, timeout_s: float) -> int | None:
+    """Free memory of all GPUs in Triton's metrics (bytes); None: there are none, or no metrics."""
+    if not url:
+        return None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout_s) as answer:
+            text = answer.read(_MAX_METRICS_BYTES).decode()
+        return gpu_memory_free(text)
+    except (OSError, HTTPException, ValueError) as error:
+        _log.debug("metrics at %s: %r", url, error)
+        return None
+
+
+def gpu_memory_free(metrics: str) -> int | None:
+    """Free memory of all GPUs (bytes); None: the metrics have no GPU.
+
+    Args:
+        metrics: as Triton's metrics endpoint gives them.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    total, used = (
+        [
+            sample.value
+            for family in text_string_to_metric_families(metrics)
+            for sample in family.samples
+            if sample.name == name
+        ]
+        for name in (_GPU_TOTAL, _GPU_USED)
+    )
+    if not total or len(total) != len(used):
+        return None
+    return int(sum(total) - sum(used))

@@ -1,0 +1,126 @@
+"""A bounded number of places, shared among those who use them.
+
+The rule is that of dynamic thresholds (Choudhury and Hahne, 1998): one owner may hold up to ``PER_FREE``
+times the places that are still free. Alone it gets three quarters of all; ``n`` owners that want as many as
+they can get have ``PER_FREE / (1 + PER_FREE * n)`` of the places each, and some stay free. So a newcomer
+gets in at once, whatever one owner holds, and nothing has to be taken away from anyone. The first place of
+an owner only needs a free one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+PER_FREE = 3
+
+
+def is_within_share(held: int, size: int, free: int) -> bool:
+    """Whether an owner of ``held`` may have ``size`` more while ``free`` are free."""
+    return size <= free if not held else held + size <= PER_FREE * (free - size)
+
+
+class Shares:
+    """Counts places.
+
+    Args:
+        limit: How many there are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._owners: Counter[str | None] = Counter()
+
+    def held(self, owner: str | None) -> int:
+        """How many places an owner holds."""
+        return self._owners[owner]
+
+    def has_room(self, owner: str | None) -> bool:
+        """Whether an owner gets another place; None: many callers that cannot be told apart."""
+        free, held = self.limit - self.taken, self._owners[owner]
+        return is_within_share(0 if owner is None else held, 1, free)
+
+    @contextmanager
+    def take(self, owner: str | None) -> Iterator[None]:
+        """Hold a place; for callers that were found to have room."""
+        self.taken += 1
+        self._owners[owner] += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
+
+
+class ShareLimiter:
+    """Places, or bytes, that are waited for.
+
+    Of the owners within their share the one that was served longest ago comes next; of one owner, requests
+    are served in order. What is within its share and has no room yet keeps later ones from passing it.
+
+    Args:
+        limit: How many there are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free = limit
+        self._held: Counter[str | None] = Counter()
+        self._waiting: OrderedDict[str | None, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
+
+    async def acquire(self, size: int, owner: str | None = None) -> None:
+        """Take as many, at most the limit; waits for them. Owner None: many that cannot be told apart."""
+        assert size <= self._limit
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, turn)
+        queue = self._waiting.setdefault(owner, deque())
+        queue.append(waiter)
+        self._serve()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                with suppress(ValueError):  # passed over already
+                    queue.remove(waiter)
+                if not queue and self._waiting.get(owner) is queue:
+                    del self._waiting[owner]
+                self._serve()
+            else:  # they came at the same moment
+                self.release(size, owner)
+            raise
+
+    def release(self, size: int, owner: str | None = None) -> None:
+        """Give them back."""
+        self._free += size
+        self._held[owner] -= size
+        if not self._held[owner]:
+            del self._held[owner]
+        self._serve()
+
+    def _serve(self) -> None:
+        while (queue := self._next()) is not None:
+            owner, waiting = queue
+            size, turn = waiting.popleft()
+            if waiting:
+                self._waiting.move_to_end(owner)
+            else:
+                del self._waiting[owner]
+            if not turn.cancelled():
+                self._free -= size
+                self._held[owner] += size
+                turn.set_result(None)
+
+    def _next(self) -> tuple[str | None, deque[tuple[int, asyncio.Future[None]]]] | None:
+        for owner, waiting in self._waiting.items():
+            size, _ = waiting[0]
+            held = 0 if owner is None else self._held[owner]
+            if is_within_share(held, size, self._free):
+                return owner, waiting
+            if not held:
+                return None
+        return None
