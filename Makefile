@@ -6,12 +6,18 @@ PYTHON3 := $(shell command -v python3 2>/dev/null)
 PY := .venv/bin/python
 # Arguments for the program behind a target, for example: make talk ARGS="--help"
 ARGS ?=
+# What "make test" runs, each as test-SUITE, and where their reports go.
+SUITES := unit kernels triton frameworks browser
+REPORTS := .cache/tests
+# With a report, skipped tests are left to the summary of all suites.
+REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
 
-.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks demo serve talk gateway \
-    test test-unit test-triton test-frameworks test-browser test-parity fuzz check check-frameworks format \
-    eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks fetch export convert lock clean
+.PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
+    test test-unit test-triton test-frameworks test-browser test-kernels test-cpus test-parity fuzz \
+    check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
+    bench-recovery soak fetch export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -37,6 +43,10 @@ setup-frameworks: ## Make the environment .venv-frameworks (SDKs and frameworks 
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --frameworks
 
+setup-kernels:
+	$(call need-python)
+	@$(PYTHON3) scripts/setup --kernels
+
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
 	@$(call quiet-if-interrupted,.venv/bin/parley demo $(ARGS))
 
@@ -49,28 +59,39 @@ talk: setup-talk ## Talk to the server started by "make serve" with your microph
 gateway: setup ## Let browsers and other clients in to the server started by "make serve"
 	@$(call quiet-if-interrupted,.venv/bin/parley gateway $(ARGS))
 
-test: test-unit test-triton test-frameworks test-browser ## Run all tests, those against the real server too
+test: setup ## Run all tests, those against the real server too; says what was not run
+	@rm -rf $(REPORTS); status=0; for suite in $(SUITES); do \
+	    $(MAKE) --no-print-directory test-$$suite REPORT=$(CURDIR)/$(REPORTS)/$$suite.xml || status=1; \
+	done; $(PY) tests/summary.py $(REPORTS); exit $$status
 
 test-unit: setup ## Run the tests that need no server
-	@$(PY) -m pytest tests/unit $(ARGS)
+	@$(PYTHON3) scripts/setup --redis
+	@$(PY) -m pytest tests/unit $(REPORTING) $(ARGS)
+
+test-cpus: setup ## Run the numeric tests with the libraries' code for other processors
+	@$(PY) tests/cpus.py $(ARGS)
+
+test-kernels: setup-kernels ## Run the tests of GPU kernels, in the compiler's interpreter without a GPU
+	@.venv-kernels/bin/python -m pytest -c tests/kernels/pytest.ini tests/kernels $(REPORTING) $(ARGS)
 
 test-triton: setup ## Run the tests against the real server
-	@$(PY) -m pytest tests/triton $(ARGS)
+	@$(PY) -m pytest tests/triton $(REPORTING) $(ARGS)
 
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks
-	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(ARGS)
+	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(REPORTING) $(ARGS)
 
 test-browser: setup ## Run the tests of the gateway's page in a real Chromium
 	@$(PYTHON3) scripts/setup --browser
-	@$(PY) -m pytest tests/browser $(ARGS)
+	@$(PY) -m pytest tests/browser $(REPORTING) $(ARGS)
 
 test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts themselves, on small models
 	@status=0; for part in asr tts; do \
 	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
 	done; exit $$status
 
-fuzz: setup ## Send the gateway 100000 messages, others each time (MESSAGES=...)
-	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz $(ARGS)
+fuzz: setup ## Send the gateway 100000 messages, others each time, and attack it (MESSAGES=...)
+	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz \
+	    tests/unit/gateway/attacks $(ARGS)
 
 check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .
@@ -89,6 +110,9 @@ eval: setup ## Measure the tiny models: word error rate, decoding and exact turn
 
 bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 	@$(PY) perf/bench.py $(ARGS)
+
+soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
+	@$(PY) perf/soak.py $(ARGS)
 
 simulate: setup ## Let simulated callers talk to the server and judge it (ARGS="--help")
 	@$(PY) perf/simulate.py $(ARGS)
@@ -114,13 +138,16 @@ bench-tts: setup ## Measure S3Gen batched and unbatched (ARGS="--help" for the r
 bench-gateway: setup ## Measure what the gateway adds to each frame of audio
 	@$(PY) perf/bench_gateway.py $(ARGS)
 
+bench-recovery: setup ## Kill and stop each model's process under 8 calls, and see what is lost (ARGS="--help")
+	@$(PY) perf/bench_recovery.py $(ARGS)
+
 lock: ## Resolve the locks in build/requirements (ARGS=--upgrade for the newest versions)
 	$(call need-python)
 	@$(PYTHON3) scripts/setup --lock $(ARGS)
 
 clean: ## Remove the environments, caches and logs
-	rm -rf .venv .venv-export .venv-peers .venv-frameworks .cache .server .mypy_cache .pytest_cache .ruff_cache \
-	    .hypothesis tests/parity/*/.pytest_cache
+	rm -rf .venv .venv-export .venv-peers .venv-frameworks .venv-kernels .cache .server \
+	    .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/parity/*/.pytest_cache
 
 # Ctrl-C is no error of which make has to tell.
 define quiet-if-interrupted
