@@ -388,7 +388,11 @@ def _take_descriptors(descriptors: list[int]) -> None:
         os.dup2(one, target, inheritable=False)
     for standard in range(3):
         os.dup2(nothing, standard, inheritable=False)
-    os.closerange(_RESULT + 1, 4_096)
+    # Not a range up to the limit: it may have been higher before, and may be a billion.
+    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+        if number > _RESULT:
+            with contextlib.suppress(OSError):  # the one of the listing is closed already
+                os.close(number)
 
 
 def _tell(control: socket.socket, message: dict[str, Any]) -> None:

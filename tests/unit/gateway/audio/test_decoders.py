@@ -164,6 +164,34 @@ async def test_a_decoder_inherits_nothing_and_can_open_nothing(begin, monkeypatc
     await asyncio.wait([task])
 
 
+_CLOSES_ALL = """
+import fcntl, json, os, resource
+from parley_gateway.audio import decoder_process
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+given = [os.open(os.devnull, os.O_RDWR), os.open(os.devnull, os.O_RDWR), os.dup(1)]
+high = [fcntl.fcntl(given[0], fcntl.F_DUPFD, min(number, hard - 1)) for number in (4_096, 10_000)]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+decoder_process._take_descriptors(given)
+left = []
+for number in (*range(64), *high):
+    try:
+        os.fstat(number)
+    except OSError:
+        continue
+    left.append(number)
+os.write(5, json.dumps(left).encode())
+"""
+
+
+def test_a_decoder_closes_descriptors_of_any_number():
+    """In a process of its own, which may have had a higher limit when it opened them."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSES_ALL], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    assert done.stdout == "[0, 1, 2, 3, 4, 5]"
+
+
 async def test_a_lost_template_is_replaced(begin):
     decoding = begin()
     (task,) = await stuck(decoding)
