@@ -10,6 +10,7 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
 from websockets.frames import Frame
 
 from parley.errors import InvalidMessageError, ParleyError
@@ -125,9 +126,8 @@ class HttpProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
         protocol = cast("Any", self.transport).get_protocol()
         if not protocol.handshake_initiated:
-            # websockets has smaller limits for one header and for their number, and only falls silent.
-            error = HeadTooLargeError("a WebSocket's request has too long or too many headers")
-            for part in _refusal(error):
+            # websockets reads less than h11, and what it does not read it leaves unanswered.
+            for part in _refusal(_why_unread(protocol.conn.handshake_exc)):
                 self.transport.write(self.conn.send(part) or b"")
             self.transport.close()
 
@@ -155,6 +155,14 @@ class HttpProtocol(H11Protocol):
 def _descriptor(transport: asyncio.Transport) -> int:
     connection = transport.get_extra_info("socket")
     return -1 if connection is None else connection.fileno()
+
+
+def _why_unread(cause: Exception | None) -> ParleyError:
+    if isinstance(cause, RequestLineTooLong):
+        return TargetTooLongError("a WebSocket's request has a too long target")
+    if isinstance(cause, HeaderLineTooLong | TooManyHeaders):
+        return HeadTooLargeError("a WebSocket's request has too long or too many headers")
+    return InvalidMessageError("a WebSocket's request cannot be read; it has no body")
 
 
 def _refusal(error: ParleyError) -> list[h11.Event]:

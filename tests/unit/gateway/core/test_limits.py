@@ -464,6 +464,25 @@ async def test_a_websocket_whose_headers_its_library_refuses_is_answered(gateway
     await until(lambda: one.gateway.connections.count == 0)
 
 
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        (b"POST /v1/realtime HTTP/1.1\r\nContent-Length: 5\r\n", (400, b"invalid_message")),
+        (b"GET /v1/realtime HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", (400, b"invalid_message")),
+        (b"POST /v1/realtime HTTP/1.1\r\n", (405, b"POST")),
+        (b"GET /v1/realtime HTTP/1.1\r\nX-A: \xff\r\n", (400, b"Sec-WebSocket-Key")),
+        (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n", (414, b"target_too_long")),
+    ],
+)
+async def test_what_is_wrong_with_a_websockets_request_is_said(gateway, head, answer):
+    status, why = answer
+    one = await gateway()
+    statuses, raw = await answers(one, head + b"Host: localhost\r\n" + UPGRADE + b"\r\n")
+    assert statuses == [status]
+    assert why in raw
+    await until(lambda: one.gateway.connections.count == 0)
+
+
 @pytest.mark.parametrize("tail", [b"x\r\n", b"5\r\nabcdefgh\r\n", b"0" * 5_000])
 async def test_a_body_that_cannot_be_read_ends_the_connection_quietly(gateway, tail, caplog):
     one = await gateway(limits={"header_bytes": MOST})
