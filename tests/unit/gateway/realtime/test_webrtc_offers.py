@@ -156,11 +156,18 @@ def test_only_so_many_candidates_are_tried():
             "2002:a00:1::1",
             "2001:0:a00:1::1",
         ),
+        *("2400::5efe:8.8.4.4", "2400::200:5efe:a00:1", "2400::300:5efe:8.8.4.4", "192.88.99.1"),
+        *("3fff::1", "3fff:fff::1", "5f00::1", "4000::1", "100:0:0:1::1", "2001:20::1", "2001:2f::1"),
         *("localhost", "router.local", "0a000001.local", "example.com", "8.8.4", "0x08080404"),
     ],
 )
 def test_addresses_that_are_not_public_and_names_are_not_tried(address):
     assert tried(candidate(address), candidate(PUBLIC)) == [(PUBLIC, 50_000)]
+
+
+@pytest.mark.parametrize("address", ["2400::5eff:808:404", "2001:30::1", "3ffe::1", "192.88.98.255"])
+def test_their_neighbours_are_public(address):
+    assert tried(candidate(address)) == [(address, 50_000)]
 
 
 def test_networks_may_be_allowed():

@@ -50,8 +50,13 @@ _TAKEN = {
 }
 _TRANSPORT = ("ice-ufrag", "ice-pwd", "ice-options", "fingerprint", "setup")
 _FIRST_PORT = 1_024
+# What is given out of IPv6; `is_global` knows only some of what is not.
+_GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
+# Not public either: relays of 6to4, documentation, and ORCHIDv2, which no router knows.
+_SPECIAL = tuple(map(ipaddress.ip_network, ("192.88.99.0/24", "3fff::/20", "2001:20::/28")))
 # Addresses of IPv4 inside of IPv6: where a packet goes is the decision of another router.
 _TRANSLATED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))
+_ISATAP = 0x5EFE
 
 
 @dataclass
@@ -245,11 +250,23 @@ def _may_be_tried(address: _Address, networks: Sequence[_Network]) -> bool:
         or address.scope_id
         or address.is_site_local
         or any(address in network for network in _TRANSLATED)
+        or _is_isatap(address)
     ):
         return False
     if address.is_multicast or address.is_unspecified:
         return False
-    return address.is_global or any(address in network for network in networks)
+    return _is_public(address) or any(address in network for network in networks)
+
+
+def _is_isatap(address: ipaddress.IPv6Address) -> bool:
+    """Whether the interface identifier is one of RFC 5214, whatever its two bits for the scope say."""
+    return (int(address) >> 32) & 0xFCFF_FFFF == _ISATAP
+
+
+def _is_public(address: _Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address not in _GIVEN_OUT:
+        return False
+    return address.is_global and not any(address in network for network in _SPECIAL)
 
 
 def _rejected(section: _Section) -> str:
