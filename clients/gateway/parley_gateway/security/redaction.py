@@ -9,6 +9,8 @@ _MAX_MESSAGE = 8_192
 _MAX_TRACE = 32_768
 # A secret that is cut off behind so many of its characters is still recognised.
 _MARGIN = 16
+# Secrets come in heads of requests, which have at most so many bytes.
+_LONGEST = 65_536
 
 # No branch can begin again inside of what another attempt has scanned: the time is linear in the text.
 _SECRETS = re.compile(
@@ -71,5 +73,23 @@ def _trace(text: str) -> list[str]:
     if len(text) > _MAX_TRACE:
         # Where it happened is at the beginning, what happened at the end.
         half = _MAX_TRACE // 2
-        text = f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"
-    return [f"  {escape(line)}" for line in redact(text).split("\n")]
+        left_out = f"[{len(text) - 2 * half} characters are left out]"
+        text = f"{redact_cut(text, half)}\n{left_out}\n{_redact_end(text, half)}"
+    else:
+        text = redact(text)
+    return [f"  {escape(line)}" for line in text.split("\n")]
+
+
+def _redact_end(text: str, limit: int) -> str:
+    """The end of a longer text without the secrets in it: at most ``limit`` characters.
+
+    Of what stands before it no more is looked at than one secret may have.
+    """
+    text = text[-(limit + _LONGEST) :]
+    cut = len(text) - limit
+    for found in _SECRETS.finditer(text):
+        if found.end() > cut:
+            if found.start() < cut:
+                cut = found.end()
+            break
+    return redact(text[cut:])

@@ -142,6 +142,30 @@ def test_a_cut_leaves_no_part_of_a_secret(secret):
         assert not [piece for piece in (*pieces, "abcdef") if piece in cut]
 
 
+@pytest.mark.parametrize(
+    "secret", [KEY, TOKEN, f"Bearer ,, {'0123456789abcdef' * 4}", f"ey{'Jabcde' * 2_000}"]
+)
+def test_no_part_of_a_secret_stays_where_a_traceback_is_cut(written, secret):
+    hidden = secret.removeprefix(redact(secret).removesuffix("…"))
+    pieces = {hidden[at : at + 6] for at in range(len(hidden) - 5)}
+    record = logging.LogRecord("test_logs", logging.ERROR, "x.py", 1, "failed", (), None)
+    for before in range(1, len(secret), 1 + len(secret) // 100):
+        shown = "/" * (16_384 - before)
+        record.exc_text = f"{shown}{secret}{'/' * 40_000}{secret}{shown} the end"
+        logging.getLogger("test_logs").handle(record)
+    text = written()
+    assert "characters are left out" in text
+    assert "the end" in text
+    assert not [piece for piece in pieces if piece in text]
+
+
+def test_the_end_of_a_traceback_is_whole(written):
+    record = logging.LogRecord("test_logs", logging.ERROR, "x.py", 1, "failed", (), None)
+    record.exc_text = "/" * 100_000 + f"{KEY} " + "ab " * 5_000 + "the end"
+    logging.getLogger("test_logs").handle(record)
+    assert written().endswith(f"/{redact(KEY)} {'ab ' * 5_000}the end\n")
+
+
 def test_the_audit_log_is_a_file_of_json_lines(tmp_path):
     handler = write_audit_to(str(tmp_path / "audit.jsonl"))
     try:
