@@ -6,10 +6,11 @@ import asyncio
 import random
 
 import pytest
-from agent_fakes import FakeCall, all_of_utterance, calls, now, says, utterance
+import random_calls
+from agent_fakes import FakeCall, calls, now, says
+from random_calls import BATCHES, TOOLS, run_batch
 
 from parley.agent.config import AgentConfig, Deadlines
-from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -45,38 +46,25 @@ from parley.protocol import (
 
 NOTE = "The client has written this."
 RUNS = 1_000
-BATCHES = 10
 CHUNK = bytes(100 * 32)
 SENTENCES = (
-    "Okay.",
-    "It is sunny and warm in Paris today.",
-    "Once there was a robot, and it lived by the sea. It waved at the boats. The boats waved back.",
+    *random_calls.SENTENCES,
     "Well, 3.5 degrees, e.g. in Oslo; that is all I know. Anything else?",
     "  ",
 )
+TEXTS = ("hello", "tell me a story", "stop", "", "what about rome", "and then", "mhm")
 
 
 def speech(rng: random.Random) -> list:
     """What the recogniser will say in the next seconds."""
-    events, at, number = [], rng.randint(50, 800), 0
-    while at < 9_000:
-        number += 1
-        end = at + rng.randint(120, 900)
-        text = rng.choice(("hello", "tell me a story", "stop", "", "what about rome", "and then", "mhm"))
-        events += rng.choice((utterance, all_of_utterance))(number, at, end, text)
-        at = end + rng.choice((320, 400, 700, 1_500, 3_000))
-        if rng.random() < 0.2:
-            events += [(at, OnsetEvent(at_ms=at - 32)), (at + 64, OnsetLostEvent())]
-            at += 100
-    return events
+    return random_calls.speech(rng, 9_000, lambda _: rng.choice(TEXTS))
 
 
 def answer(rng: random.Random) -> list:
     """An answer of the language model, perhaps a broken one."""
     kind = rng.random()
     if kind < 0.15:
-        called = rng.sample(("get_weather", "get_time", "unknown"), rng.randint(1, 3))
-        return calls(*((name, {"city": "Rome"}) for name in called))
+        return calls(*random_calls.tool_names(rng))
     events = says(rng.choice(SENTENCES))
     if kind < 0.30:
         failure = rng.choice((InferenceError("x"), ContextTooLongError("x"), ModelUnavailableError("x")))
@@ -88,16 +76,9 @@ def prepare(rng: random.Random) -> FakeCall:
     deadlines = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=20.0, asr_outage_s=3.0)
     eagerness = rng.choice(("off", "eager", "normal", "patient"))
     call = FakeCall(AgentConfig(deadlines=deadlines, lead_ms=rng.choice((100, 500)), eagerness=eagerness))
-    call.turn_model.takes_s = rng.choice((0.0, 0.05, 1.0))
-    call.turn_model.scores += [
-        rng.choice((rng.random(), rng.random(), InferenceError("x"), RuntimeError("x"))) for _ in range(20)
-    ]
-    call.rail.script.extend(speech(rng))
-    call.rail.push_s = rng.choice((0.001, 0.005, 0.15))
-    call.chat.answers += [answer(rng) for _ in range(20)]
-    call.chat.first_s = rng.choice((0.0, 0.02, 0.4, 3.0))
-    call.chat.token_s = rng.choice((0.0, 0.01, 0.1))
-    call.synthesizer.first_s = rng.choice((0.0, 0.01, 0.3))
+    random_calls.fill(
+        rng, call, heard=speech, answer=answer, no_score=RuntimeError("x"), first_s=(0.0, 0.02, 0.4, 3.0)
+    )
     call.synthesizer.marks = rng.random() < 0.8
     call.synthesizer.failures += [InferenceError("voice") if rng.random() < 0.1 else None for _ in range(20)]
     if rng.random() < 0.2:
@@ -217,15 +198,10 @@ async def run(seed: int) -> None:
     rng = random.Random(seed)
     call = prepare(rng)
     start = Start(
-        tools=[Tool(name="get_weather"), Tool(name="get_time")],
+        tools=TOOLS,
         turn=turn_options(rng) if rng.random() < 0.3 else TurnOptions(),
         greeting=rng.choice(("", "", "Hello, this is a greeting.")),
-        barge_in=BargeInOptions(
-            min_words=rng.choice((0, 1, 1, 2)),
-            min_speech_ms=rng.choice((0, 200, 600)),
-            pause_playback=rng.random() < 0.8,
-            enabled=rng.random() < 0.9,
-        ),
+        barge_in=random_calls.barge_in(rng),
         silence=SilenceOptions(
             prompt_after_ms=rng.choice((0, 1_000)), hang_up_after_ms=rng.choice((0, 0, 4_000))
         ),
@@ -247,9 +223,4 @@ async def run(seed: int) -> None:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_any_order_of_events(batch):
-    for seed in range(batch, RUNS, BATCHES):
-        try:
-            await run(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    await run_batch(batch, RUNS, run)

@@ -6,12 +6,14 @@ import asyncio
 import math
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
-from agent_fakes import FakeCall, all_of_utterance, calls, now, says, utterance
+import random_calls
+from agent_fakes import FakeCall, calls, now, says
+from random_calls import BATCHES, TOOLS, run_batch
 
 from parley.agent.config import AgentConfig, Deadlines
-from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -39,7 +41,6 @@ from parley.protocol import (
     SpeechIgnored,
     Start,
     Text,
-    Tool,
     ToolCancelled,
     ToolRequest,
     ToolResponse,
@@ -50,16 +51,10 @@ from parley.protocol import (
 )
 
 RUNS = 600
-BATCHES = 10
 ACTIVE_S = 10.0
 QUIET_S = 60.0
 DEADLINES = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0)
-SENTENCES = (
-    "Okay.",
-    "It is sunny and warm in Paris today.",
-    "Once there was a robot, and it lived by the sea. It waved at the boats. The boats waved back.",
-    "Are you sure?",
-)
+SENTENCES = (*random_calls.SENTENCES, "Are you sure?")
 
 
 def chunk(ms: int) -> bytes:
@@ -68,26 +63,19 @@ def chunk(ms: int) -> bytes:
 
 def speech(rng: random.Random) -> list:
     """What the recogniser hears in the next seconds: no word twice, but for those that mean something."""
-    events, at, number = [], rng.randint(50, 800), 0
-    while at < ACTIVE_S * 900:
-        number += 1
-        end = at + rng.randint(120, 900)
+
+    def text_of(number: int) -> str:
         texts = (f"alpha{number} beta{number}", f"gamma{number}", f"stop{number} now", "mhm", "")
-        text = rng.choices(texts, weights=(50, 25, 8, 8, 9))[0]
-        events += rng.choice((utterance, all_of_utterance))(number, at, end, text)
-        at = end + rng.choice((320, 400, 700, 1_500, 3_000))
-        if rng.random() < 0.2:
-            events += [(at, OnsetEvent(at_ms=at - 32)), (at + 64, OnsetLostEvent())]
-            at += 100
-    return events
+        return rng.choices(texts, weights=(50, 25, 8, 8, 9))[0]
+
+    return random_calls.speech(rng, int(ACTIVE_S * 900), text_of)
 
 
 def answer(rng: random.Random) -> list:
     """What the language model writes: an answer, a call of tools, nothing of use, or a failure."""
     kind = rng.random()
     if kind < 0.20:
-        named = rng.sample(("get_weather", "get_time", "unknown"), rng.randint(1, 3))
-        return calls(*((name, {"city": "Rome"}) for name in named))
+        return calls(*random_calls.tool_names(rng))
     if kind < 0.30:
         return rng.choice(([Completed(finish_reason="stop")], says("..."), [TextDelta(text="\U0001f44d")]))
     events = says(rng.choice(SENTENCES))
@@ -112,16 +100,9 @@ def prepare(rng: random.Random) -> FakeCall:
         summaries=rng.random() < 0.2,
     )
     call = FakeCall(config)
-    call.turn_model.takes_s = rng.choice((0.0, 0.05, 1.0))
-    call.turn_model.scores += [
-        rng.choice((rng.random(), rng.random(), InferenceError("x"), math.nan)) for _ in range(20)
-    ]
-    call.rail.script.extend(speech(rng))
-    call.rail.push_s = rng.choice((0.001, 0.005, 0.15))
-    call.chat.answers += [answer(rng) for _ in range(20)]
-    call.chat.first_s = rng.choice((0.0, 0.02, 0.4, 1.0, 2.5))
-    call.chat.token_s = rng.choice((0.0, 0.01, 0.1))
-    call.synthesizer.first_s = rng.choice((0.0, 0.01, 0.3))
+    random_calls.fill(
+        rng, call, heard=speech, answer=answer, no_score=math.nan, first_s=(0.0, 0.02, 0.4, 1.0, 2.5)
+    )
     call.synthesizer.failures += [
         rng.choice((InferenceError("x"), ZeroDivisionError("x"))) if rng.random() < 0.1 else None
         for _ in range(20)
@@ -261,14 +242,9 @@ async def run(seed: int, *, steered: bool) -> None:
     rng = random.Random(seed)
     call = prepare(rng)
     start = Start(
-        tools=[Tool(name="get_weather"), Tool(name="get_time")],
+        tools=TOOLS,
         greeting=rng.choice(("", "Hello, this is a greeting.")),
-        barge_in=BargeInOptions(
-            min_words=rng.choice((0, 1, 1, 2)),
-            min_speech_ms=rng.choice((0, 200, 600)),
-            pause_playback=rng.random() < 0.8,
-            enabled=rng.random() < 0.9,
-        ),
+        barge_in=random_calls.barge_in(rng),
     )
     await call.start(start, microphone=False)
     observer = Observer(call)
@@ -304,9 +280,4 @@ async def run(seed: int, *, steered: bool) -> None:
 @pytest.mark.parametrize("steered", [False, True])
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_nothing_is_stuck_and_no_word_is_lost(batch, steered):
-    for seed in range(batch, RUNS // 2, BATCHES):
-        try:
-            await run(seed, steered=steered)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    await run_batch(batch, RUNS // 2, partial(run, steered=steered))

@@ -8,5 +8,6 @@ sys.path += [
     str(HERE),
     str(HERE.parent / "fuzz"),
     str(HERE.parents[1] / "client"),
+    str(HERE.parent / "core"),
     str(HERE.parent / "twilio"),
 ]

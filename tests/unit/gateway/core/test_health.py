@@ -49,14 +49,6 @@ async def get(one, path, key=""):
     return answer.status_code, answer.json()
 
 
-async def test_who_comes_by_another_name_sees_no_details(gateway):
-    one = await gateway()
-    await until(lambda: one.gateway.servers.all[0].models.results)
-    answer = await one.http.get("/readyz", headers={"Host": "another-site.example"})
-    assert answer.status_code == 200
-    assert "models" not in answer.json()
-
-
 async def test_a_server_whose_models_answer_is_ready(gateway):
     one = await gateway()
     await until(lambda: one.gateway.servers.all[0].models.results)

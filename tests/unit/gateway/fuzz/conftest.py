@@ -8,7 +8,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parents[1] / "client"), str(HERE.parent / "twilio")]
+sys.path += [
+    str(HERE),
+    str(HERE.parents[1] / "client"),
+    str(HERE.parent / "core"),
+    str(HERE.parent / "twilio"),
+]
 
 settings.register_profile(
     "gateway",

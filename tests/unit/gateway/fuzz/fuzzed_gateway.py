@@ -16,6 +16,7 @@ import pytest
 from fake_agent import FakeStream
 from fake_models import serving_fake
 from fuzz_messages import OPENINGS
+from listening_gateway import WELL
 from twilio_line import AUTH_TOKEN, PUBLIC_URL, sign
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -23,11 +24,9 @@ from websockets.protocol import State
 
 from parley import protocol
 from parley.asr.messages import TranscriptEvent
-from parley.canaries.asking import CanaryResult
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk
 from parley_gateway.app import create_app
-from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
@@ -47,8 +46,6 @@ _DOORS = {
         {"additional_headers": {"X-Twilio-Signature": sign(f"wss{PUBLIC_URL[5:]}/v1/twilio/stream")}},
     ),
 }
-
-WELL = ModelReport([CanaryResult("voice_agent", ok=True, duration_ms=1.0, detail="it answered")])
 
 
 def turn_events(turn, rate):
