@@ -172,10 +172,9 @@ class Conversation:
         """Wait for the complete answer, or for that of the turn before if it went on."""
         if not await _within(report.settled, self._turn_timeout_s):
             return False
-        if report.resumed is None:
+        if report.goes_on is None:
             return True
-        goes_on = self.tracker.answered_by(report.resumed.response_id)
-        if not await _within(goes_on.settled, self._turn_timeout_s):
+        if not await _within(report.goes_on.settled, self._turn_timeout_s):
             return False
         # Meanwhile it may have been interrupted after all.
         return await _within(report.settled, self._turn_timeout_s)

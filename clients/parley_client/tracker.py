@@ -64,6 +64,8 @@ class TurnTracker:
                 self.reports[-1].detected_s = self.began_s + event.detected_at_ms / 1000
             case protocol.Transcript(is_final=True) if self.reports:
                 self._note_transcript(self.reports[-1], event.text, now)
+            case protocol.SpeechIgnored():
+                self._note_unanswered(event, self._newest_answered)
             case AgentAudio() | protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
                 self._note_playing(event, now)
             case (
@@ -103,7 +105,7 @@ class TurnTracker:
             report = self._unanswered or TurnReport("")
             self._unanswered = None
             self._by_turn[turn] = report
-            report.answer, report.resumed = "", None
+            report.answer, report.resumed, report.goes_on = "", None, None
             report.settled.clear()
             if len(self._by_turn) > _REMEMBERED_TURNS:
                 del self._by_turn[next(iter(self._by_turn))]
@@ -121,7 +123,7 @@ class TurnTracker:
                 self.playout.pause(event.response_id, now)
             case protocol.Resumed():
                 self.playout.resume(event.response_id, now)
-                self._note_resumed(event, report)
+                self._note_unanswered(event, report)
             case protocol.Interrupted():
                 self._note_interrupted(event, report, now)
 
@@ -130,12 +132,18 @@ class TurnTracker:
         while len(self._by_response) > _REMEMBERED_TURNS:
             del self._by_response[next(iter(self._by_response))]
 
-    def _note_resumed(self, event: protocol.Resumed, report: TurnReport) -> None:
+    @property
+    def _newest_answered(self) -> TurnReport | None:
+        return next(reversed(self._by_response.values()), None)
+
+    def _note_unanswered(
+        self, event: protocol.Resumed | protocol.SpeechIgnored, report: TurnReport | None
+    ) -> None:
         """What spoke over the answer of ``report`` is not answered itself."""
         current = self.reports[-1] if self.reports else report
-        if current is report:
+        if current is None or current is report:
             return
-        current.resumed = event
+        current.resumed, current.goes_on = event, report
         current.heard = current.heard or event.text
         if self._unanswered is current:
             self._unanswered = None
@@ -150,7 +158,7 @@ class TurnTracker:
         if current is report:
             return
         if current.resumed is not None:
-            current.resumed = None
+            current.resumed = current.goes_on = None
             current.settled.clear()
         if cut_s > 0 and self.playout.played_ms(event.response_id) > 0:
             current.barge_in = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from parley.protocol import Resumed, ToolRequest, ToolRun, TurnMetrics
+from parley.protocol import Resumed, SpeechIgnored, ToolRequest, ToolRun, TurnMetrics
 
 
 @dataclass(eq=False)
@@ -39,8 +39,10 @@ class TurnReport:
     """This turn spoke over the answer before it."""
     silenced_s: float | None = None
     """When the answer that this turn spoke over fell silent: paused already, if it was."""
-    resumed: Resumed | None = None
+    resumed: Resumed | SpeechIgnored | None = None
     """The agent took this turn for no interruption and went on with its answer before."""
+    goes_on: TurnReport | None = None
+    """The turn whose answer that is; None: none is known."""
     metrics: TurnMetrics | None = None
     """The server's own account."""
     problem: str = ""

@@ -459,6 +459,59 @@ def test_a_cough_needs_no_transcript():
         assert step.is_set()
 
 
+def ignored(text="mhm"):
+    return protocol.SpeechIgnored(reason="backchannel", text=text)
+
+
+def test_words_that_are_ignored_are_settled_where_nothing_paused():
+    tracker, story = answered("story")
+    mhm = TurnReport("mhm")
+    tracker.begin(mhm)
+    tracker.note(final("mhm"), 1.5)
+    tracker.note(ignored(), 1.5)
+    assert mhm.settled.is_set()
+    assert (mhm.resumed, mhm.goes_on, mhm.heard) == (ignored(), story, "mhm")
+    assert not story.settled.is_set()
+    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
+    assert (mhm.answer, story.answer) == ("", "Once upon a time.")
+
+
+def test_words_that_are_ignored_after_the_turns_own_answer_began_settle_nothing():
+    tracker, story = answered("story")
+    tracker.note(ignored(), 1.5)
+    assert (story.resumed, story.settled.is_set()) == (None, False)
+
+
+def test_words_that_are_ignored_before_any_answer_are_settled():
+    tracker, mhm = TurnTracker(), TurnReport("mhm")
+    tracker.note(ignored(), 0.1)
+    tracker.begin(mhm)
+    tracker.note(ignored(), 1.5)
+    assert (mhm.settled.is_set(), mhm.goes_on, mhm.heard) == (True, None, "mhm")
+
+
+async def test_an_mhm_that_is_ignored_waits_for_the_answer_that_goes_on():
+    class Deaf(Doubtful):
+        def interrupt(self, stream):
+            self.paused += 1
+
+        def answer(self, stream):
+            if not self.paused:
+                TinyAgent.answer(self, stream)
+                return
+            stream.say(protocol.Transcript(utterance=2, text="mhm", is_final=True, confidence=1))
+            stream.say(ignored())
+            stream.say(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1500))
+            stream.say(protocol.TurnMetrics(turn=1))
+
+    async with line(Deaf()) as call:
+        story, mhm = await Conversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
+            [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(200), barge_in_ms=100)]
+        )
+    assert (story.problem, mhm.problem) == ("", "")
+    assert story.settled.is_set()
+
+
 def test_an_answer_that_paused_of_itself_settles_nothing():
     tracker, story = answered("story")
     tracker.note(paused(1), 1.2)
