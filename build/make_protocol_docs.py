@@ -67,7 +67,7 @@ Every response with an event has these outputs:
 Times are integers in milliseconds unless a field says otherwise. Fields ending in `at_ms` count the
 audio that the client has sent since the start, so that a client can find the place in its own
 recording. Unknown fields of a client message are an error; clients must ignore unknown fields of
-events. This page describes protocol version {version}.
+events, and events of unknown types. This page describes protocol version {version}.
 
 A message or event is one JSON object whose field `type` is the name that heads its section below.
 

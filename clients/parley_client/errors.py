@@ -9,6 +9,7 @@
         │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
         ├── StreamLostError     stream_lost       retryable (as a new stream)
+        ├── UnknownEventError   unknown_event
         ├── CallEndedError      call_ended
         ├── SlowConsumerError   slow_consumer
         ├── AudioFileError      audio_file
@@ -64,6 +65,16 @@ class StreamLostError(ClientError):
 
     code = "stream_lost"
     retryable = True
+
+
+class UnknownEventError(ClientError):
+    """An event of a type that this client does not know: a newer server's."""
+
+    code = "unknown_event"
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"events of the type {kind!r} are not known")
+        self.kind = kind
 
 
 class CallEndedError(ClientError):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import InvalidMessageError
+from parley_client.errors import UnknownEventError
 from parley_client.transport import Reply
 
 
@@ -64,8 +65,14 @@ def read_event(reply: Reply) -> CallEvent:
 
     Raises:
         InvalidMessageError: not an event, or the samples do not fit to it.
+        UnknownEventError: an event of a type that only newer clients know.
     """
-    event = protocol.decode_event(reply.event)
+    try:
+        event = protocol.decode_event(reply.event)
+    except InvalidMessageError:
+        if (kind := protocol.unknown_type(reply.event)) is not None:
+            raise UnknownEventError(kind) from None
+        raise
     if not isinstance(event, protocol.Audio):
         return event
     if len(reply.audio) != event.samples:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
 from parley import protocol
 from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
-from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError
+from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
 from parley_client.events import CallEvent, read_event
 from parley_client.inbox import Inbox
 from parley_client.options import Deadlines
@@ -16,9 +17,11 @@ from parley_client.outbox import Outbox
 from parley_client.stats import CallStats
 from parley_client.transport import Frame, Reply, Stream
 
+_log = logging.getLogger("parley.client")
 _START_ID = "start"
 _END_ID = "end"
 _WATCH_INTERVAL_S = 0.5
+_UNKNOWN_TYPES = 16  # that are warned of
 _DRAIN_S = 1.0  # after `closed`: the last acknowledgements
 # Triton's own words for a chunk of a sequence that it has forgotten.
 _SEQUENCE_FORGOTTEN = "START flag"
@@ -59,6 +62,7 @@ class Line:
         self._on_tool_event = on_tool_event
         self._tasks: list[asyncio.Task[None]] = []
         self._reading = True
+        self._unknown: set[str] = set()
         self._read_since_s = time.perf_counter()
         self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
@@ -201,6 +205,9 @@ class Line:
     async def _deliver(self, reply: Reply) -> None:
         try:
             event = read_event(reply)
+        except UnknownEventError as error:
+            self._skip(error)
+            return
         except InvalidMessageError as error:
             await self._queue(protocol.ErrorEvent.of(error))
             return
@@ -217,6 +224,12 @@ class Line:
         if isinstance(event, protocol.Closed):
             self.closed = event
             self._end(CallEndedError(f"the server closed the call: {event.reason}"))
+
+    def _skip(self, error: UnknownEventError) -> None:
+        """Say so once for each type, and of so many types."""
+        if error.kind not in self._unknown and len(self._unknown) < _UNKNOWN_TYPES:
+            self._unknown.add(error.kind)
+            _log.warning("the server is newer than this client: %s, and skipped", error)
 
     async def _queue(self, event: CallEvent) -> None:
         self._reading = not self._inbox.is_full

@@ -15,7 +15,7 @@ count), so that a client can place events on its own recording.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -68,7 +68,11 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fie
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """Base of everything the server sends: clients ignore fields they do not know."""
+    """Base of everything the server sends: clients ignore fields, and types of events, they do not know."""
+
+
+class _AnyEvent(msgspec.Struct, frozen=True):
+    type: str
 
 
 # --- client to server -------------------------------------------------------------------
@@ -670,6 +674,8 @@ ServerEvent: TypeAlias = (
 _encoder = msgspec.json.Encoder()
 _messages: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _events: msgspec.json.Decoder[ServerEvent] = msgspec.json.Decoder(ServerEvent)
+_any_events = msgspec.json.Decoder(_AnyEvent)
+_event_types = frozenset(kind.__struct_config__.tag for kind in get_args(ServerEvent))
 
 
 def encode(message: ClientMessage | ServerEvent) -> bytes:
@@ -701,3 +707,12 @@ def decode_event(raw: bytes) -> ServerEvent:
         return _events.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidMessageError(f"event cannot be read: {error}") from error
+
+
+def unknown_type(raw: bytes) -> str | None:
+    """The type of an event, if this version of the protocol does not have it."""
+    try:
+        kind = _any_events.decode(raw).type
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return None if kind in _event_types else kind

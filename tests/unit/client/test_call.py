@@ -118,7 +118,7 @@ async def test_audio_events_carry_samples():
     assert (event.turn, event.offset_ms, event.text) == (1, 40, "hi")
 
 
-@pytest.mark.parametrize("raw", [b"{", b'{"type":"unheard_of"}'])
+@pytest.mark.parametrize("raw", [b"{", b"[]", b"{}", b'{"type":"speech_started"}', b'{"type":7}'])
 async def test_an_unreadable_event_is_reported_and_the_call_goes_on(raw):
     async def behaviour(stream):
         await serve(stream, lambda _: stream.replies.put_nowait(Reply("start", raw)))
@@ -130,6 +130,27 @@ async def test_an_unreadable_event_is_reported_and_the_call_goes_on(raw):
         assert isinstance(event, protocol.ErrorEvent)
         assert event.code == "invalid_message"
         assert await call.hang_up() is not None
+
+
+async def test_events_of_unknown_types_are_skipped_with_one_warning_each(caplog):
+    async def behaviour(stream):
+        def say_more(_):
+            for kind in ("unheard_of", "unheard_of", "another"):
+                stream.replies.put_nowait(Reply("start", b'{"type":"%s","text":7}' % kind.encode()))
+            stream.say(protocol.Updated())
+
+        await serve(stream, say_more)
+
+    async with dial(FakeAgent(behaviour)) as call:
+        await call.send_audio(b"\0\0")
+        await anext(call)
+        assert await anext(call) == protocol.Updated()
+        assert await call.hang_up() is not None
+    warned = [record.getMessage() for record in caplog.records if record.name == "parley.client"]
+    assert [next(kind for kind in ("unheard_of", "another") if kind in line) for line in warned] == [
+        "unheard_of",
+        "another",
+    ]
 
 
 async def test_audio_of_another_length_than_announced_is_an_error():
