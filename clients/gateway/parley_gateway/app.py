@@ -16,6 +16,7 @@ from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
 from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.connections import HEALTH, ConnectionLimiter, ConnectionLimits
+from parley_gateway.doors import operations
 from parley_gateway.doors.registry import DOORS
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
@@ -75,14 +76,7 @@ def create_app(
         title="Parley gateway", version=version("parley"), docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.gateway = gateway
-    add_error_handlers(app, metrics)
-    app.add_middleware(BodyLimits, limits=limits)
-    app.add_middleware(ConnectionLimits, connections=gateway.connections)
-    app.add_middleware(KnownHosts, origins=guard.origins, open_paths=HEALTH)
-    listen = settings.listen
-    encrypted = bool(listen.certificate) or listen.public_url.startswith("https:")
-    add_headers(app, gateway.guard.origins, encrypted=encrypted)
-    app.add_middleware(AccessLog)
+    _protect(app, gateway, gateway.connections)
     for routes in DOORS:
         app.include_router(routes(gateway))
     complete_openapi(app, authenticated=gateway.guard.authenticated)
@@ -92,3 +86,29 @@ def create_app(
         return asyncapi(app.version)
 
     return app
+
+
+def create_health_app(gateway: Gateway, connections: ConnectionLimiter) -> FastAPI:
+    """What else a gateway answers at ``listen.health_port``.
+
+    Args:
+        gateway: The gateway.
+        connections: Counts those of this port.
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _protect(app, gateway, connections)
+    app.include_router(operations.routes(gateway))
+    return app
+
+
+def _protect(app: FastAPI, gateway: Gateway, connections: ConnectionLimiter) -> None:
+    """Put around an application what every request passes through."""
+    settings, origins = gateway.settings, gateway.guard.origins
+    add_error_handlers(app, gateway.metrics)
+    app.add_middleware(BodyLimits, limits=settings.limits)
+    app.add_middleware(ConnectionLimits, connections=connections)
+    app.add_middleware(KnownHosts, origins=origins, open_paths=HEALTH)
+    listen = settings.listen
+    encrypted = bool(listen.certificate) or listen.public_url.startswith("https:")
+    add_headers(app, origins, encrypted=encrypted)
+    app.add_middleware(AccessLog)

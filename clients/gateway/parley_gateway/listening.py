@@ -17,6 +17,9 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Address to listen on; anything but loopback needs authentication."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """0: any free one, which the start line names."""
+    health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    """Where, at the same address, `/healthz`, `/readyz`, `/health`, `/ready` and `/metrics` are answered and
+    nothing else is, whatever is open at the other port; 0: any free one. None: nowhere."""
     certificate: str = ""
     """PEM file with the certificate chain; empty: plain HTTP."""
     key: str = ""

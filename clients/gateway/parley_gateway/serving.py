@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,8 +17,15 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
-from parley_gateway.app import create_app
-from parley_gateway.connections import BACKLOG, Listener, raise_descriptor_limit, reserved_descriptors
+from parley_gateway.app import create_app, create_health_app
+from parley_gateway.connections import (
+    BACKLOG,
+    HEALTH_CONNECTIONS,
+    ConnectionLimiter,
+    Listener,
+    raise_descriptor_limit,
+    reserved_descriptors,
+)
 from parley_gateway.errors import SettingsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.listening import ListenSettings
@@ -41,6 +48,8 @@ class Running:
     gateway: Gateway
     url: str
     """Where it is reached, without a path."""
+    health_url: str = ""
+    """Where only probes are answered; empty: nowhere."""
 
 
 class _Server(uvicorn.Server):
@@ -107,10 +116,37 @@ async def running(
         insecure_allow_anonymous=settings.security.insecure_allow_anonymous,
     )
     _fit_descriptors(gateway)
-    with closing(_listener(settings)) as listener:
-        listener.limiter = gateway.connections
-        server = _Server(_configuration(app, gateway))
-        serving = asyncio.get_running_loop().create_task(server.serve([listener]), name="gateway")
+    try:
+        async with (
+            _port(settings, listen.port, app, gateway.connections, now) as url,
+            AsyncExitStack() as stack,
+        ):
+            health_url = ""
+            if listen.health_port is not None:
+                # Of its own, so that no flood at the other port takes its places.
+                probes = ConnectionLimiter(
+                    HEALTH_CONNECTIONS, HEALTH_CONNECTIONS, gateway.guard.addresses, gateway.metrics
+                )
+                answers = create_health_app(gateway, probes)
+                health_url = await stack.enter_async_context(
+                    _port(settings, listen.health_port, answers, probes, now)
+                )
+            yield Running(gateway, url, health_url)
+            await _first(gateway.calls.drain(0.0), now.wait())
+    finally:
+        # uvicorn leaves the lifespan's end out when it is forced to exit.
+        await gateway.decoders.aclose()
+
+
+@asynccontextmanager
+async def _port(
+    settings: Settings, port: int, app: FastAPI, connections: ConnectionLimiter, now: asyncio.Event
+) -> AsyncIterator[str]:
+    """Answer at a port as long as the block runs; gives its URL."""
+    with closing(_listener(settings, port)) as listener:
+        listener.limiter = connections
+        server = _Server(_configuration(app, settings, connections))
+        serving = asyncio.get_running_loop().create_task(server.serve([listener]), name=f"gateway-{port}")
         try:
             # uvicorn tells nobody when it has started.
             while not server.started and not serving.done():  # noqa: ASYNC110
@@ -118,14 +154,11 @@ async def running(
             if serving.done():
                 await serving
                 raise SettingsError("the gateway could not start; its log says why")
-            yield Running(gateway, _url(listen, listener))
-            await _first(gateway.calls.drain(0.0), now.wait())
+            yield _url(settings.listen, listener)
         finally:
             server.should_exit = True
             server.force_exit = now.is_set()
             await _stopped(serving)
-            # uvicorn leaves the lifespan's end out when it is forced to exit.
-            await gateway.decoders.aclose()
 
 
 async def _stopped(serving: asyncio.Task[None]) -> None:
@@ -157,11 +190,12 @@ def _fit_descriptors(gateway: Gateway) -> None:
         servers=len(settings.servers.addresses),
         calls=settings.calls.limit if settings.realtime.webrtc else 0,
         stage_requests=settings.stages.requests,
+        health=settings.listen.health_port is not None,
     )
     gateway.connections.fit(raise_descriptor_limit(), reserved)
 
 
-def _listener(settings: Settings) -> Listener:
+def _listener(settings: Settings, port: int) -> Listener:
     """The listening socket; connections inherit what is set on it."""
     listen = settings.listen
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
@@ -173,23 +207,24 @@ def _listener(settings: Settings) -> Listener:
         # A peer that acknowledges nothing is gone, whatever still waits to be sent to it.
         unacknowledged_ms = int(settings.limits.ping_timeout_s * 1000)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged_ms)
-        listener.bind((listen.host, listen.port))
+        listener.bind((listen.host, port))
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
+        other = "--listen PORT" if port == listen.port else "listen.health_port"
         raise SettingsError(
-            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
-            + ("; `ss -ltnp` tells who does, --listen PORT takes another" if taken else "")
+            f"cannot listen on {listen.host}:{port}: {error.strerror or error}"
+            + (f"; `ss -ltnp` tells who does, {other} takes another" if taken else "")
         ) from error
     return listener
 
 
-def _configuration(app: FastAPI, gateway: Gateway) -> uvicorn.Config:
-    listen, limits = gateway.settings.listen, gateway.settings.limits
+def _configuration(app: FastAPI, settings: Settings, connections: ConnectionLimiter) -> uvicorn.Config:
+    listen, limits = settings.listen, settings.limits
     configuration = uvicorn.Config(
         app,
         # uvicorn's annotation names a class; it only calls it.
-        http=cast("Any", partial(HttpProtocol, limiter=gateway.connections)),
+        http=cast("Any", partial(HttpProtocol, limiter=connections)),
         ws=WebSocketProtocol,
         ws_max_size=limits.frame_bytes,
         ws_ping_interval=limits.ping_interval_s,

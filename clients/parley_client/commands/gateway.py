@@ -83,7 +83,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     def announce(one: Running) -> None:
         console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
-        print(f"ready http={one.url} servers={','.join(settings.servers.addresses)}", flush=True)
+        health = f" health={one.health_url}" if one.health_url else ""
+        print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
 
     with log_to_stderr(settings.security.audit_file, logging.getLevelName(args.log_level.upper())):
         asyncio.run(serve(settings, announce))

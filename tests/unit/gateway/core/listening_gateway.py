@@ -95,7 +95,8 @@ class GatewayUnderTest:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        self.url = (await self._stack.enter_async_context(running(self.settings, app=self.app))).url
+        one = await self._stack.enter_async_context(running(self.settings, app=self.app))
+        self.url, self.health_url = one.url, one.health_url
         self.http = await self._stack.enter_async_context(httpx.AsyncClient(base_url=self.url))
 
     async def stop(self) -> None:

@@ -6,15 +6,18 @@ import os
 import resource
 import socket
 
+import httpx
 import pytest
 from listening_gateway import DEADLINE_S, receive, until
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from parley_gateway import connections
+from parley_gateway import connections, serving
 from parley_gateway.connections import ConnectionLimiter, reserved_descriptors
+from parley_gateway.errors import SettingsError
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.addresses import ClientAddresses
+from parley_gateway.security.keys import new_key
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 PAGE = HEALTH.replace(b"/healthz", b"/asyncapi.json")
@@ -25,14 +28,14 @@ async def opened():
     """Opens connections to a gateway; closes them at the end."""
     with contextlib.ExitStack() as stack:
 
-        async def open_some(one, count, address="127.0.0.1"):
-            host, port = one.url.removeprefix("http://").split(":")
+        async def open_some(one, count, address="127.0.0.1", to=None):
+            where = reached(to or one.url)
             made = []
             for _ in range(count):
                 client = stack.enter_context(socket.socket())
                 client.setblocking(False)
                 client.bind((address, 0))
-                await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+                await asyncio.get_running_loop().sock_connect(client, where)
                 made.append(client)
             return made
 
@@ -113,6 +116,84 @@ async def test_more_than_there_is_room_for_is_answered_with_503(gateway, opened)
         assert (await ask(healthy))[0] == 200
 
 
+def reached(url):
+    host, port = url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+async def test_probes_are_answered_at_their_own_port_while_the_other_takes_nothing(
+    gateway, opened, monkeypatch
+):
+    monkeypatch.setattr(connections, "_SPARE", 0)
+    one = await gateway(listen={"health_port": 0}, limits={"connections": 2})
+    async with one.stream() as first, one.stream(await one.create()) as second:
+        await receive(first, "connected")
+        await receive(second, "connected")
+        await until(lambda: not one.gateway.connections._waiting)
+        (client,) = await opened(one, 1)
+        with pytest.raises((ConnectionError, IndexError)):
+            await ask(client)  # nothing comes, not even a status
+        async with httpx.AsyncClient(base_url=one.health_url) as http:
+            for path in ("/healthz", "/readyz", "/health", "/ready", "/metrics"):
+                assert (await http.get(path)).status_code == 200, path
+            one.gateway.calls.draining = True
+            assert (await http.get("/readyz")).status_code == 503
+
+
+async def test_nothing_else_is_answered_at_the_port_of_probes(gateway):
+    one = await gateway(listen={"health_port": 0})
+    assert reached(one.health_url) != reached(one.url)
+    async with httpx.AsyncClient(base_url=one.health_url) as http:
+        for path in ("/", "/v1/models", "/openapi.json", "/asyncapi.json", "/docs"):
+            assert (await http.get(path)).status_code == 404, path
+        assert (await http.post("/v1/sessions", json={})).status_code == 404
+    with pytest.raises(InvalidStatus):
+        await connect(f"ws{one.health_url[4:]}/v1/realtime?model=parley", subprotocols=["realtime"])
+    assert one.gateway.calls.count == 0
+
+
+async def test_without_the_setting_there_is_no_such_port(gateway):
+    assert (await gateway()).health_url == ""
+
+
+async def test_who_may_see_what_is_the_same_at_the_port_of_probes(gateway, tmp_path):
+    admin = new_key("ops", ["admin"])
+    (tmp_path / "keys.toml").write_text(f"{admin.line}\n")
+    one = await gateway(listen={"health_port": 0}, security={"keys_file": str(tmp_path / "keys.toml")})
+    key = {"Authorization": f"Bearer {admin.secret}"}
+    async with httpx.AsyncClient(base_url=one.health_url) as http:
+        assert (await http.get("/metrics")).status_code == 401
+        assert (await http.get("/metrics", headers=key)).status_code == 200
+        assert "models" not in (await http.get("/readyz")).json()
+        assert "models" in (await http.get("/readyz", headers=key)).json()
+    anonymous = await gateway(listen={"health_port": 0})
+    async with httpx.AsyncClient(base_url=anonymous.health_url, headers={"Host": "evil.example"}) as http:
+        assert (await http.get("/metrics")).status_code == 403
+        answer = await http.get("/readyz")
+        assert (answer.status_code, "models" in answer.json()) == (200, False)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_the_port_of_probes_has_a_bound_of_its_own(gateway, opened, monkeypatch):
+    monkeypatch.setattr(serving, "HEALTH_CONNECTIONS", 3)
+    one = await gateway(listen={"health_port": 0})
+    before = one.gateway.connections.count
+    first, *idle = await opened(one, 3, to=one.health_url)
+    async with httpx.AsyncClient(base_url=one.health_url) as http:
+        assert (await http.get("/healthz")).status_code == 200
+        assert await is_closed(first)
+        assert not await is_closed(idle[-1])
+    assert one.gateway.connections.count == before
+
+
+async def test_a_port_of_probes_that_is_taken_is_said(gateway):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SettingsError, match=r"listen\.health_port takes another"):
+            await gateway(listen={"health_port": taken.getsockname()[1]})
+
+
 async def test_clients_behind_a_trusted_proxy_have_shares_of_their_own(gateway):
     one = await gateway(
         limits={"connections": 100, "connections_per_address": 2},
@@ -178,7 +259,9 @@ async def test_a_process_without_descriptors_answers_still(gateway, opened, capl
 
 
 def test_the_limit_follows_the_descriptors(caplog):
-    reserved = reserved_descriptors(servers=2, calls=256, stage_requests=64)
+    reserved = reserved_descriptors(servers=2, calls=256, stage_requests=64, health=False)
+    probed = reserved_descriptors(servers=2, calls=256, stage_requests=64, health=True)
+    assert probed - reserved > connections.HEALTH_CONNECTIONS
     few, many = (ConnectionLimiter(2_000, 500, ClientAddresses(), Metrics()) for _ in range(2))
     many.fit(20_000, reserved)
     assert (many.limit, many.per_address, caplog.messages) == (2_000, 500, [])

@@ -1,5 +1,6 @@
 """The command ``parley gateway``."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -76,7 +77,10 @@ def test_what_cannot_be_used_is_one_line(arguments, words, capsys, tmp_path, mon
 
 def test_it_says_where_it_is_and_ends_when_told():
     command = [sys.executable, "-m", "parley_client", "gateway", "--listen", "0", "--server", "127.0.0.1:9"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"PARLEY_GATEWAY_LISTEN_HEALTH_PORT": "0"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             for_people, for_programs = process.stdout.readline(), process.stdout.readline()
             words = dict(word.split("=", 1) for word in for_programs.split()[1:])
@@ -85,6 +89,7 @@ def test_it_says_where_it_is_and_ends_when_told():
             assert words["servers"] == "127.0.0.1:9"
             assert httpx.get(f"{words['http']}/healthz").status_code == 200
             assert httpx.get(f"{words['http']}/readyz").status_code == 503
+            assert httpx.get(f"{words['health']}/healthz").status_code == 200
             process.send_signal(signal.SIGTERM)
             assert process.wait(STARTED_S) == 0
             assert "Traceback" not in process.stderr.read()
