@@ -33,6 +33,7 @@ from parley.launcher.errors import LauncherError, RestartLimitError, StartInterr
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
 from parley.launcher.restarts import Attempts, Record, SupervisorLimits, write_record
+from parley.launcher.slots import held_slots
 from parley.serving.model_control import CONTROL_MODEL
 
 DIED = "died"
@@ -369,7 +370,11 @@ class Supervisor:
         text = json_format.MessageToJson(config, preserving_proto_field_name=True)
         loaded, error, hopeless = False, "", False
         try:
-            control.load(model, text, self._load_s)
+            if alone:
+                with held_slots(self._server.address, config, len(instances)):
+                    control.load(model, text, self._load_s)
+            else:
+                control.load(model, text, self._load_s)
             loaded = True
         except Exception as failure:  # noqa: BLE001 - the supervisor waits for the result
             error = f"{model} was not loaded: {failure}"

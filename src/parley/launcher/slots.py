@@ -1,0 +1,153 @@
+"""Keeping a sequence slot of a dead instance taken while the instance is replaced.
+
+Triton 24.10 removes a replaced instance of a sequence model when the last of its sequence slots is free. A
+slot becomes free with the request that ends its sequence, and a dead process fails that request a second
+later. If no other slot is taken then, the thread that removes the instance runs while the instance's own
+thread returns from that request: ``StopBackendThread`` reads ``model_instances_.back()``, which is empty
+until it has returned, and the server ends with a segmentation fault.
+
+So one sequence is begun on the dead instance before it is replaced, and never ended. Triton ends it when it
+has been idle for ``max_sequence_idle_microseconds``; nothing runs on the instance by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import model_config_pb2, service_pb2_grpc
+from tritonclient.utils import triton_to_np_dtype
+
+from parley.grpc_port import to_message
+from parley.inference import ModelRequest, SequenceFlags, Tensor
+from parley.protocol import CANARY_PREFIX
+
+_DEAD = "is not healthy"
+"""Triton's words about an instance whose process is dead."""
+_PATIENCE_S = 0.5
+"""A living instance refuses an empty request within this time; a dead one says so after a second."""
+_MOST = 32
+_DRAIN_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def held_slots(address: str, config: Any, dead: int) -> Iterator[bool]:
+    """Keep a slot of each dead instance of a sequence model taken while they are replaced.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        config: the model's ``ModelConfig``, with groups of one instance each.
+        dead: how many of its instances are dead.
+
+    Yields:
+        Whether they are taken; if not, Triton may crash. It takes half a second to see that an instance does
+        not answer, unless all are dead.
+    """
+    slots = _Slots(address, config, dead)
+    try:
+        held = slots.hold()
+        if not held:
+            _log.warning("no sequence of %s could be begun on its dead instance", config.name)
+        yield held
+    finally:
+        slots.release()
+
+
+class _Slots:
+    """Begins sequences until the dead instances have some, and ends those of the living ones.
+
+    Triton chooses the instance of a new sequence, so that several may be needed. The requests hold no
+    data, so that a living instance refuses them.
+    """
+
+    def __init__(self, address: str, config: Any, dead: int) -> None:
+        self._config = config
+        self._living = len(config.instance_group) - dead
+        # Several dead instances get their sequences in any order.
+        self._wanted = dead if dead == 1 else 4 * dead
+        self._name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._refused: list[str] = []
+        self._ended = False
+        self._thread = threading.Thread(target=self._read, args=(address,), name="hold slots", daemon=True)
+
+    def hold(self) -> bool:
+        """Begin the sequences; returns whether the dead instances have enough of them."""
+        self._thread.start()
+        names = [f"{self._name}-{number}" for number in range(_MOST)]
+        held = 0
+        for name in names:
+            self._requests.put(self._request(name, start=True))
+            # If none lives, nobody is asked which instance has it.
+            held += self._living == 0 or not self._is_refused(name)
+            if held >= self._wanted or self._ended:
+                break
+        return held >= self._wanted and not self._ended
+
+    def release(self) -> None:
+        """End the sequences of living instances; those of dead ones stay. Does not wait for it."""
+        with self._changed:
+            refused = tuple(self._refused)
+        for name in refused:
+            self._requests.put(self._request(name, start=False))
+        self._requests.put(None)
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether a living instance answers."""
+        end = time.monotonic() + _PATIENCE_S
+        with self._changed:
+            while name not in self._refused and not self._ended:
+                if not self._changed.wait(end - time.monotonic()):
+                    return False
+            return name in self._refused
+
+    def _read(self, address: str) -> None:
+        """Read the answers to the end.
+
+        The stream is not cancelled while a dead instance may still answer: that would free the slot.
+        """
+        try:
+            with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                for answer in stub.ModelStreamInfer(iter(self._requests.get, None), timeout=_DRAIN_S):
+                    if _DEAD not in answer.error_message:
+                        with self._changed:
+                            self._refused.append(answer.infer_response.id)
+                            self._changed.notify_all()
+        except grpc.RpcError as error:
+            _log.warning("the answers of %s were not read to the end: %s", self._config.name, error)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _request(self, sequence: str, *, start: bool) -> Any:
+        inputs = {each.name: _nothing(each, bool(self._config.max_batch_size)) for each in self._config.input}
+        return to_message(
+            ModelRequest(
+                self._config.name,
+                inputs,
+                (),
+                request_id=sequence,
+                sequence=SequenceFlags(sequence, start=start, end=not start),
+            )
+        )
+
+
+def _nothing(tensor: Any, batched: bool) -> Tensor:
+    """The smallest value of an input, all zero."""
+    shape = ([1] if batched else []) + [max(length, 1) for length in tensor.dims]
+    kind = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+    if kind == "STRING":
+        return np.full(shape, b"", np.object_)
+    return np.zeros(shape, triton_to_np_dtype(kind))
