@@ -291,6 +291,26 @@ async def test_tools_and_their_results_become_messages(fake):
     assert second["tools"] == []
 
 
+async def test_an_interrupted_answer_is_marked_for_the_model(fake):
+    fake.answer = good_text
+    context = conversation("tell me a story")
+    context.add_message(role="assistant", content="Once upon a time, ", interrupted=True)
+    context.add_message(role="user", content="stop")
+    context.add_message(role="assistant", content="Okay.")
+    context.add_message(role="user", content="thank you")
+    async with parley.LLM(server=fake.address) as model:
+        await model.chat(chat_ctx=context, conn_options=ONCE).collect()
+    (asked,) = fake.asked
+    assert [message["content"] for message in asked["messages"]] == [
+        "tell me a story",
+        "Once upon a time…",
+        "stop",
+        "Okay.",
+        "thank you",
+    ]
+    assert context.items[1].text_content == "Once upon a time, "
+
+
 async def test_keyterms_open_the_stream_anew(fake):
     async with parley.STT(server=fake.address, phrases=["Ada"]) as stt, stt.stream() as stream:
         push(stream, bytes(3_200))

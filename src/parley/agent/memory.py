@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from parley.agent.playout import Heard
 from parley.errors import InvalidModelOutputError
 from parley.llm.history import estimate_tokens
-from parley.llm.messages import ChatMessage, ToolCall
+from parley.llm.messages import CUT, ChatMessage, ToolCall, cut_short
 from parley.tts.plain_text import has_words
 
-CUT = "…"
-"""Marks, for the language model, an answer that the user cut short."""
 UNREMEMBERED = -1
 """Number of the round of what is said and not remembered, such as an apology."""
 
@@ -101,5 +99,4 @@ def _heard_text(text: str, heard: str) -> str:
     # A smiley at the end, for example, is never spoken.
     if said and not has_words(unsaid):
         return text.strip()
-    cut = heard.rstrip(" .,!?;:")
-    return f"{cut}{CUT}" if cut else ""
+    return cut_short(heard)

@@ -15,7 +15,7 @@ import msgspec
 from parley.agent.config import AgentConfig
 from parley.agent.fillers import Filler
 from parley.agent.generation import generate
-from parley.agent.memory import CUT, UNREMEMBERED, Round, remember, shorten_results
+from parley.agent.memory import UNREMEMBERED, Round, remember, shorten_results
 from parley.agent.prompt import Prompt
 from parley.agent.tools import ToolDesk
 from parley.engines.base import ChatModel
@@ -27,6 +27,7 @@ from parley.errors import (
     NoAnswerError,
 )
 from parley.llm.messages import (
+    CUT,
     ChatMessage,
     Completed,
     GenerateRequest,

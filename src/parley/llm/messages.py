@@ -14,6 +14,9 @@ import msgspec
 
 from parley.protocol import Tool
 
+CUT = "…"
+"""Marks, for the language model, an answer that the user cut short."""
+
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model made."""
@@ -32,6 +35,12 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Of an assistant message."""
     tool_call_id: str = ""
     """Of a tool message: the call that it answers."""
+
+
+def cut_short(heard: str) -> str:
+    """What the user has heard of an answer, marked as cut short there; empty if that is nothing."""
+    cut = heard.rstrip(" .,!?;:")
+    return f"{cut}{CUT}" if cut else ""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

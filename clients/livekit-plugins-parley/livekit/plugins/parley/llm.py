@@ -10,7 +10,7 @@ import msgspec
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr, llm, utils
 
 from parley.errors import ParleyError
-from parley.llm.messages import ChatMessage, LlmEvent, Sampling, TextDelta, ToolCalled
+from parley.llm.messages import ChatMessage, LlmEvent, Sampling, TextDelta, ToolCalled, cut_short
 from parley.protocol import Tool
 from parley_client.chat_format import read_messages, read_tool
 from parley_client.stages import Generation
@@ -151,11 +151,21 @@ class LLMStream(llm.LLMStream):
 def messages_of(chat_ctx: llm.ChatContext) -> list[ChatMessage]:
     """A conversation as Parley's models take it: its texts, tool calls and their results.
 
+    An answer that was interrupted ends with "…", as in the conversations of Parley's own agent.
+
     Raises:
         InvalidMessageError: a tool call's arguments are not a JSON object.
     """
-    messages, _ = chat_ctx.to_provider_format("openai")
+    marked = llm.ChatContext([_marked(item) for item in chat_ctx.items])
+    messages, _ = marked.to_provider_format("openai")
     return read_messages(messages)
+
+
+def _marked(item: llm.ChatItem) -> llm.ChatItem:
+    # LiveKit's formats for models leave out that a message was interrupted.
+    if item.type != "message" or item.role != "assistant" or not item.interrupted:
+        return item
+    return item.model_copy(update={"content": [cut_short(item.raw_text_content or "")]})
 
 
 def _chunk(event: LlmEvent, request_id: str) -> llm.ChatChunk:
