@@ -94,7 +94,11 @@ async def test_a_conversation_with_a_tool_and_an_interruption(triton):
         await call.pipeline.wait_for(TranscriptionFrame, since=began, text="stop")
         await call.answer(before + 2)
         *_, user, cut_off, stop, okay = call.context.messages
-        assert (user["content"], stop["content"], okay["content"]) == (STORY, "stop", "Okay.")
+        assert (user["content"], stop["content"]) == (STORY, "stop")
+        # Pipecat's context has no mark of the interruption, and the tiny model may take a story that ends
+        # at some words for a whole one: the answer is what it says to just this conversation.
+        remembered = LLMContext(call.context.messages[:-1], call.context.tools)
+        assert okay["content"] == await llm.run_inference(remembered)
         story = "".join(frame.text for frame in call.pipeline.of(LLMTextFrame, began))
         assert story.startswith(cut_off["content"])
         assert len(cut_off["content"]) < len(story) - len(okay["content"]) - 20
