@@ -10,6 +10,7 @@
     ├── SharedMemoryTooSmallError
     ├── ModelFailedError          carries the model's own error
     ├── ServerDiedError
+    │   └── ServerCrashedError
     ├── RestartLimitError         the server was started again too often
     ├── NotReadyError             no answer to the canary in time
     └── StartInterruptedError     a signal came while starting
@@ -48,6 +49,10 @@ class ModelFailedError(LauncherError):
 
 class ServerDiedError(LauncherError):
     """The server ended although nobody asked it to."""
+
+
+class ServerCrashedError(ServerDiedError):
+    """The server ended by a fault of its own (SIGABRT, SIGSEGV, SIGBUS)."""
 
 
 class RestartLimitError(LauncherError):

@@ -20,6 +20,7 @@ from parley.launcher.errors import (
     ModelFailedError,
     NotReadyError,
     PortBusyError,
+    ServerCrashedError,
     ServerDiedError,
     StartInterruptedError,
 )
@@ -51,6 +52,9 @@ KILL_S = 5.0
 """For the kernel to end a killed process (seconds)."""
 PORT_ATTEMPTS = 3
 """Between choosing a free port and Triton's use of it another program may take it."""
+CRASH_ATTEMPTS = 2
+"""Triton 24.10 may abort while its models' processes start (``boost::interprocess::lock_exception``)."""
+_CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 
 
 class EmbeddedServer:
@@ -210,19 +214,28 @@ class EmbeddedServer:
         self._launch_and_wait(self._installation or find_installation())
 
     def _launch_and_wait(self, installation: Installation) -> None:
-        """Start the server, on other ports if a free one was taken meanwhile."""
-        for attempt in range(1, PORT_ATTEMPTS + 1):
+        """Start the server, on other ports if a free one was taken meanwhile, and once more if it crashed."""
+        ports, crashes = 0, 0
+        while True:
             try:
                 self._launch(installation)
                 self._wait_until_ready()
-                break
             except PortBusyError:
                 self._end(grace_s=0)
-                if attempt == PORT_ATTEMPTS:
+                ports += 1
+                if ports == PORT_ATTEMPTS:
                     raise
+            except ServerCrashedError as error:
+                self._end(grace_s=0)
+                crashes += 1
+                if crashes == CRASH_ATTEMPTS:
+                    raise
+                self._on_progress(f"started once more: {error}")
             except BaseException:
                 self._end(grace_s=0)
                 raise
+            else:
+                return
 
     def _launch(self, installation: Installation) -> None:
         options = settle_ports(self._settled or self._options)
@@ -296,7 +309,8 @@ class EmbeddedServer:
         if self._log.failed:
             raise ModelFailedError(f"{self._log.describe_failures()}\nThe whole log: {self.log_path}")
         if (status := self.poll()) is not None:
-            raise ServerDiedError(
+            kind = ServerCrashedError if status in _CRASHES else ServerDiedError
+            raise kind(
                 f"tritonserver ended with status {status} while starting. Its last lines:\n"
                 f"{self._log.tail()}\nThe whole log: {self.log_path}"
             )

@@ -166,6 +166,8 @@ class _Answered:
 
     generation: int
     asked: Asked
+    began: float
+    """When it was asked."""
 
 
 class Supervisor:
@@ -417,7 +419,7 @@ class Supervisor:
             elif isinstance(result, _Counted):
                 self._take_counts(result, now)
             else:
-                self._take_answer(result.asked, now)
+                self._take_answer(result, now)
 
     def _take_loaded(self, result: _Loaded, now: float) -> None:
         model = self._models[result.model]
@@ -507,6 +509,7 @@ class Supervisor:
         )
 
     def _ask(self, generation: int, model: str, processes: Collection[int]) -> None:
+        began = time.monotonic()
         asked = ask_canary(
             model,
             self._canaries[model],
@@ -515,14 +518,17 @@ class Supervisor:
             deadline_s=self._limits.canary_s,
             wait=self._stopping.wait,
         )
-        self._results.put(_Answered(generation, asked))
+        self._results.put(_Answered(generation, asked, began))
 
-    def _take_answer(self, asked: Asked, now: float) -> None:
+    def _take_answer(self, answered: _Answered, now: float) -> None:
+        asked = answered.asked
         model = self._models[asked.model]
         liveness = model.liveness
         liveness.asking, liveness.asked_at = False, now
         if not asked.error:
             liveness.answered(now)
+        elif answered.began < liveness.alive_at:
+            pass  # it works; a process that has been replaced since may not have answered
         elif not self._is_in_place(model.name):
             pass  # one that it calls has failed meanwhile, or it has itself
         elif asked.working and now - liveness.alive_at < self._limits.working_s:

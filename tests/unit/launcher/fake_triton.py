@@ -19,6 +19,7 @@ SCENES = {
     "hangs": ["loading: echo:1"],
     "port taken": ["failed to start GRPC service: Unavailable - Socket '0.0.0.0:1' already in use "],
     "dies": [],
+    "crashes": [],
 }
 
 
@@ -47,6 +48,8 @@ def main():
     if scene == "dies":
         print("Signal (11) received.", flush=True)
         sys.exit(7)
+    if scene == "crashes":
+        os.abort()
     time.sleep(600)
 
 

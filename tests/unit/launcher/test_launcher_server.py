@@ -17,6 +17,7 @@ from parley.launcher.errors import (
     NotReadyError,
     PortBusyError,
     RestartLimitError,
+    ServerCrashedError,
     ServerDiedError,
     StartInterruptedError,
 )
@@ -160,6 +161,17 @@ def test_a_server_that_dies_shows_its_last_words(make):
         make("dies").start()
 
 
+def test_a_server_that_crashes_is_started_once_more(make, tmp_path):
+    runs = tmp_path / "runs"
+    make("crashes", FAKE_RUNS=str(runs)).start()
+    assert len(runs.read_text().splitlines()) == 2
+
+
+def test_a_server_that_crashes_twice_is_given_up(make):
+    with pytest.raises(ServerCrashedError, match="status -6"):
+        make("crashes").start()
+
+
 def test_another_port_is_tried_when_a_free_one_was_taken_meanwhile(make, tmp_path):
     runs = tmp_path / "runs"
     make("port taken", FAKE_RUNS=str(runs)).start()
@@ -174,7 +186,7 @@ def test_a_port_that_stays_taken_is_an_error(make):
         make("port taken").start()
 
 
-@pytest.mark.parametrize("scene", ["fails", "dies", "hangs", "port taken"])
+@pytest.mark.parametrize("scene", ["fails", "dies", "crashes", "hangs", "port taken"])
 def test_a_failed_start_leaves_no_process_and_no_lock(make, scene):
     server = make(scene, ready_timeout_s=1.0, FAKE_CHILD="1")
     before = set(psutil.pids())

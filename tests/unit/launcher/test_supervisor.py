@@ -382,6 +382,27 @@ def test_one_canary_that_fails_changes_nothing(make):
     assert case.server.loads == []
 
 
+def test_a_canary_that_a_replaced_process_did_not_answer_is_not_held_against_the_new_one(make):
+    asked, over, again = threading.Event(), threading.Event(), threading.Event()
+
+    def echo(address, deadline_s):
+        if asked.is_set():
+            if over.is_set():
+                again.set()
+            return "echo answered"
+        asked.set()
+        assert over.wait(10)
+        raise CanaryError("Stub process 'echo_0_0' is not healthy.")
+
+    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    assert asked.wait(10)
+    case.signal("echo_0_0")
+    case.until_restored()
+    over.set()
+    assert again.wait(10)
+    assert not any("failed its canary" in line for line in case.said)
+
+
 @pytest.fixture
 def used(monkeypatch):
     """Processor time of each process, in seconds for each second that has passed."""
