@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from recovery_calls import Caller
 
 from parley.launcher import EmbeddedServer, ServerOptions
 
-CALLS = 2  # one for each instance of voice_agent
+CALLS = 2
 LIMIT_S = 180.0  # a language model is loaded beside callers that go on
 MODELS = (
     "silero_vad",
@@ -45,16 +46,24 @@ def supervised(tmp_path_factory):
     assert leftovers(session, running.shm_prefix) == ([], [])
 
 
+@asynccontextmanager
+async def calling(server, numbers):
+    """Callers who ask one question after the other."""
+    found = [Caller(server.endpoints.grpc, number) for number in numbers]
+    tasks = [asyncio.create_task(caller.run()) for caller in found]
+    try:
+        await until_all_answered(found, LIMIT_S)
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def callers(supervised):
-    """Two who ask one question after the other."""
-    found = [Caller(supervised.endpoints.grpc, number) for number in range(CALLS)]
-    tasks = [asyncio.create_task(caller.run()) for caller in found]
-    await until_all_answered(found, LIMIT_S)
-    yield found
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with calling(supervised, range(CALLS)) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -76,9 +85,11 @@ async def test_no_call_is_lost_when_a_model_fails(supervised, callers, model, si
 
 @pytest.mark.parametrize("signal", ["STOP", "KILL"])
 async def test_the_call_of_another_instance_goes_on_when_one_fails(supervised, callers, signal):
-    case = await measure(supervised, callers, "voice_agent", signal, LIMIT_S)
+    # The earlier calls may all be on one instance. Triton gives a new one to that with the most room.
+    async with calling(supervised, range(CALLS, 2 * CALLS)) as newcomers:
+        case = await measure(supervised, [*callers, *newcomers], "voice_agent", signal, LIMIT_S)
     assert case.passed, case
-    assert case.calls_of_its_own < CALLS, "one was opened on each instance"
+    assert 1 <= case.calls_of_its_own < 2 * CALLS, "each instance had one"
 
 
 async def test_what_was_replaced_is_counted(supervised, callers):
