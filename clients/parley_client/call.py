@@ -54,6 +54,8 @@ class Call:
         deadlines, bounds = deadlines or Deadlines(), bounds or Bounds()
         self.id = call_id
         self.stats = CallStats()
+        self.output = start.output
+        """Whether the agent speaks (`audio`) or writes (`text`), as asked for last."""
         self._tools = CallTools(call_id, tools, self.respond, self._lose_tool) if tools else None
         self._deadlines = deadlines
         self._outbox = Outbox(bounds.audio_ms, bounds.messages)
@@ -208,6 +210,8 @@ class Call:
         }
         check_start(protocol.Start(**given))
         self._send(update)
+        if update.output is not msgspec.UNSET:
+            self.output = update.output
 
     def commit(self) -> None:
         """End the user's turn now, whatever its pauses; all audio sent before belongs to it."""

@@ -94,10 +94,22 @@ class Conversation:
                     helper.cancel()
         except* ParleyError as failures:
             failure = _first(failures)
+        finally:
+            for report in self.tracker.reports:
+                self._judge(report)
         if failure is not None:
             # Not raised above: Python before 3.11.4 wraps what `except*` raises in another group.
             raise failure
         return self.tracker.reports
+
+    def _judge(self, report: TurnReport) -> None:
+        """Let the report say what failed, beside what was waited for in vain."""
+        failure = report.failure
+        is_mute = report.audio_ms == 0 and report.answer.strip() and not report.interrupted
+        if not failure and is_mute and self._call.output == "audio":
+            failure = "its answer has no audio"
+        if failure not in report.problem:
+            report.problem = "; ".join(filter(None, (report.problem, failure)))
 
     # --- what the user does ---------------------------------------------------------------
 

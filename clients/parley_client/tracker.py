@@ -7,6 +7,17 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from parley import protocol
+from parley.errors import (
+    AsrFallbackError,
+    InvalidMessageError,
+    InvalidToolCallError,
+    ToolTimeoutError,
+    TtsFallbackError,
+    UnknownToolCallError,
+    UnsupportedLanguageError,
+    UnsupportedSampleRateError,
+    UnsupportedVoiceError,
+)
 from parley_client.audio.playout import Heard, PlayoutClock
 from parley_client.events import AgentAudio, CallEvent
 from parley_client.turns import TurnReport
@@ -14,7 +25,27 @@ from parley_client.turns import TurnReport
 _REMEMBERED_TURNS = 64
 _PlayerEvent: TypeAlias = AgentAudio | protocol.Paused | protocol.Resumed | protocol.Interrupted
 _AnswerEvent: TypeAlias = (
-    protocol.ResponseText | protocol.ToolRequest | protocol.ToolRun | protocol.TurnMetrics
+    protocol.ResponseText
+    | protocol.ToolRequest
+    | protocol.ToolRun
+    | protocol.ResponseDone
+    | protocol.TurnMetrics
+)
+# Errors that no turn fails of: another model took over, the language model was told and answered without
+# the tool, or the server refused a message and went on as before.
+_HARMLESS = frozenset(
+    error.code
+    for error in (
+        AsrFallbackError,
+        TtsFallbackError,
+        ToolTimeoutError,
+        InvalidToolCallError,
+        UnknownToolCallError,
+        InvalidMessageError,
+        UnsupportedVoiceError,
+        UnsupportedLanguageError,
+        UnsupportedSampleRateError,
+    )
 )
 
 
@@ -69,9 +100,15 @@ class TurnTracker:
             case AgentAudio() | protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
                 self._note_playing(event, now)
             case (
-                protocol.ResponseText() | protocol.ToolRequest() | protocol.ToolRun() | protocol.TurnMetrics()
+                protocol.ResponseText()
+                | protocol.ToolRequest()
+                | protocol.ToolRun()
+                | protocol.ResponseDone()
+                | protocol.TurnMetrics()
             ):
                 self._note_answer(event)
+            case protocol.ErrorEvent() if event.code not in _HARMLESS:
+                self._note_failure(event)
             case _:
                 pass
 
@@ -86,6 +123,18 @@ class TurnTracker:
         report.noticed.set()
         report.transcribed.set()
 
+    def _note_failure(self, event: protocol.ErrorEvent) -> None:
+        """An error names no turn: it is of the newest that waits for its answer, otherwise of the newest."""
+        if not self.reports:
+            self.begin(TurnReport("before the first turn"))
+        waiting = (
+            report
+            for report in reversed(self.reports)
+            if report.transcribed.is_set() and not report.settled.is_set()
+        )
+        report = next(waiting, self.reports[-1])
+        report.failure = report.failure or f"{event.message} ({event.code})"
+
     # --- answers --------------------------------------------------------------------------
 
     def _note_answer(self, event: _AnswerEvent) -> None:
@@ -95,6 +144,8 @@ class TurnTracker:
                 report.answer += event.text
             case protocol.ToolRequest() | protocol.ToolRun():
                 report.tools.append(event)
+            case protocol.ResponseDone():
+                report.audio_ms = event.audio_ms
             case protocol.TurnMetrics():
                 report.metrics = event
                 report.settled.set()
@@ -105,7 +156,7 @@ class TurnTracker:
             report = self._unanswered or TurnReport("")
             self._unanswered = None
             self._by_turn[turn] = report
-            report.answer, report.resumed, report.goes_on = "", None, None
+            report.answer, report.audio_ms, report.resumed, report.goes_on = "", None, None, None
             report.settled.clear()
             if len(self._by_turn) > _REMEMBERED_TURNS:
                 del self._by_turn[next(iter(self._by_turn))]

@@ -43,8 +43,12 @@ class TurnReport:
     """The agent took this turn for no interruption and went on with its answer before."""
     goes_on: TurnReport | None = None
     """The turn whose answer that is; None: none is known."""
+    audio_ms: int | None = None
+    """Audio that was sent of the whole answer (milliseconds); None: it has no end yet, or was interrupted."""
     metrics: TurnMetrics | None = None
     """The server's own account."""
+    failure: str = ""
+    """What the server said had failed in this turn first."""
     problem: str = ""
     """Why the turn did not go as planned."""
     noticed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -41,6 +41,7 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
             record=out is not None,
             greeted=bool(args.greeting),
         )
+        view.follow(conversation.tracker.playout.played_ms)
         try:
             with view:
                 reports = await conversation.run(script.turns)

@@ -73,6 +73,7 @@ class _Talk:
         self._rate = sample_rate
         self._speaker = Speaker(sample_rate)
         self._marks = PlaybackMarks(call, self._speaker.played_ms)
+        view.follow(self._speaker.played_ms)
         self._began_s = time.perf_counter()
 
     async def hold(self, console: Console) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
@@ -13,8 +14,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from parley import protocol
-from parley_client.events import CallEvent
+from parley_client.events import AgentAudio, CallEvent
 from parley_client.script import ScriptTurn
+from parley_client.terminal.answer import Answer
 from parley_client.terminal.output import OutputConsole, print_hanging
 from parley_client.terminal.remarks import of_tool, remark
 
@@ -36,7 +38,7 @@ class CallView:
     """Shows events: finished lines stay, what is being said or typed is updated in place.
 
     Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
-    no end yet is printed as it is.
+    no end yet is printed as it is; of an answer, what was heard.
 
     Args:
         console: Where to print.
@@ -49,7 +51,7 @@ class CallView:
         )
         self._state = "listening"
         self._partial = ""
-        self._answer = ""
+        self._answer = Answer()
         self._typing = ""
         self._tools: OrderedDict[str, str] = OrderedDict()
         self._at_s = 0.0
@@ -69,7 +71,12 @@ class CallView:
         if self._partial:
             self._line("bold cyan", "you", f"{escape(self._partial)}…")
             self._partial = ""
+        self._show_cut(self._answer.leave())
         self._flush_answer()
+
+    def follow(self, played_ms: Callable[[str], float]) -> None:
+        """Ask this for how much of a response has been heard (milliseconds)."""
+        self._answer.played_ms = played_ms
 
     def begin_turn(self, turn: ScriptTurn, at_s: float) -> None:
         """The user begins to speak."""
@@ -102,17 +109,18 @@ class CallView:
                 self._show_heard(event)
             case protocol.AgentState():
                 self._state = event.state
-            case protocol.ResponseText():
-                self._answer += event.text
+            case protocol.ResponseText() | AgentAudio():
+                self._answer.note(event)
             case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
                 self._show_tool(event)
             case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
                 self._show_playing(event)
             case protocol.ResponseDone() | protocol.TurnMetrics():
-                self._flush_answer()
+                self._show_end(event)
             case protocol.TurnDecision() | protocol.SpeechIgnored() | protocol.Closed():
                 self._show_course(event)
             case protocol.ErrorEvent():
+                self._answer.note_error()
                 self._line("bold red", "error", remark(event))
         self._refresh()
 
@@ -125,8 +133,23 @@ class CallView:
 
     def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
         if isinstance(event, protocol.Interrupted):
-            self._answer = ""
+            self._answer.interrupt()
         self._line("bold green", "agent", remark(event))
+
+    def _show_end(self, event: protocol.ResponseDone | protocol.TurnMetrics) -> None:
+        heard = self._answer.complete(event) if isinstance(event, protocol.ResponseDone) else None
+        if heard == "" and self._answer.unshown.strip():
+            self._flush_answer(" [yellow](not heard)[/]")
+            return
+        self._show_cut(heard)
+        self._flush_answer()
+
+    def _show_cut(self, heard: str | None) -> None:
+        """What was heard of an answer that was not heard to its end; None: it was."""
+        if heard is not None:
+            self._answer.unshown = ""
+            words = escape(heard) or "nothing"
+            self._line("bold green", "agent", f"[yellow]cut off; heard of it:[/] {words}")
 
     def _show_heard(self, event: protocol.Transcript) -> None:
         self._partial = ""
@@ -155,10 +178,10 @@ class CallView:
             f"[{style}]{escape(request.name)} → {escape(json.dumps(response.output, default=str))}[/]",
         )
 
-    def _flush_answer(self) -> None:
-        if self._answer.strip():
-            self._line("bold green", "agent", escape(self._answer.strip()))
-        self._answer = ""
+    def _flush_answer(self, mark: str = "") -> None:
+        if text := self._answer.unshown.strip():
+            self._line("bold green", "agent", f"{escape(text)}{mark}")
+        self._answer.unshown = ""
 
     def _line(self, style: str, who: str, text: str) -> None:
         print_hanging(self._console, f"[dim]{self._at_s:7.2f}s[/]  [{style}]{who:>6}[/]  ", text)
@@ -169,8 +192,8 @@ class CallView:
         status = Text.assemble((f"{self._at_s:7.2f}s  ", "dim"), (f"[{self._state}] ", "yellow"))
         if self._partial:
             status.append(f"you: {self._partial}…", "cyan")
-        elif self._answer:
-            status.append(f"agent: {self._answer.strip()}", "green")
+        elif self._answer.unshown:
+            status.append(f"agent: {self._answer.unshown.strip()}", "green")
         if self._typing:
             status.append(f"  > {self._typing}", "bold")
         self._live.update(status)

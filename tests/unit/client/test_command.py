@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import soundfile
+from fake_agent import FakeAgent, serve
 from fake_unary import serving
 from test_channel import web_server
 
@@ -18,9 +19,10 @@ from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
 from parley.errors import InvalidMessageError, ModelUnavailableError
+from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import build_parser, main
-from parley_client.commands import demo, session, transcribe
+from parley_client.commands import demo, play, session, transcribe
 from parley_client.commands.advice import advice, is_starting
 from parley_client.commands.common import check_output
 from parley_client.errors import AudioFileError, ConnectError, NoServerError
@@ -129,6 +131,40 @@ async def test_the_http_port_is_recognised(clip):
     async with web_server() as address:
         with pytest.raises(ConnectError, match="HTTP or metrics port"):
             await run_transcribe(clip, server=address)
+
+
+# --- playing a script -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["say", "demo"])
+def test_a_turn_that_failed_is_told_by_the_exit_status(command, tmp_path, monkeypatch, capsys):
+    script = tmp_path / "script.toml"
+    script.write_text('[[turn]]\nwrite = "hello"\n')
+
+    async def agent(stream):
+        def on_frame(frame):
+            if isinstance(frame.message and protocol.decode_message(frame.message), protocol.Text):
+                stream.say(protocol.ResponseText(turn=1, response_id="r", text="Hi!"))
+                stream.say(protocol.ErrorEvent(code="model_unavailable", message="no voice", retryable=True))
+                stream.say(protocol.ResponseDone(turn=1, response_id="r", audio_ms=0))
+                stream.say(protocol.TurnMetrics(turn=1))
+
+        await serve(stream, on_frame)
+
+    @asynccontextmanager
+    async def no_page(_server):
+        yield None
+
+    def open_fake(args, tools, **options):
+        return connect(transport=FakeAgent(agent), tools=tools, retry=NO_RETRY)
+
+    monkeypatch.setattr(play, "open_call", open_fake)
+    monkeypatch.setattr(demo, "serve_page", no_page)
+    out = str(tmp_path / "out.wav")
+    assert main([command, "--script", str(script), "--server", NOBODY, "--out", out]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "hello: no voice (model_unavailable)"
+    assert any(line.endswith("agent  Hi! (not heard)") for line in lines)
 
 
 # --- what to do ---------------------------------------------------------------------------

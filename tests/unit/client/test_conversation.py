@@ -355,6 +355,112 @@ async def test_cancelling_a_conversation_leaves_no_task_behind():
     assert asyncio.all_tasks() == before
 
 
+# --- what failed ------------------------------------------------------------------------------
+
+
+def error(code="model_unavailable", message="the model espeak is not loaded"):
+    return protocol.ErrorEvent(code=code, message=message, retryable=True)
+
+
+class Failing(TinyAgent):
+    """Writes its answers, says less than all of them, and may tell of an error first."""
+
+    def __init__(self, *errors, samples=0):
+        super().__init__()
+        self.errors, self.samples = errors, samples
+
+    def answer(self, stream):
+        self.turn += 1
+        turn, response = self.turn, f"r{self.turn}"
+        stream.say(protocol.SpeechStopped(at_ms=1, detected_at_ms=self.heard_samples // 16))
+        stream.say(protocol.Transcript(utterance=turn, text="hello", is_final=True, confidence=1))
+        stream.say(protocol.ResponseText(turn=turn, response_id=response, text="Hi!"))
+        for event in self.errors:
+            stream.say(event)
+        if self.samples:
+            event = protocol.Audio(
+                turn=turn, response_id=response, offset_ms=0, sample_rate=RATE, samples=self.samples
+            )
+            stream.say(event, np.full(self.samples, 700, np.int16))
+        audio_ms = 1000 * self.samples // RATE
+        stream.say(protocol.ResponseDone(turn=turn, response_id=response, audio_ms=audio_ms))
+        stream.say(protocol.TurnMetrics(turn=turn))
+
+
+async def problem_of(agent, **options):
+    call = connect(transport=FakeAgent(agent), retry=NO_RETRY, **options)
+    async with call as opened:
+        conversation = Conversation(opened, chunk_ms=10, turn_timeout_s=5.0)
+        (report,) = await conversation.run([ScriptTurn("one", clip())])
+    return report.problem
+
+
+async def test_an_error_of_the_server_is_the_turns_problem():
+    told = "the model espeak is not loaded (model_unavailable)"
+    assert await problem_of(Failing(error())) == told
+    apologised = Failing(error("deadline_exceeded", "no token within 20 s"), error(), samples=300)
+    assert await problem_of(apologised) == "no token within 20 s (deadline_exceeded)"
+
+
+async def test_an_answer_without_audio_is_a_problem_where_it_was_to_be_heard():
+    assert await problem_of(Failing()) == "its answer has no audio"
+    assert await problem_of(Failing(), output="text") == ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call", "unknown_tool_call"),
+        *("invalid_message", "unsupported_voice", "unsupported_language", "unsupported_sample_rate"),
+    ],
+)
+async def test_errors_that_no_turn_fails_of(code):
+    assert await problem_of(Failing(error(code), samples=300)) == ""
+
+
+async def test_a_failure_is_told_beside_what_was_waited_for_in_vain():
+    class Mute(TinyAgent):
+        def answer(self, stream):
+            super().answer(stream)
+            stream.say(error())
+
+    async with line(Mute(answers=False)) as call:
+        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.2)
+        (report,) = await conversation.run([ScriptTurn("one", clip())])
+    assert report.problem == (
+        "no complete answer within 0.2 s; the model espeak is not loaded (model_unavailable)"
+    )
+
+
+async def test_updates_change_how_the_agent_answers():
+    async with line(polite) as call:
+        assert call.output == "audio"
+        call.update(protocol.Update(voice="b"))
+        assert call.output == "audio"
+        call.update(protocol.Update(output="text"))
+        assert call.output == "text"
+
+
+def test_a_failure_is_of_the_turn_that_waits_for_its_answer():
+    tracker, story = answered("story")
+    tracker.begin(TurnReport("stop"))
+    tracker.note(error(), 1.5)
+    assert [report.failure != "" for report in tracker.reports] == [True, False]
+    tracker.note(protocol.TurnMetrics(turn=1), 1.6)
+    tracker.note(error("overloaded"), 1.7)
+    assert tracker.reports[1].failure.endswith("(overloaded)")
+    assert story.failure.endswith("(model_unavailable)")
+
+
+def test_a_failure_before_the_first_turn_is_told():
+    tracker = TurnTracker()
+    tracker.note(error(), 0.1)
+    hello = TurnReport("hello")
+    tracker.begin(hello)
+    assert [report.name for report in tracker.reports] == ["before the first turn", "hello"]
+    assert (tracker.reports[0].failure != "", hello.failure) == (True, "")
+
+
 # --- tracker --------------------------------------------------------------------------------
 
 
@@ -695,7 +801,70 @@ def test_what_has_no_end_is_shown_on_leaving(capsys):
         view.show(protocol.ResponseText(turn=1, response_id="r", text="Once upon "), 1.0)
         view.show(protocol.Transcript(utterance=1, text="wai", is_final=False, confidence=0.5), 1.5)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["1.50s you wai…", "1.50s agent Once upon"]
+    assert lines == ["1.50s you wai…", "1.50s agent cut off; heard of it: nothing"]
+
+
+def said(number, text, offset_ms=0):
+    return AgentAudio(1, "r", offset_ms, 1000, np.ones(number, np.int16), text)
+
+
+def text(words):
+    return protocol.ResponseText(turn=1, response_id="r", text=words)
+
+
+DONE = protocol.ResponseDone(turn=1, response_id="r", audio_ms=2000)
+STORY = (text("Once upon a time, "), said(1000, "Once upon"), text("there was …"))
+
+
+@pytest.mark.parametrize(
+    ("events", "played_ms", "shown"),
+    [
+        pytest.param((*STORY, DONE), 2000, ["Once upon a time, there was …"], id="heard"),
+        pytest.param(STORY, 900, ["cut off; heard of it: Once upon"], id="without its end"),
+        pytest.param(STORY, 0, ["cut off; heard of it: nothing"], id="before it was heard"),
+        pytest.param(
+            (*STORY, said(1000, "a time, there was …", 1000), DONE),
+            800,
+            ["Once upon a time, there was …", "cut off; heard of it: Once upon"],
+            id="while the rest of it was played",
+        ),
+        pytest.param(
+            (text("All right."), said(1000, "All right.")), 1000, ["All right."], id="but for its end"
+        ),
+        pytest.param((text("Yes."), msgspec.structs.replace(DONE, audio_ms=0)), 0, ["Yes. (not heard)"]),
+        pytest.param(
+            (*STORY, error(), DONE),
+            1000,
+            [
+                "the model espeak is not loaded (model_unavailable, may pass)",
+                "cut off; heard of it: Once upon",
+            ],
+            id="a voice that failed",
+        ),
+        pytest.param(
+            (text("Yes."), said(1000, "Yes."), error("no_answer"), DONE),
+            1000,
+            ["the model espeak is not loaded (no_answer, may pass)", "Yes."],
+            id="an error of something else",
+        ),
+        pytest.param(
+            (
+                text("Hm."),
+                protocol.ToolRequest(turn=1, call_id="c", name="t", arguments={}),
+                msgspec.structs.replace(DONE, audio_ms=0),
+            ),
+            0,
+            ["Hm.", "t()", "cut off; heard of it: nothing"],
+            id="before a tool",
+        ),
+    ],
+)
+def test_of_an_answer_that_was_not_heard_to_its_end_it_is_said_what_was(capsys, events, played_ms, shown):
+    with CallView(make_console()) as view:
+        view.follow({"r": played_ms}.__getitem__)
+        for event in events:
+            view.show(event, 1.0)
+    assert [line[17:].strip() for line in capsys.readouterr().out.splitlines()] == shown
 
 
 def test_answers_that_were_begun_early_are_counted():

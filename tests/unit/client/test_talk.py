@@ -194,7 +194,7 @@ async def test_ctrl_c_hangs_up_and_shows_what_was_being_said(headset, monkeypatc
         talking.cancel()
         assert await talking == 0
     lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
-    assert lines[-2:] == ["you wait a…", "agent Once upon a"]
+    assert lines[-2:] == ["you wait a…", "agent cut off; heard of it: nothing"]
 
 
 class Noting:
