@@ -35,7 +35,7 @@ async def ask(pcm: bytes) -> bytes:
     session = created.json()
     if created.is_error:
         sys.exit(f"error: {session['error']['message']} [{session['error']['code']}]")
-    audio, text = b"", ""
+    audio, text, is_whole = b"", "", False
     async with websockets.connect(session["stream_url"], additional_headers=HEADERS) as socket:
         speaking = asyncio.create_task(speak(socket, pcm))
         async for message in socket:
@@ -53,9 +53,12 @@ async def ask(pcm: bytes) -> bytes:
             elif event["type"] == "error":
                 print(f"error: {event['message']} [{event['code']}]", file=sys.stderr)
             elif event["type"] == "metrics":  # the turn is over
+                is_whole = True
                 await socket.send(json.dumps({"type": "control", "action": "hangup"}))
         speaking.cancel()
     print("agent:", text)
+    if audio and not is_whole:
+        sys.exit(f"error: the answer was cut off: {socket.close_reason or 'the connection ended'}")
     return audio
 
 

@@ -33,7 +33,11 @@ async def ask(question: Path, server: str) -> list[np.ndarray]:
                     if isinstance(event, AgentAudio):
                         answer.append(event.samples)
                     elif isinstance(event, TurnMetrics):
-                        break
+                        return answer
+    if answer:
+        sys.exit(
+            f"error: the answer was cut off: {call.closed.reason if call.closed else 'it took too long'}"
+        )
     return answer
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
+import websockets
 from fake_agent import CONNECTED, FakeAgent, serve
 
 import parley_client
@@ -19,6 +22,7 @@ from parley_client import NO_RETRY, ToolTable, connect
 from parley_client.script import load_script
 from parley_client.tools import load_tools
 
+HUNG_UP = 1000
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
@@ -91,6 +95,25 @@ def test_the_example_tells_mistakes_in_words(ask, arguments, words):
     assert words in str(caught.value)
 
 
+def test_an_answer_that_the_server_cuts_off_is_no_success(ask, tmp_path):
+    async def stops(stream):
+        await stream.frames.get()
+        stream.say(CONNECTED)
+        event = protocol.Audio(turn=1, response_id="r", offset_ms=0, sample_rate=22_050, samples=1)
+        stream.say(event, np.ones(1, np.int16))
+        left = 2 * (1_600 + 16_000)
+        while left > 0:
+            frame = await stream.frames.get()
+            left -= len(frame.audio)
+            stream.acknowledge(frame)
+        stream.hang_up("shutdown")
+        stream.end()
+
+    with pytest.raises(SystemExit, match=r"^error: the answer was cut off: shutdown$"):
+        ask("question.wav", agent=stops)
+    assert not (tmp_path / "answer.wav").exists()
+
+
 @pytest.fixture
 def stream(tmp_path, monkeypatch):
     """Run the gateway's example; with a URL in place of a gateway."""
@@ -125,6 +148,48 @@ def test_the_gateways_example_repeats_why_it_is_refused(stream, monkeypatch):
     monkeypatch.setattr(httpx, "AsyncClient", lambda **options: client(transport=transport, **options))
     with pytest.raises(SystemExit, match=r"^error: who are you\? \[unauthorized\]$"):
         stream("question.wav")
+
+
+@pytest.fixture
+def gateway(stream, monkeypatch):
+    """Run the gateway's example against a gateway that sends these messages and closes with a reason."""
+
+    def run(*messages, code, reason):
+        soundfile.write("question.wav", np.zeros(160, np.int16), 16_000)
+
+        async def answer(socket):
+            await socket.recv()
+            for message in messages:
+                await socket.send(message if isinstance(message, bytes) else json.dumps(message))
+            while code == HUNG_UP and isinstance(await socket.recv(), bytes):
+                pass
+            await socket.close(code, reason)
+
+        async def hold():
+            async with websockets.serve(answer, "127.0.0.1", 0) as server:
+                address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+                created = {"session_id": "s", "stream_url": f"ws://{address}/"}
+                transport = httpx.MockTransport(lambda _: httpx.Response(201, json=created))
+                monkeypatch.setattr(httpx, "AsyncClient", partial(httpx.AsyncClient, transport=transport))
+                await asyncio.to_thread(stream, "question.wav")
+
+        asyncio.run(hold())
+
+    return run
+
+
+ANSWER = ({"type": "response", "text": "Once upon"}, {"type": "audio"}, b"\1\0")
+
+
+def test_the_gateways_example_writes_a_whole_answer(gateway, tmp_path):
+    gateway(*ANSWER, {"type": "metrics"}, code=HUNG_UP, reason="hangup")
+    assert soundfile.read(tmp_path / "answer.wav", dtype="int16")[0].tolist() == [1]
+
+
+def test_the_gateways_example_tells_that_an_answer_was_cut_off(gateway, tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: the answer was cut off: going_away$"):
+        gateway(*ANSWER, {"type": "closed", "reason": "shutdown"}, code=1001, reason="going_away")
+    assert not (tmp_path / "answer.wav").exists()
 
 
 def test_the_example_does_not_wait_for_ever_for_an_answer(ask, monkeypatch, tmp_path):
