@@ -147,7 +147,9 @@ class Server:
             await asyncio.sleep(settings.retry_s)
 
     def _note(self, problem: str) -> None:
-        if self._is_reachable and problem:
+        if problem and not self.checked.is_set():
+            _log.warning("server %s is not ready: %s", self.address, problem)
+        elif self._is_reachable and problem:
             _log.warning("server %s is left out: %s", self.address, problem)
         elif not self._is_reachable and not problem:
             _log.info("server %s is ready", self.address)

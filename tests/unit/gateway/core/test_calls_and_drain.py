@@ -177,6 +177,31 @@ async def test_a_check_that_fails_itself_is_written_down_and_made_again(caplog):
     ] * 2
 
 
+async def test_what_becomes_of_a_server_is_one_line_each(caplog):
+    answers = [ModelUnavailableError("refused")] * 3 + [None] * 2 + [ModelUnavailableError("gone")] * 2
+    asked = []
+
+    async def probe(*_):
+        asked.append(None)
+        if len(asked) > len(answers):
+            await asyncio.Event().wait()
+        if answer := answers[len(asked) - 1]:
+            raise answer
+
+    settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
+    caplog.set_level(logging.INFO, "parley.gateway")
+    async with Servers(
+        settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models
+    ) as servers:
+        await until(lambda: len(asked) > len(answers))
+        address = servers.all[0].address
+    assert [record.message for record in caplog.records if record.message.startswith("server")] == [
+        f"server {address} is not ready: refused",
+        f"server {address} is ready",
+        f"server {address} is left out: gone",
+    ]
+
+
 async def test_one_late_answer_is_forgiven_and_two_are_not():
     answers = asyncio.Queue()
     checked = asyncio.Queue()
