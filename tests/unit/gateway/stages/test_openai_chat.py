@@ -272,6 +272,14 @@ async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, para
     assert gateway.models.asked == []
 
 
+@pytest.mark.parametrize("number", [0, 2])
+async def test_more_answers_than_one_are_refused_in_words(gateway, number):
+    says(gateway, DONE)
+    error = (await ask(gateway, n=number)).json()["error"]
+    assert error["message"] == "'n' is not supported: a request has one answer; leave it at 1"
+    assert (error["param"], error["code"]) == ("n", "unsupported_parameter")
+
+
 @pytest.mark.parametrize("depth", [1_000, 50_000])
 async def test_arguments_may_not_be_nested_without_end(gateway, depth):
     says(gateway, DONE)

@@ -101,7 +101,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: Annotated[int, Meta(ge=0)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
     # Only what they are without being given.
-    n: Literal[1] | None = None
+    n: int | None = None
+    """Only 1 is supported."""
     frequency_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
@@ -145,6 +146,8 @@ def wish_of(request: ChatRequest, settings: StageSettings) -> ChatWish:
     """
     if request.logprobs:
         raise unsupported("logprobs")
+    if request.n not in (None, 1):
+        raise unsupported("n", "is not supported: a request has one answer; leave it at 1")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     tools = [] if request.tool_choice == "none" else request.tools or []
     limits = [tokens for tokens in (request.max_completion_tokens, request.max_tokens) if tokens is not None]
