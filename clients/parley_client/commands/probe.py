@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from parley.canaries import CanaryResult, ask_canaries, profile_models
@@ -76,10 +77,5 @@ def _print(results: Sequence[CanaryResult], console: Console) -> None:
     table.add_column("")
     for result in results:
         state = "[green]ok[/]" if result.ok else "[red]failed[/]"
-        table.add_row(result.model, state, f"{result.duration_ms:.1f}", _plain(result))
+        table.add_row(result.model, state, f"{result.duration_ms:.1f}", escape(result.detail))
     console.print(table)
-
-
-def _plain(result: CanaryResult) -> str:
-    """What the model said, without a repetition of its name or any markup."""
-    return result.detail.removeprefix(f"{result.model} ").replace("[", r"\[")

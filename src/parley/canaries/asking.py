@@ -27,7 +27,7 @@ class CanaryResult:
     ok: bool
     duration_ms: float
     detail: str
-    """What was seen, or why the model failed."""
+    """What was seen, or why the model failed; does not begin with its name."""
 
 
 def call_canaries(address: str, models: Collection[str], deadline_s: float) -> list[str]:
@@ -86,8 +86,11 @@ def ask_canaries(
             call = canaries.get(model) or _is_ready(model)
             detail = call(address, min(deadline_s, end - began))
         except CanaryError as error:
-            return CanaryResult(model, ok=False, duration_ms=_since_ms(began), detail=str(error))
-        return CanaryResult(model, ok=True, duration_ms=_since_ms(began), detail=detail)
+            detail, is_ok = str(error), False
+        else:
+            is_ok = True
+        detail = detail.removeprefix(f"{model} ").removeprefix(f"{model}: ")
+        return CanaryResult(model, ok=is_ok, duration_ms=_since_ms(began), detail=detail)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="canary") as threads:
         return list(threads.map(ask, models))

@@ -230,6 +230,7 @@ def test_all_models_are_asked_and_each_has_its_result(serve):
         "other": "the server calls it not ready",
     }
     assert "has no canary" in results["echo"].detail
+    assert [result.detail for result in results.values() if result.detail.startswith(result.model)] == []
 
 
 def test_asking_takes_a_bounded_time_though_nothing_answers(serve):
