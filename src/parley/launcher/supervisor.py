@@ -45,6 +45,7 @@ UNRESPONSIVE = "unresponsive"
 NOT_RESTORED = "model_not_restored"
 """A server was replaced because one of its models could not be."""
 
+_REASONS = (DIED, STOPPED, UNRESPONSIVE)
 _STOPPED = "T"  # not "t": a debugger holds that one
 _FIRST_CANARY_S = 8.0
 """For a model that was just loaded: its first answer may take longer than those that follow (seconds)."""
@@ -566,6 +567,7 @@ class Supervisor:
         self._records |= {name: Record() for name in self._server.models if name not in self._records}
         for record in self._records.values():
             record.state = "serving"
+        self._begin(self._show_counters, list(self._server.models))
 
     def _restart_server(self, failure: _Failure) -> None:
         """Start the server anew, again and again if it must be; returns when it serves or is given up."""
@@ -612,6 +614,17 @@ class Supervisor:
             control.count(model, reason, number)
         except ControlError as error:
             _log.warning("a restart was not counted on the metrics page: %s", error)
+
+    def _show_counters(self, _generation: int, models: Collection[str]) -> None:
+        """Begin every counter at zero: one that appears with its first restart shows no increase."""
+        control = self._server.control
+        names = [(model, reason) for model in models for reason in _REASONS]
+        names += [("", reason) for reason in (*_REASONS, NOT_RESTORED)]
+        try:
+            for model, reason in names:
+                control.count(model, reason, 0)
+        except ControlError as error:
+            _log.warning("counters of restarts are not on the metrics page yet: %s", error)
 
     def _write(self) -> None:
         write_record(self._path, self._own, self._records)

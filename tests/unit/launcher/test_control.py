@@ -90,8 +90,12 @@ def test_restarts_are_counted_on_the_metrics_page(make, control):
     control.count("echo", "died")
     control.count("echo", "died", 2)
     control.count("", "unresponsive")
+    control.count("other", "died", 0)
     made = triton.MetricFamily.made
-    assert made["parley_model_restarts_total"].values == {(("model", "echo"), ("reason", "died")): 3}
+    assert made["parley_model_restarts_total"].values == {
+        (("model", "echo"), ("reason", "died")): 3,
+        (("model", "other"), ("reason", "died")): 0,
+    }
     assert made["parley_server_restarts_total"].values == {(("reason", "unresponsive"),): 1}
 
 

@@ -63,6 +63,7 @@ class FakeServer:
         self.loads = []
         self.unloads = []
         self.counted = []
+        self.begun = []
         self.refusals = []
         self.starts = []
         self.status = None
@@ -118,7 +119,10 @@ class FakeServer:
         self.unloads.append(model)
 
     def count(self, model, reason, number=1):
-        self.counted.append((model, reason, number))
+        if number:
+            self.counted.append((model, reason, number))
+        else:
+            self.begun.append((model, reason))
 
     def end(self):
         for process in self._started:
@@ -271,6 +275,18 @@ def test_a_model_that_does_not_answer_after_its_load_is_loaded_again(make):
     case.signal("echo_0_0")
     case.until(lambda: len(case.server.loads) == 1)
     case.until(lambda: case.record()["models"]["echo"]["state"] == "serving")
+
+
+def test_every_counter_is_there_before_anything_is_counted(make):
+    case = make(models=("echo", "agent"))
+    begun = {(model, reason) for model in ("echo", "agent") for reason in ("died", "stopped", "unresponsive")}
+    begun |= {("", reason) for reason in ("died", "stopped", "unresponsive", "model_not_restored")}
+    case.until(lambda: set(case.server.begun) == begun)
+    assert case.server.counted == []
+    case.server.begun.clear()
+    case.server.status = 1
+    case.until(lambda: set(case.server.begun) == begun)
+    assert case.server.restarted == 1
 
 
 def test_a_model_that_keeps_failing_costs_a_new_server(make):
