@@ -20,7 +20,7 @@ from parley.errors import (
     ParleyError,
     from_wire,
 )
-from parley_client.errors import NoServerError, WrongPortError
+from parley_client.errors import NoGrpcError, NoServerError, WrongPortError
 
 _STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
     grpc.StatusCode.UNAVAILABLE: ModelUnavailableError,
@@ -40,6 +40,8 @@ _UNKNOWN_MODEL = re.compile(r"unknown model: '([^']+)'(.*)", re.DOTALL)
 _ENDED_EARLY = "Internal error from Core"
 # In gRPC's words for a port that answers a gRPC greeting with an HTTP/1 error page.
 _NOT_GRPC = ("HTTP/2", "http1", "SETTINGS")
+# And for one that takes the connection and closes it, as Triton's own HTTP ports do.
+_CLOSED = ("Socket closed", "Connection reset by peer", "Connection closed by peer")
 _DIAGNOSIS_S = 2.0
 
 
@@ -59,6 +61,7 @@ async def wait_until_connected(channel: grpc.aio.Channel, server: str) -> None:
 
     Raises:
         NoServerError: nothing listens there.
+        NoGrpcError: something listens that closes the connection.
         WrongPortError: something listens that does not speak gRPC.
     """
     state = channel.get_state(try_to_connect=True)
@@ -82,6 +85,11 @@ async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
     if any(words in details for words in _NOT_GRPC):
         return WrongPortError(
             f"{server} does not speak gRPC; is it Triton's HTTP or metrics port? The gRPC port is mostly 8001"
+        )
+    if any(words in details for words in _CLOSED):
+        return NoGrpcError(
+            f"{server} closes connections at once; is it Triton's HTTP or metrics port? "
+            "The gRPC port is mostly 8001"
         )
     if "lookup" in details:
         return NoServerError(f"no address is known for the host of {server}")

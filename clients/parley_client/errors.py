@@ -6,6 +6,7 @@
     └── ClientError
         ├── ConnectError        connect_failed    retryable
         │   ├── NoServerError
+        │   ├── NoGrpcError
         │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
         ├── StreamLostError     stream_lost       retryable (as a new stream)
@@ -42,6 +43,10 @@ class ConnectError(ClientError):
 
 class NoServerError(ConnectError):
     """Nothing listens at the address."""
+
+
+class NoGrpcError(ConnectError):
+    """What listens at the address closes connections at once: another service, or one that is stopping."""
 
 
 class WrongPortError(ConnectError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from parley.errors import InvalidMessageError
-from parley_client.errors import NoServerError
+from parley_client.errors import CallLostError, NoGrpcError, NoServerError, WrongPortError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 """Where this file lies in a checkout; anywhere, if the client is installed."""
@@ -25,34 +26,82 @@ class _Record(msgspec.Struct):
     endpoints: str
 
 
-def advice(error: BaseException, server: str | None) -> str:
+class _Server(msgspec.Struct):
+    state: str
+
+
+class _Supervised(msgspec.Struct):
+    """What the supervisor notes of that server."""
+
+    server: _Server
+
+
+_State: TypeAlias = Literal["", "loading", "restarting", "stopping", "lost"]
+_STATES = {
+    "": "",
+    "loading": "The server there is still loading its models; try again in a while.",
+    "restarting": "The server there has failed and is being started again; try again in a while.",
+    "stopping": "The server there is being stopped.",
+    "lost": "The server there does not answer, but its launcher runs; try again in a while.",
+}
+_CALL_AGAIN = "The conversation is lost with it; call again. `parley probe` says whether the models answer."
+
+
+def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> str:
     """One sentence on what to do, or nothing.
 
     Args:
         error: what went wrong; its causes count too.
         server: ``host:port`` that was tried; None: none.
+        notes: holds what the launchers of this checkout note, a folder for each server.
     """
     if isinstance(error, InvalidMessageError) and _TAKEN in str(error):
         return "Leave the built-in tools out with --no-demo-tools, or rename yours in the file of --tools."
-    while not isinstance(error, NoServerError):
+    state = "" if server is None else noted_state(server, notes)
+    if isinstance(error, CallLostError):
+        return _STATES[state] if state in ("restarting", "stopping") else _CALL_AGAIN
+    while not isinstance(error, NoServerError | NoGrpcError | WrongPortError):
         if error.__cause__ is None:
             return ""
         error = error.__cause__
-    if server is not None and is_starting(server):
-        return "The server there is still loading its models; try again in a while."
-    return "Start a server with `make serve`, or name a running one with --server HOST:PORT."
+    if not isinstance(error, NoServerError):
+        return "Name Triton's gRPC port with --server HOST:PORT; the line of `make serve` says which it is."
+    return (
+        _STATES[state] or "Start a server with `make serve`, or name a running one with --server HOST:PORT."
+    )
 
 
-def is_starting(server: str, state: Path = _STATE) -> bool:
-    """Whether a server of this checkout was started for this address.
+def noted_state(server: str, notes: Path) -> _State:
+    """What the launcher of a server of this checkout notes about it.
 
-    Triton listens when its models are loaded; until then only the launcher's note tells of it.
+    Triton listens when its models are loaded; until then, and while it is restarted or stopped, only the
+    launcher's notes tell of it.
 
     Args:
         server: ``host:port``, where nothing answers.
-        state: holds a folder for each server.
+        notes: as :func:`advice` takes them.
+
+    Returns:
+        Empty: no server of this checkout has this address.
     """
-    return any(_is_for(server, record) for record in state.glob("*/server.json"))
+    for record in notes.glob("*/server.json"):
+        if _is_for(server, record):
+            return _supervised_state(record)
+    return ""
+
+
+def _supervised_state(record: Path) -> _State:
+    """What the supervisor has noted since the server was last launched: nothing, while that loads."""
+    supervised = record.with_name("supervisor.json")
+    try:
+        if supervised.stat().st_mtime_ns < record.stat().st_mtime_ns:
+            return "loading"
+        noted = msgspec.json.decode(supervised.read_bytes(), type=_Supervised).server.state
+    except FileNotFoundError:
+        return "loading"
+    except (OSError, msgspec.MsgspecError):
+        return "lost"
+    return "restarting" if noted == "restarting" else "stopping" if noted == "stopped" else "lost"
 
 
 def _is_for(server: str, record: Path) -> bool:

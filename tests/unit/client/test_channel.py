@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from contextlib import asynccontextmanager
 
 import grpc
@@ -18,7 +20,7 @@ from parley.errors import (
     TooManySessionsError,
 )
 from parley_client.channel import error_of_status, error_of_text, open_channel, wait_until_connected
-from parley_client.errors import NoServerError, WrongPortError
+from parley_client.errors import NoGrpcError, NoServerError, WrongPortError
 from parley_client.transport import Frame
 from parley_client.triton import TritonStream, to_reply
 
@@ -50,6 +52,29 @@ async def test_a_port_that_speaks_http_is_recognised():
         with pytest.raises(WrongPortError, match="HTTP or metrics port") as caught:
             await reach(address)
     assert not caught.value.retryable
+
+
+@asynccontextmanager
+async def closing_server(*, reset):
+    """Closes connections as soon as they speak, as Triton's HTTP ports do, or resets them."""
+
+    async def close(reader, writer):
+        await reader.read(1)
+        if reset:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_port_that_closes_connections_is_told_from_one_where_nobody_listens(reset):
+    async with closing_server(reset=reset) as address:
+        with pytest.raises(NoGrpcError, match=f"^{address} closes connections at once; is it Triton's HTTP"):
+            await reach(address)
 
 
 async def test_a_port_where_nobody_listens():

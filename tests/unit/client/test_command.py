@@ -23,9 +23,16 @@ from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import build_parser, main
 from parley_client.commands import demo, play, session, transcribe
-from parley_client.commands.advice import advice, is_starting
+from parley_client.commands.advice import advice, noted_state
 from parley_client.commands.common import check_output
-from parley_client.errors import AudioFileError, ConnectError, NoServerError
+from parley_client.errors import (
+    AudioFileError,
+    CallLostError,
+    ConnectError,
+    NoGrpcError,
+    NoServerError,
+    WrongPortError,
+)
 from parley_client.terminal.view import make_console
 
 NOBODY = "127.0.0.1:1"
@@ -190,8 +197,33 @@ def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     assert "make serve" in advice(NoServerError("nothing"), NOBODY)
 
 
+def test_at_a_port_that_is_not_grpc_the_right_one_is_to_be_named():
+    assert "gRPC port with --server" in advice(NoGrpcError("it closes"), NOBODY)
+    assert "gRPC port with --server" in advice(WrongPortError("it speaks HTTP"), NOBODY)
+
+
+NOTE = {"launcher": os.getpid(), "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1"}
+
+
+@pytest.fixture
+def noted(tmp_path):
+    """Writes what a launcher notes, and what its supervisor does after it (or before); returns both files."""
+
+    def write(state=None, *, before=False, **more):
+        record, supervised = tmp_path / "a" / "server.json", tmp_path / "a" / "supervisor.json"
+        record.parent.mkdir(exist_ok=True)
+        record.write_text(json.dumps(NOTE | more))
+        os.utime(record, ns=(2_000, 2_000))
+        if state is not None:
+            supervised.write_text(json.dumps({"server": {"state": state}, "models": {}}))
+            os.utime(supervised, ns=(1_000, 1_000) if before else (3_000, 3_000))
+        return record, supervised
+
+    return write
+
+
 @pytest.mark.parametrize(
-    ("server", "starting"),
+    ("server", "is_known"),
     [
         ("127.0.0.1:8001", True),
         ("localhost:8001", True),
@@ -199,17 +231,48 @@ def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
         ("elsewhere:8001", False),
     ],
 )
-def test_a_server_that_is_still_loading_is_known(tmp_path, server, starting):
-    record = tmp_path / "default" / "server.json"
-    record.parent.mkdir()
-    assert not is_starting(server, tmp_path)
-    note = {"launcher": os.getpid(), "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1"}
-    record.write_text(json.dumps(note))
-    assert is_starting(server, tmp_path) == starting
-    record.write_text(json.dumps({**note, "launcher": 2**22 + 1}))  # above the largest process id
-    assert not is_starting(server, tmp_path)
+def test_a_server_of_the_checkout_is_known_by_its_launcher(noted, tmp_path, server, is_known):
+    assert noted_state(server, tmp_path) == ""
+    record, _ = noted()
+    assert noted_state(server, tmp_path) == ("loading" if is_known else "")
+    noted(launcher=2**22 + 1)  # above the largest process id
+    assert noted_state(server, tmp_path) == ""
     record.write_text("{")
-    assert not is_starting(server, tmp_path)
+    assert noted_state(server, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "words"),
+    [
+        (None, False, "still loading its models"),
+        ("stopped", True, "still loading its models"),
+        ("restarting", True, "still loading its models"),
+        ("restarting", False, "is being started again"),
+        ("stopped", False, "is being stopped"),
+        ("serving", False, "does not answer, but its launcher runs"),
+    ],
+)
+def test_only_a_server_that_is_known_to_load_is_said_to(noted, tmp_path, state, before, words):
+    noted(state, before=before)
+    said = advice(NoServerError("nothing"), "127.0.0.1:8001", tmp_path)
+    assert words in said
+    assert ("loading" in said) == (words == "still loading its models")
+
+
+def test_notes_that_cannot_be_read_say_nothing_of_loading(noted, tmp_path):
+    _, supervised = noted("restarting")
+    supervised.write_text("{")
+    assert noted_state("127.0.0.1:8001", tmp_path) == "lost"
+
+
+def test_after_a_lost_call_it_is_said_what_to_do(noted, tmp_path):
+    lost = CallLostError("the stream broke")
+    assert "call again. `parley probe`" in advice(lost, "127.0.0.1:8001", tmp_path)
+    assert "call again. `parley probe`" in advice(lost, None, tmp_path)
+    noted("restarting")
+    assert "is being started again" in advice(lost, "127.0.0.1:8001", tmp_path)
+    noted("serving")  # it was one of its processes
+    assert "call again" in advice(lost, "127.0.0.1:8001", tmp_path)
 
 
 # --- files --------------------------------------------------------------------------------
