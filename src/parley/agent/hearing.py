@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+import msgspec
+
 from parley.asr.messages import (
     AsrFallbackEvent,
     AsrReply,
@@ -71,6 +73,7 @@ class Hearing:
         self._sounding = False  # an onset of which nothing has come yet
         self._speaking = False
         self._awaited: set[int] = set()  # utterances that stopped and have no final text
+        self._partial: Transcript | None = None  # the last one, of an utterance that has no final text
         self._utterance = 0
         self._utterances_before = 0
 
@@ -103,7 +106,9 @@ class Hearing:
         self._utterances_before = self._utterance
 
     def lose_stream(self, position: int) -> None:
-        """The utterance under way is lost with its stream, and so are texts that it still owed.
+        """The utterance under way ends with its stream, and texts that the stream still owed never come.
+
+        What was understood of them so far is all that will be known.
 
         Args:
             position: samples that the client has sent.
@@ -115,8 +120,12 @@ class Hearing:
             at_ms = position // _PER_MS
             self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
         lost, self._awaited = sorted(self._awaited), set()
+        partial, self._partial = self._partial, None
         for utterance in lost:
-            self._handler.transcribed(Transcript(utterance=utterance, text="", is_final=True, confidence=0.0))
+            final = Transcript(utterance=utterance, text="", is_final=True, confidence=0.0)
+            if partial is not None and partial.utterance == utterance:
+                final = msgspec.structs.replace(partial, is_final=True)
+            self._handler.transcribed(final)
 
     def pass_on(self, reply: AsrReply) -> None:
         """Tell what the recogniser has made of a piece."""
@@ -160,18 +169,21 @@ class Hearing:
                 )
                 for word in event.words
             ]
-            self._handler.transcribed(
-                Transcript(
-                    utterance=number,
-                    text=event.text,
-                    is_final=event.is_final,
-                    confidence=event.confidence,
-                    words=words,
-                    alternatives=event.alternatives,
-                    first=self._utterances_before + event.first if event.first else 0,
-                    before=event.before,
-                )
+            transcript = Transcript(
+                utterance=number,
+                text=event.text,
+                is_final=event.is_final,
+                confidence=event.confidence,
+                words=words,
+                alternatives=event.alternatives,
+                first=self._utterances_before + event.first if event.first else 0,
+                before=event.before,
             )
+            if not event.is_final:
+                self._partial = transcript
+            elif self._partial is not None and self._partial.utterance <= number:
+                self._partial = None
+            self._handler.transcribed(transcript)
 
     def _client_ms(self, heard_ms: int) -> int:
         return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS

@@ -10,7 +10,7 @@ import pytest
 from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
 
 from parley.agent.config import AgentConfig, Deadlines
-from parley.asr.messages import AsrFallbackEvent
+from parley.asr.messages import AsrFallbackEvent, TranscriptEvent
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -34,6 +34,7 @@ from parley.protocol import (
     ToolResponse,
     Transcript,
     TurnMetrics,
+    TurnOptions,
 )
 from parley.tts.messages import SpeechChunk, TtsFallback
 
@@ -278,6 +279,37 @@ async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
     assert (final.is_final, final.text, final.utterance) == (True, "", 1)
     assert len(call.outlet.of(SpeechStopped)) == 1
     assert call.chat.requests == []
+
+
+async def test_what_was_understood_of_an_utterance_that_is_broken_off_is_answered():
+    call = FakeCall()
+    begun, _, _ = utterance(1, 200, 9_000, "")
+    partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
+    call.rail.script.extend([begun, (600, partial)])
+    call.chat.answers.append(says("It is noon."))
+    await call.start()
+    await call.wait_for(Transcript)
+    call.rail.push_failures.append(InferenceError("broken"))
+    await call.wait_for(ResponseDone)
+    await call.end()
+    heard = [(event.text, event.is_final) for event in call.outlet.of(Transcript)]
+    assert heard == [("what time is it", False), ("what time is it", True)]
+    assert call.chat.prompt()[-1] == ("user", "what time is it")
+
+
+async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_turn():
+    call = FakeCall()
+    begun, _, _ = utterance(1, 200, 9_000, "")
+    partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
+    call.rail.script.extend([begun, (600, partial)])
+    call.chat.answers.append(says("It is noon."))
+    await call.start(Start(turn=TurnOptions(eagerness="normal")))
+    await call.wait_for(Transcript)
+    call.rail.push_failures.append(InferenceError("broken"))
+    call.rail.script.extend(utterance(1, 100, 500, "in tokyo"))
+    await call.wait_for(ResponseDone)
+    await call.end()
+    assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
 
 
 async def test_a_recogniser_that_stays_away_closes_the_session():

@@ -268,8 +268,8 @@ async def test_settings_that_make_no_sense_are_refused(turn):
 
 async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for():
     call = FakeCall()
-    call.hears((200, 1_000, "never told"))
-    call.rail.script.pop()  # the text was to come in a later reply
+    begun, stopped, _ = utterance(1, 200, 1_000, "never told")
+    call.rail.script.extend([begun, stopped])  # the text was to come in a later reply
     await call.start(NORMAL)
     await call.wait_for(SpeechStopped)
     call.rail.push_failures.append(InferenceError("lost"))
