@@ -7,6 +7,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
+from parley.agent.config import AgentConfig
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 from parley.protocol import ErrorEvent, ResponseDone, ResponseText, TurnOptions
@@ -20,7 +21,8 @@ from parley_client.events import CallEvent
 QUESTION = ROOT / "tests/data/conversation/08-time.wav"
 TURN_S = 25.0
 """A turn without an answer is given up after so many seconds."""
-_APOLOGY = "Sorry"
+_APOLOGIES = {AgentConfig.apology, AgentConfig.acted_apology, AgentConfig.deaf_apology}
+"""What the agent says instead of an answer. In a long call the tiny language model says "Sorry" of itself."""
 _PAUSE_S = 0.5
 _OPENING = Backoff(attempts=8)
 
@@ -109,7 +111,7 @@ class Caller:
             microphone.speak(question)
             answers = await self._answers_from(mark)
             turn.codes = {event.code for event in self._events[mark:] if isinstance(event, ErrorEvent)}
-            turn.answered = any(not text.startswith(_APOLOGY) for text in answers)
+            turn.answered = any(text not in _APOLOGIES for text in answers)
             turn.ended = time.time()
             await asyncio.sleep(_PAUSE_S)
 
