@@ -325,18 +325,19 @@ class Supervisor:
             self._tell(f"{failure.detail}; of the processes that load models, {left}")
             return
         model.failed[stub.instance] = failure
-        self._tell(f"{failure.detail}: {model.name} is loaded again")
         self._schedule(model, now)
+        self._tell(f"{failure.detail}: {model.name} is loaded again")
 
     def _schedule(self, model: _Model, now: float) -> None:
         due = model.attempts.next_at(now)
         if due is None:
-            failure = next(iter(model.failed.values()))
-            raise _ServerNeededError(
-                NOT_RESTORED,
-                f"{model.name} was loaded again {self._limits.model_attempts} times "
-                f"in {self._limits.window_s:g} s, and failed again ({failure.detail})",
-            )
+            detail = next(iter(model.failed.values())).detail
+            if attempts := self._limits.model_attempts:
+                detail = (
+                    f"{model.name} was loaded again {attempts} times in {self._limits.window_s:g} s, "
+                    f"and failed again ({detail})"
+                )
+            raise _ServerNeededError(NOT_RESTORED, detail)
         model.due = due
 
     def _replace_if_due(self, model: _Model, now: float) -> None:
@@ -572,7 +573,6 @@ class Supervisor:
     def _restart_server(self, failure: _Failure) -> None:
         """Start the server anew, again and again if it must be; returns when it serves or is given up."""
         self._own.began(failure.reason, failure.detail)
-        self._tell(f"{failure.detail}: the server is started again")
         error: LauncherError | None = None
         while True:
             now = time.monotonic()
@@ -582,6 +582,8 @@ class Supervisor:
                 self._write()
                 self.failure = RestartLimitError(self._describe_end(failure, error))
                 return
+            if error is None:
+                self._tell(f"{failure.detail}: the server is started again")
             self._write()
             if self._stopping.wait(due - now):
                 return

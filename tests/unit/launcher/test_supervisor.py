@@ -359,6 +359,8 @@ def test_without_attempts_the_first_failure_ends_it(make):
     assert case.server.loads == []
     assert "of echo_0_0 died" in str(case.supervisor.failure)
     assert "its last words" in str(case.supervisor.failure)
+    assert "again" not in str(case.supervisor.failure)
+    assert case.said == [], "nothing is announced that is not done"
 
 
 def test_a_server_that_does_not_say_what_it_did_is_replaced(make):
