@@ -573,7 +573,7 @@ class Supervisor:
     def _restart_server(self, failure: _Failure) -> None:
         """Start the server anew, again and again if it must be; returns when it serves or is given up."""
         self._own.began(failure.reason, failure.detail)
-        error: LauncherError | None = None
+        error: LauncherError | OSError | None = None
         while True:
             now = time.monotonic()
             due = self._attempts.next_at(now)
@@ -593,7 +593,7 @@ class Supervisor:
                 break
             except StartInterruptedError:
                 raise
-            except LauncherError as again:
+            except (LauncherError, OSError) as again:  # OSError: no memory, no room for the log
                 error = again
                 self._tell(f"the server was not started: {again}")
         self._adopt_server()
@@ -603,7 +603,7 @@ class Supervisor:
             for reason, number in reasons.items():
                 self._count(self._server.control, name, reason, number)
 
-    def _describe_end(self, failure: _Failure, error: LauncherError | None) -> str:
+    def _describe_end(self, failure: _Failure, error: LauncherError | OSError | None) -> str:
         attempts = self._limits.server_attempts
         again = f"; it was started again {attempts} times in {self._limits.window_s:g} s" if attempts else ""
         cause = f" {error}" if error else f" The log's last lines:\n{self._server.log_tail()}"

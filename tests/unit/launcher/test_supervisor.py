@@ -346,6 +346,16 @@ def test_a_server_that_cannot_be_started_is_given_up_with_its_reason(make):
     assert case.record()["server"]["state"] == "failed"
 
 
+def test_a_start_for_which_the_machine_has_no_memory_is_an_attempt_like_any_other(make):
+    case = make(server_attempts=2)
+    case.server.starts = [OSError(12, "Cannot allocate memory")]
+    case.server.status = 7
+    case.until(lambda: case.server.restarted == 2)
+    case.until(lambda: case.record()["server"]["state"] == "serving")
+    assert case.record()["server"]["restarts"] == {"died": 1}
+    assert not any("error of its own" in line for line in case.said)
+
+
 def test_the_record_says_when_nothing_is_watched_any_more(make):
     case = make()
     case.supervisor.stop()
