@@ -217,6 +217,8 @@ class EmbeddedServer:
         """Start the server, on other ports if a free one was taken meanwhile, and once more if it crashed."""
         ports, crashes = 0, 0
         while True:
+            if self._stop_requested:  # while the server before was being killed, perhaps
+                raise StartInterruptedError("The start was interrupted.")
             try:
                 self._launch(installation)
                 self._wait_until_ready()

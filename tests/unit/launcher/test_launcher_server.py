@@ -308,6 +308,17 @@ def test_wait_raises_when_the_server_is_given_up(make):
     server.stop()
 
 
+def test_nothing_is_launched_any_more_after_a_stop(make):
+    server = make("serves", limits=None)
+    server.start()
+    server.stop()
+    log = server.log_path.stat().st_ino
+    with pytest.raises(StartInterruptedError):
+        server.restart()
+    assert server.log_path.stat().st_ino == log, "another start makes a new log"
+    assert server.pid == 0
+
+
 def test_a_stop_ends_a_restart_that_gets_nowhere(make, tmp_path):
     said = []
     answers = [["echo answered"]]
