@@ -31,8 +31,9 @@ class SupervisorLimits:
     """Deadline of the canary of a model that was just loaded."""
     server_failures: int = 3
     """A server that does not answer so many questions, one after the other, is unresponsive."""
-    waits_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
-    """Before the first attempt in a window, the second ...; the last for all that follow."""
+    waits_s: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
+    """After the first attempt in a window, the second ...; the last after all that follow. Before the first
+    attempt there is none."""
     window_s: float = 600.0
     """Attempts count for so long."""
     model_attempts: int = 5
@@ -58,7 +59,7 @@ class Attempts:
         if not self._times:
             return now
         waits = self._limits.waits_s
-        return max(now, self._times[-1] + waits[min(len(self._times), len(waits) - 1)])
+        return max(now, self._times[-1] + waits[min(len(self._times), len(waits)) - 1])
 
     def add(self, now: float) -> None:
         """An attempt is being made."""

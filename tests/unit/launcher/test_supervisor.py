@@ -32,7 +32,7 @@ LIMITS = {
     "quiet_s": float("inf"),
     "canary_s": 0.02,
     "reload_canary_s": 0.2,
-    "waits_s": (0.0, 0.05),
+    "waits_s": (0.05,),
 }
 CONFIGS = {
     "echo": 'name: "echo" instance_group [{ kind: KIND_CPU count: 1 }]',
@@ -558,7 +558,7 @@ def test_a_model_that_hangs_is_found_while_one_that_calls_it_is_loaded_again(mak
 
 
 def test_attempts_are_spread_and_bounded_within_a_window():
-    limits = SupervisorLimits(waits_s=(0.0, 1.0, 5.0), window_s=100.0)
+    limits = SupervisorLimits(waits_s=(1.0, 5.0), window_s=100.0)
     attempts = Attempts(limits, 3)
     assert attempts.next_at(10.0) == 10.0
     attempts.add(10.0)
