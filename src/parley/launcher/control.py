@@ -86,7 +86,10 @@ class ModelControl:
     def _take(self, without: set[Path]) -> Path:
         """The process with the least to do."""
         with self._lock:
-            paths = sorted(set(self._folder.glob("*.sock")) - without)
+            try:
+                paths = sorted(set(self._folder.glob("*.sock")) - without)
+            except FileNotFoundError:  # the folder was removed at this moment: the server has ended
+                paths = []
             if not paths:
                 raise ControlError("no process of the control model lives", refused=False)
             path = min(paths, key=lambda each: self._busy[each])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -128,6 +129,15 @@ def test_a_dead_process_of_the_control_model_is_passed_over(make, control, tmp_p
     triton = make("parley_control_0_1")
     control.load("echo", "{}", 5)
     assert len(triton.calls) == 1
+
+
+def test_a_folder_that_is_removed_while_it_is_read_holds_no_control_model(control, monkeypatch):
+    def glob(_self, _pattern):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "glob", glob)
+    with pytest.raises(ControlError, match="no process of the control model lives"):
+        control.count("echo", "died")
 
 
 def test_without_a_control_model_nothing_is_loaded(control):
