@@ -73,7 +73,7 @@ class Hearing:
         self._sounding = False  # an onset of which nothing has come yet
         self._speaking = False
         self._awaited: set[int] = set()  # utterances that stopped and have no final text
-        self._partial: Transcript | None = None  # the last one, of an utterance that has no final text
+        self._partials: dict[int, Transcript] = {}  # the last one of each utterance without a final text
         self._utterance = 0
         self._utterances_before = 0
 
@@ -120,12 +120,11 @@ class Hearing:
             at_ms = position // _PER_MS
             self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
         lost, self._awaited = sorted(self._awaited), set()
-        partial, self._partial = self._partial, None
+        partials, self._partials = self._partials, {}
         for utterance in lost:
-            final = Transcript(utterance=utterance, text="", is_final=True, confidence=0.0)
-            if partial is not None and partial.utterance == utterance:
-                final = msgspec.structs.replace(partial, is_final=True)
-            self._handler.transcribed(final)
+            nothing = Transcript(utterance=utterance, text="", is_final=True, confidence=0.0)
+            known = partials.get(utterance, nothing)
+            self._handler.transcribed(msgspec.structs.replace(known, is_final=True))
 
     def pass_on(self, reply: AsrReply) -> None:
         """Tell what the recogniser has made of a piece."""
@@ -179,10 +178,10 @@ class Hearing:
                 first=self._utterances_before + event.first if event.first else 0,
                 before=event.before,
             )
-            if not event.is_final:
-                self._partial = transcript
-            elif self._partial is not None and self._partial.utterance <= number:
-                self._partial = None
+            if event.is_final:
+                self._partials.pop(number, None)
+            else:
+                self._partials[number] = transcript
             self._handler.transcribed(transcript)
 
     def _client_ms(self, heard_ms: int) -> int:

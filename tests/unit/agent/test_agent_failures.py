@@ -312,6 +312,24 @@ async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_t
     assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
 
 
+async def test_what_was_understood_of_two_utterances_whose_texts_are_lost_is_kept_of_both():
+    call = FakeCall()
+    begun, stopped, _ = utterance(1, 200, 900, "")
+    again, _, _ = utterance(2, 1_300, 9_000, "")
+    first = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
+    second = TranscriptEvent(utterance=2, text="in tokyo", is_final=False, confidence=0.9)
+    call.rail.script.extend([begun, (600, first), stopped, again, (1_800, second)])
+    call.chat.answers.append(says("It is noon."))
+    await call.start()
+    await call.wait_for(Transcript, 2)
+    call.rail.push_failures.append(InferenceError("broken"))
+    await call.wait_for(ResponseDone)
+    await call.end()
+    finals = [(event.utterance, event.text) for event in call.outlet.of(Transcript) if event.is_final]
+    assert finals == [(1, "what time is it"), (2, "in tokyo")]
+    assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
+
+
 async def test_a_recogniser_that_stays_away_closes_the_session():
     call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
     await call.start()
