@@ -644,7 +644,8 @@ class Closed(_Event, frozen=True, tag="closed", kw_only=True):
     reason: Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
     """``ended``, ``hangup``: as the client wished. ``idle``: neither audio nor messages came and the agent
     had nothing to say, or nothing showed that the audio that was sent is read.
-    ``silence``: the user said nothing for too long. The others were nobody's wish."""
+    ``silence``: the user said nothing for too long. ``disconnected``: the client was lost. ``shutdown``: the
+    server stops. ``failed``: the session could not be opened, or could not go on."""
 
 
 ServerEvent: TypeAlias = (

@@ -60,7 +60,11 @@ class Answer:
         return self._unless_whole(self._words(float("inf"))) if self._failed else None
 
     def leave(self) -> str | None:
-        """Nobody listens any more; what :meth:`complete` returns."""
+        """The call is left before its end.
+
+        Returns:
+            As :meth:`complete`.
+        """
         if not self._text.strip():
             return None
         sent_ms = max((piece.offset_ms + piece.duration_ms for piece in self._pieces), default=0.0)

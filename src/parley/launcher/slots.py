@@ -88,7 +88,7 @@ class _Slots:
         held = 0
         for name in names:
             self._requests.put(self._request(name, start=True))
-            # If none lives, nobody is asked which instance has it.
+            # Where no instance lives, a dead one has the sequence for certain.
             held += self._living == 0 or not self._is_refused(name)
             if held >= self._wanted or self._ended:
                 break

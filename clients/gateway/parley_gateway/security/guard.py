@@ -119,7 +119,7 @@ class Guard:
             UnauthorizedError: no valid credentials.
             ForbiddenError: they do not reach this far, or the origin is not allowed.
             RateLimitedError: too many requests.
-            RatesUnavailableError: nobody can count them.
+            RatesUnavailableError: the store of the rate limits does not answer.
         """
         attempt = self._attempt(connection, scope, session_id, signature)
         with _audited(attempt):
@@ -130,11 +130,11 @@ class Guard:
         return principal
 
     async def count(self, connection: HTTPConnection) -> None:
-        """Count a request that has to be read before anybody knows who sends it; :meth:`admit` comes next.
+        """Count a request that has to be read before its sender is known; :meth:`admit` comes next.
 
         Raises:
             RateLimitedError: too many requests.
-            RatesUnavailableError: nobody can count them.
+            RatesUnavailableError: the store of the rate limits does not answer.
         """
         await self._rates.hit("ip_requests", counted_as(self.addresses.of(connection)))
 

@@ -37,7 +37,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Origins of pages that may connect beside the gateway's own: `https://app.example.com`. `*`: all, only
     with keys or JWTs."""
     hosts: tuple[str, ...] = ()
-    """Host names under which the gateway is reached while nobody is asked for credentials; requests to others
+    """Host names under which the gateway is reached while no credentials are asked for; requests to others
     are answered with 403. Localhost, addresses and that of `listen.public_url` are known."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is believed: `10.0.0.0/8`."""

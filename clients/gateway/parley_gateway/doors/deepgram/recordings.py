@@ -33,7 +33,7 @@ class RecordingRoute:
     async def create(self, request: Request) -> Response:
         """Write a recording down: the body is the file, or raw audio of the ``encoding`` in the URL."""
         principal = await self._gateway.guard.admit(request, "transcribe")
-        # Before the body is read: megabytes that nobody can transcribe yet must not fill the disk.
+        # Before the body is read: megabytes that have to wait for a server must not fill the disk.
         with self._desk.place(principal) as place:
             return await self._answer(request, place)
 

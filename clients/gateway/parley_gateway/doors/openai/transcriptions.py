@@ -41,7 +41,7 @@ class TranscriptionRoute:
         """Write a recording down, at once or as it is recognised."""
         principal = await self._gateway.guard.admit(request, "transcribe")
         with ExitStack() as held:
-            # Before the body is read: megabytes that nobody can transcribe yet must not fill the disk.
+            # Before the body is read: megabytes that have to wait for a server must not fill the disk.
             place = held.enter_context(self._desk.place(principal))
             self._gateway.spool.check_announced(request.headers, place.owner)
             with self._gateway.spool.open(place.owner) as recording:
