@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import grpc
+import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
@@ -28,10 +30,11 @@ def config_of(instances):
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """``places``: by number of the sequence, whether its instance is dead."""
+    """``places``: by number of the sequence, whether its instance is dead; ``words``: what it says then."""
 
-    def __init__(self, places):
+    def __init__(self, places, words=""):
         self._places = iter(places)
+        self._words = words
         self._instances = {}
         self.requests = []
         self.replaced = threading.Event()
@@ -47,7 +50,9 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
             self.requests.append((name, start, end))
             if start:
                 self._instances[name] = next(self._places)
-            if self._instances[name]:
+            if self._instances[name] and self._words:
+                yield answer(request.id, self._words)
+            elif self._instances[name]:
                 late.append(request.id)
             else:
                 yield answer(request.id, "invalid_message: it is empty")
@@ -63,8 +68,8 @@ def answer(name, text):
 
 
 @contextmanager
-def serving(*places):
-    triton = Triton(places)
+def serving(*places, words=""):
+    triton = Triton(places, words)
     server = grpc.server(ThreadPoolExecutor(2))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -91,6 +96,18 @@ def test_one_sequence_is_enough_when_no_other_instance_lives():
     with serving(True) as (address, triton):
         with held_slots(address, config_of(1), 1) as held:
             assert held
+        assert triton.ended.wait(10)
+        assert [(start, end) for _, start, end in triton.requests] == [(True, False)]
+
+
+@pytest.mark.parametrize(
+    "words", ["Stub process 'agent_0_0' is not healthy.", "Failed to obtain the health mutex."]
+)
+def test_a_sequence_of_a_dead_instance_is_not_ended_whatever_is_said_of_it(words):
+    with serving(True, words=words) as (address, triton):
+        with held_slots(address, config_of(1), 1) as held:
+            assert held
+            time.sleep(0.3)  # the answer comes while the instance is replaced
         assert triton.ended.wait(10)
         assert [(start, end) for _, start, end in triton.requests] == [(True, False)]
 
