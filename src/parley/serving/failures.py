@@ -12,7 +12,7 @@ _STOPPING = re.compile(r"server not ready", re.IGNORECASE)
 # What Triton itself says about a model that is missing, unloaded or still loading.
 _UNAVAILABLE = re.compile(
     r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|"
-    r"stub process .* is not healthy|connect",
+    r"stub process .* is not healthy|failed to obtain the health mutex|connect",
     re.IGNORECASE,
 )
 

@@ -33,6 +33,8 @@ def test_triton_may_put_words_before_a_models_error():
         "Request for unknown model: 'x' is not found",
         "Request for unknown model: 'espeak' has no available versions",
         "Model x - Error when running inference: Model 'x' is not ready.",
+        "Stub process 'x_0_0' is not healthy.",
+        "Failed to obtain the health mutex.",
     ],
 )
 def test_missing_models_are_unavailable(text):
