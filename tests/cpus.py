@@ -41,6 +41,13 @@ PROCESSORS = (
     Processor("haswell", "avx2", "Haswell", "avx2", "AVX2", "Intel AVX2", "AVX512"),
     Processor("nehalem", "sse4_2", "Nehalem", "default", "SSE41", "Intel SSE4.1", "AVX|FMA|F16C"),
 )
+_VARIABLES = (
+    "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "MKL_CBWR",
+)
 _ASK = """
 import ctypes, json, sys
 import numpy as np
@@ -94,14 +101,14 @@ def ask(environment: dict[str, str]) -> Libraries:
 def variables(processor: Processor, native: Libraries) -> dict[str, str]:
     """What makes the libraries choose as on that processor."""
     absent = [name for name in native.numpy if re.match(processor.without, name)]
-    return {
-        "OPENBLAS_CORETYPE": processor.openblas,
-        "NPY_DISABLE_CPU_FEATURES": " ".join(absent),
-        "ATEN_CPU_CAPABILITY": processor.torch,
-        "ONEDNN_MAX_CPU_ISA": processor.onednn,
-        # The one mode that MKL knows on every maker's processors.
-        "MKL_CBWR": "COMPATIBLE",
-    }
+    # The last is the one mode that MKL knows on every maker's processors.
+    values = (processor.openblas, " ".join(absent), processor.torch, processor.onednn, "COMPATIBLE")
+    return dict(zip(_VARIABLES, values, strict=True))
+
+
+def own_environment() -> dict[str, str]:
+    """This process's, without what would make the libraries choose as on another processor."""
+    return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
 def refusals(processor: Processor, chosen: Libraries) -> list[str]:
@@ -135,7 +142,7 @@ def main() -> int:
     arguments = parser.parse_args()
     tests = arguments.tests or [str(UNIT / folder) for folder in FOLDERS]
 
-    native = ask(dict(os.environ))
+    native = ask(own_environment())
     print(f"this machine: {native}", flush=True)
     chosen = [one for one in PROCESSORS if arguments.kind in (None, one.name)]
     if arguments.foreign:
@@ -145,7 +152,7 @@ def main() -> int:
         if processor.needs not in _flags():
             print(f"{processor.name}: not run, this processor has no {processor.needs}", flush=True)
             continue
-        environment = {**os.environ, **variables(processor, native)}
+        environment = {**own_environment(), **variables(processor, native)}
         libraries = ask(environment)
         print(f"{processor.name}: {libraries}", flush=True)
         if wrong := refusals(processor, libraries):

@@ -43,8 +43,8 @@ def test_the_foreign_kind_is_one_that_this_machine_is_not():
 
 @pytest.mark.timeout(600)  # torch is imported twice
 def test_the_variables_take_effect_on_this_machine():
-    native = cpus.ask(dict(cpus.os.environ))
+    native = cpus.ask(cpus.own_environment())
     kind = cpus.foreign(native)
-    chosen = cpus.ask({**cpus.os.environ, **cpus.variables(kind, native)})
+    chosen = cpus.ask({**cpus.own_environment(), **cpus.variables(kind, native)})
     assert cpus.refusals(kind, chosen) == []
     assert cpus.refusals(kind, native) != []
