@@ -17,7 +17,7 @@ from parley.canaries import CanaryCall, CanaryLateError
 from parley.launcher.processes import processor_s
 
 _COUNTS_S = 3.0
-_WORKING = 0.05
+WORKING = 0.05
 """Part of a processor. A process that waits uses less for its timers; one that works gets more, even with
 twenty others on two cores."""
 
@@ -120,7 +120,7 @@ def ask_canary(
         # A full queue refuses at once: too soon to see whether anything works on it.
         wait(max(0.0, began + deadline_s - time.monotonic()))
         passed_s = time.monotonic() - began
-        return Asked(model, str(error), working=processor_s(processes) - used_s >= _WORKING * passed_s)
+        return Asked(model, str(error), working=processor_s(processes) - used_s >= WORKING * passed_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
         return Asked(model, str(error) or type(error).__name__)
     return Asked(model)

@@ -25,6 +25,8 @@ class SupervisorLimits:
     """A model that has completed nothing for so long is asked its canary."""
     canary_s: float = 2.5
     """Deadline of a canary. A model is unresponsive when it misses two, one after the other."""
+    silent_s: float = 8.0
+    """An event loop that shows that it turns may stand still for so long."""
     working_s: float = 60.0
     """A model whose process uses its processor may complete nothing for so long."""
     reload_canary_s: float = 20.0

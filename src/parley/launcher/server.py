@@ -148,6 +148,11 @@ class EmbeddedServer:
         return self._prefix
 
     @property
+    def folder(self) -> Path:
+        """For temporary files of the server's processes."""
+        return self._folder
+
+    @property
     def models(self) -> list[str]:
         """Names of the loaded models."""
         return [name for name in self._log.loaded if name != CONTROL_MODEL]

@@ -30,6 +30,7 @@ from parley.canaries import CanaryCall, called_models
 from parley.launcher.canary import Asked, InferenceCounts, Liveness, ask_canary
 from parley.launcher.control import ControlError, ModelControl
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
+from parley.launcher.heartbeats import Heartbeats
 from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
 from parley.launcher.restarts import Attempts, Record, SupervisorLimits, write_record
@@ -64,6 +65,11 @@ class SupervisedServer(Protocol):
     @property
     def address(self) -> str:
         """``host:port`` of gRPC."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where its processes leave their heartbeats."""
         ...
 
     @property
@@ -211,6 +217,7 @@ class Supervisor:
         self._results: queue.SimpleQueue[_Loaded | _Counted | _Answered] = queue.SimpleQueue()
         self._generation = 0
         self._counts = counts or InferenceCounts()
+        self._heartbeats = Heartbeats(limits.silent_s, limits.working_s)
         self._silences = 0
         self._stopped_since: float | None = None
         self._next_counts = 0.0
@@ -303,6 +310,9 @@ class Supervisor:
                 self._lose(model, stub, now)
             elif state != _STOPPED:
                 model.stopped.pop(pid, None)
+                if pid not in model.killed and self._heartbeats.is_silent(self._server.folder, pid, now):
+                    what = f"the event loop of process {pid} of {stub.instance} stands still"
+                    self._kill(model, stub, _Failure(UNRESPONSIVE, what))
             elif now - model.stopped.setdefault(pid, now) >= self._limits.stopped_s:
                 self._kill(model, stub, _Failure(STOPPED, f"process {pid} of {stub.instance} was stopped"))
 
@@ -319,6 +329,7 @@ class Supervisor:
         failure = model.killed.pop(stub.pid, died)
         model.stopped.pop(stub.pid, None)
         del model.stubs[stub.pid]
+        self._heartbeats.forget(stub.pid)
         self.wrecks += 1
         if model.name == CONTROL_MODEL:
             left = "one more can" if model.stubs else "none can any more"

@@ -31,6 +31,7 @@ from parley.inference import (
 )
 from parley.protocol import ServerEvent
 from parley.serving.counters import Counter
+from parley.serving.heartbeat import beat
 from parley.serving.loop_thread import LoopThread
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
@@ -64,6 +65,7 @@ class AgentService:
         self._host: Host
         self._server_tools: ServerTools | None = None
         self._watch: asyncio.Task[None]
+        self._heartbeat: asyncio.Task[None]
         self._served = False
         self._loop.run(self._open(parameters), _OPEN_S)
 
@@ -117,10 +119,13 @@ class AgentService:
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
         self._watch.add_done_callback(tell_failure)
+        self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
+        self._heartbeat.add_done_callback(tell_failure)
 
     async def _close(self) -> None:
         self._watch.cancel()
         await self._host.close()
+        self._heartbeat.cancel()
         await self._close_tools()
         await self._port.close()
 

@@ -16,7 +16,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import CanaryError, CanaryLateError
-from parley.launcher import canary
+from parley.launcher import canary, heartbeats
 from parley.launcher.control import ControlError
 from parley.launcher.errors import NotReadyError, RestartLimitError
 from parley.launcher.models import read_config, renew_instances, renew_model
@@ -24,10 +24,12 @@ from parley.launcher.options import ServerOptions
 from parley.launcher.processes import STUB
 from parley.launcher.restarts import Attempts, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
+from parley.serving.heartbeat import heartbeat_path
 from parley.serving.model_control import CONTROL_MODEL
 
 LIMITS = {
     "look_s": 0.01,
+    "silent_s": 0.2,
     "stopped_s": 0.2,
     "quiet_s": float("inf"),
     "canary_s": 0.02,
@@ -71,7 +73,7 @@ class FakeServer:
         for name in (*models, CONTROL_MODEL):
             (folder / name / "1").mkdir(parents=True)
             (folder / name / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
-        self._folder = folder
+        self._folder = self.folder = folder
         self._start_all()
 
     def _start_all(self):
@@ -436,9 +438,12 @@ def used(monkeypatch):
     """Processor time of each process, in seconds for each second that has passed."""
     rates = {}
     clock = time.monotonic
-    monkeypatch.setattr(
-        canary, "processor_s", lambda processes: clock() * sum(rates.get(pid, 0.0) for pid in processes)
-    )
+
+    def processor_s(processes):
+        return clock() * sum(rates.get(pid, 0.0) for pid in processes)
+
+    monkeypatch.setattr(canary, "processor_s", processor_s)
+    monkeypatch.setattr(heartbeats, "processor_s", processor_s)
     return rates
 
 
@@ -486,10 +491,21 @@ def test_a_model_that_works_for_too_long_is_replaced(make, used):
     assert case.supervisor.restarts()["echo"]["unresponsive"] >= 1
 
 
+def test_an_instance_whose_event_loop_stands_still_is_replaced_alone(make, used):
+    case = make(models=("agent",))
+    heartbeat_path(case.server.folder, case.server.processes["agent_1_0"].pid).touch()  # and never again
+    case.until_restored("agent")
+    assert case.supervisor.restarts()["agent"] == {"unresponsive": 1}
+    assert "stands still" in case.record()["models"]["agent"]["last"]["detail"]
+    (_, config), *_ = case.server.loads
+    assert [group.rate_limiter.priority for group in config.instance_group] == [1, 3]
+
+
 def test_a_hanging_model_is_noticed_within_ten_seconds():
     limits = SupervisorLimits()
     looks = 3 * limits.look_s  # the counts, and each answer
     assert limits.quiet_s * 5 / 4 + 2 * limits.canary_s + looks < 10.0
+    assert limits.silent_s + looks < 10.0
 
 
 def test_a_model_that_completes_work_is_not_asked(make):

@@ -1,0 +1,69 @@
+"""When the silence of an event loop is too long."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from parley.launcher import heartbeats
+from parley.launcher.heartbeats import Heartbeats
+from parley.serving.heartbeat import heartbeat_path
+
+PID = 7
+
+
+class Process:
+    """One that beats, or does not, on a clock of its own."""
+
+    def __init__(self, folder, monkeypatch):
+        self._path = heartbeat_path(folder, PID)
+        self._folder = folder
+        self._beats = 0
+        self.used_s = 0.0
+        self.heartbeats = Heartbeats(silent_s=8.0, working_s=60.0)
+        monkeypatch.setattr(heartbeats, "processor_s", lambda processes: self.used_s)
+
+    def beat(self):
+        self._path.touch()
+        self._beats += 1
+        os.utime(self._path, ns=(self._beats, self._beats))
+
+    def silent_from(self, since, until):
+        """The first second in which it is silent for too long; None: none."""
+        looks = (since + tenth / 10 for tenth in range(round(10 * (until - since))))
+        return next((now for now in looks if self.heartbeats.is_silent(self._folder, PID, now)), None)
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    return Process(tmp_path, monkeypatch)
+
+
+def test_one_that_never_beat_is_not_silent(process):
+    assert process.silent_from(0, 100) is None
+
+
+def test_one_that_beats_is_not_silent_however_long(process):
+    for second in range(0, 100, 5):
+        process.beat()
+        assert process.silent_from(second, second + 5) is None
+
+
+def test_one_that_stops_is_silent_after_eight_seconds(process):
+    process.beat()
+    assert process.silent_from(0, 100) == pytest.approx(8.0)
+
+
+def test_one_that_works_is_silent_after_a_minute(process):
+    process.beat()
+    assert process.silent_from(0, 2.5) is None
+    process.used_s = 100.0
+    assert process.silent_from(2.5, 100) == pytest.approx(60.0)
+
+
+def test_a_new_process_with_the_number_of_an_old_one_begins_anew(process):
+    process.beat()
+    assert process.silent_from(0, 7) is None
+    process.heartbeats.forget(PID)
+    assert process.silent_from(7, 14) is None
