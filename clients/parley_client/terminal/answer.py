@@ -23,7 +23,8 @@ class Answer:
         """Text that no line shows yet."""
         self._response = ""
         self._text = ""
-        self._pieces: list[AgentAudio] = []
+        self._marks: list[tuple[float, str]] = []  # where words begin (milliseconds), and they
+        self._sent_ms = 0.0
         self._is_over = False
         self._failed = False
 
@@ -32,7 +33,9 @@ class Answer:
         if event.response_id != self._response:
             self._forget(event.response_id)
         if isinstance(event, AgentAudio):
-            self._pieces.append(event)
+            self._sent_ms = max(self._sent_ms, event.offset_ms + event.duration_ms)
+            if event.text:
+                self._marks.append((event.offset_ms, event.text))
         else:
             self._text += event.text
             self.unshown += event.text
@@ -67,20 +70,19 @@ class Answer:
         """
         if not self._text.strip():
             return None
-        sent_ms = max((piece.offset_ms + piece.duration_ms for piece in self._pieces), default=0.0)
-        played_ms = sent_ms if self.played_ms is None else self.played_ms(self._response)
-        if self._is_over and played_ms >= sent_ms - _TOLERANCE_MS:
+        played_ms = self._sent_ms if self.played_ms is None else self.played_ms(self._response)
+        if self._is_over and played_ms >= self._sent_ms - _TOLERANCE_MS:
             return None
         return self._unless_whole(self._words(played_ms))
 
     def _forget(self, response_id: str) -> None:
-        self._response, self._text, self._pieces = response_id, "", []
+        self._response, self._text = response_id, ""
+        self._marks, self._sent_ms = [], 0.0
         self._is_over = self._failed = False
 
     def _words(self, played_ms: float) -> str:
         """The words that begin in what was played."""
-        heard = (piece.text for piece in self._pieces if piece.offset_ms < played_ms)
-        return " ".join(text for text in heard if text)
+        return " ".join(text for begin_ms, text in self._marks if begin_ms < played_ms)
 
     def _unless_whole(self, words: str) -> str | None:
         return None if _letters(words) == _letters(self._text) else words

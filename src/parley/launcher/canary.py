@@ -22,37 +22,27 @@ WORKING = 0.05
 twenty others on two cores."""
 
 
-class InferenceCounts:
-    """What the models of a server have completed, over a connection that is kept."""
+def read_counts(address: str) -> dict[str, tuple[int, ...]]:
+    """What the models of a server have completed.
 
-    def __init__(self) -> None:
-        self._address = ""
-        self._client: triton.InferenceServerClient | None = None
+    Args:
+        address: ``host:port`` of gRPC.
 
-    def read(self, address: str) -> dict[str, tuple[int, ...]]:
-        """By model: numbers of which one grows whenever it completes something.
+    Returns:
+        By model: numbers of which one grows whenever it completes something.
 
-        Raises:
-            ConnectionError: the server did not answer.
-        """
-        if self._client is None or address != self._address:
-            self.close()
-            self._address, self._client = address, triton.InferenceServerClient(address)
-        try:
-            answer = self._client.get_inference_statistics(client_timeout=_COUNTS_S)
-        except (triton.InferenceServerException, ValueError) as error:  # ValueError: closed meanwhile
-            self.close()
-            raise ConnectionError(str(error)) from error
-        return {
-            each.name: (each.inference_count, each.execution_count, each.inference_stats.success.count)
-            for each in answer.model_stats
-        }
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+    Raises:
+        ConnectionError: the server did not answer.
+    """
+    try:
+        with triton.InferenceServerClient(address) as client:
+            answer = client.get_inference_statistics(client_timeout=_COUNTS_S)
+    except triton.InferenceServerException as error:
+        raise ConnectionError(str(error)) from error
+    return {
+        each.name: (each.inference_count, each.execution_count, each.inference_stats.success.count)
+        for each in answer.model_stats
+    }
 
 
 @dataclass

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from google.protobuf import json_format
 
 from parley.canaries import CanaryCall, called_models
-from parley.launcher.canary import Asked, InferenceCounts, Liveness, ask_canary
+from parley.launcher.canary import Asked, Liveness, ask_canary, read_counts
 from parley.launcher.control import ControlError, ModelControl
 from parley.launcher.errors import LauncherError, RestartLimitError, StartInterruptedError
 from parley.launcher.heartbeats import Heartbeats
@@ -188,7 +188,7 @@ class Supervisor:
         tell: takes one line for people whenever something happens.
         load_s: seconds that a model may take to load.
         called: by model, those whose answers its canary may wait for.
-        counts: what the models have completed; None: asked of the server.
+        counts: takes the server's address; what its models have completed.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Supervisor:
         tell: Callable[[str], None],
         load_s: float,
         called: Callable[[str], Collection[str]] = called_models,
-        counts: InferenceCounts | None = None,
+        counts: Callable[[str], Mapping[str, tuple[int, ...]]] = read_counts,
     ) -> None:
         self._server = server
         self._canaries = canaries
@@ -216,7 +216,7 @@ class Supervisor:
         self._records: dict[str, Record] = {}
         self._results: queue.SimpleQueue[_Loaded | _Counted | _Answered] = queue.SimpleQueue()
         self._generation = 0
-        self._counts = counts or InferenceCounts()
+        self._read = counts
         self._heartbeats = Heartbeats(limits.silent_s, limits.working_s)
         self._silences = 0
         self._stopped_since: float | None = None
@@ -244,7 +244,6 @@ class Supervisor:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
-        self._counts.close()
         if self.failure is None:
             self._own.state = "stopped"
             self._write()
@@ -382,9 +381,9 @@ class Supervisor:
     ) -> None:
         """Load a model and ask its canary."""
         control = self._server.control
-        text = json_format.MessageToJson(config, preserving_proto_field_name=True)
         loaded, error, hopeless = False, "", False
         try:
+            text = json_format.MessageToJson(config, preserving_proto_field_name=True)
             if alone:
                 with held_slots(self._server.address, config, len(instances)):
                     control.load(model, text, self._load_s)
@@ -403,8 +402,10 @@ class Supervisor:
                 self._ask_until(model, time.monotonic() + self._limits.reload_canary_s)
             except Exception as failure:  # noqa: BLE001 - whatever it is, the model does not answer
                 error = f"{model} was loaded, but does not answer: {failure}"
-        self._count(control, model, next(iter(instances.values())).reason)
-        self._results.put(_Loaded(generation, model, instances, config, loaded, error, hopeless))
+        try:
+            self._count(control, model, next(iter(instances.values())).reason)
+        finally:  # until it comes, the model is taken for one that is being loaded
+            self._results.put(_Loaded(generation, model, instances, config, loaded, error, hopeless))
 
     def _ask_until(self, model: str, end: float) -> None:
         """Call a model's canary until it succeeds."""
@@ -474,7 +475,7 @@ class Supervisor:
     def _read_counts(self, generation: int) -> None:
         counts = None
         try:
-            counts = self._counts.read(self._server.address)
+            counts = self._read(self._server.address)
         except ConnectionError as error:
             _log.warning("the server did not say what its models did: %s", error)
         finally:

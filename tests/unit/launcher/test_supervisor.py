@@ -144,9 +144,6 @@ class FakeCounts:
             raise ConnectionError("no answer")
         return dict(self.numbers)
 
-    def close(self):
-        pass
-
 
 class Case:
     """One supervisor with its server."""
@@ -164,7 +161,7 @@ class Case:
             tell=self.said.append,
             load_s=5,
             called=lambda model: called.get(model, set()),
-            counts=self.counts,
+            counts=self.counts.read,
         )
         self.supervisor.start()
 
