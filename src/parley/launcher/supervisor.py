@@ -564,6 +564,7 @@ class Supervisor:
         self._generation += 1
         self._counting = False
         self._silences, self._stopped_since, self.wrecks = 0, None, 0
+        self._heartbeats = Heartbeats(self._limits.silent_s, self._limits.working_s)
         now = time.monotonic()
         self._next_counts = now + self._limits.quiet_s / 4
         self._models = {
