@@ -237,6 +237,14 @@ class TestAbort:
 
 class TestManyAtOnce:
     async def test_an_urgent_request_overtakes_those_that_wait(self, chat):
+        # On a slow machine a place may be free before all four have come: then it is tried again.
+        orders = []
+        while list(Priority) not in orders:
+            assert len(orders) < 5, orders
+            orders.append(await self.order_of_admission(chat))
+
+    async def order_of_admission(self, chat):
+        """Which of four that wait begins when; the least urgent came first."""
         # As many as max_num_seqs of model.cpu.json; four of them end early, one after the other.
         lengths = [25, 33, 41, 49, *[200] * 12]
         question = user("tell me a story")
@@ -255,7 +263,7 @@ class TestManyAtOnce:
         for stream in streams:
             assert isinstance([event async for event in stream][-1], Completed)
         await asyncio.gather(*waiting)
-        assert order == list(Priority)
+        return order
 
     async def test_an_id_in_use_is_refused(self, chat):
         wanted = story()
