@@ -91,7 +91,7 @@ test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts t
 
 fuzz: setup ## Send the gateway 100000 messages, others each time, and attack it (MESSAGES=...)
 	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz \
-	    tests/unit/gateway/attacks $(ARGS)
+	    tests/unit/gateway/attacks --timeout 7200 $(ARGS)
 
 check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recovery_calls import Caller, Loss, Turn
+from recovery_calls import Caller, Loss, Turn, calling
 from rich.console import Console
 from rich.table import Table
 
@@ -168,11 +168,9 @@ def _restarts(server: EmbeddedServer, model: str) -> int:
 
 async def _measure_all(server: EmbeddedServer, args: argparse.Namespace, console: Console) -> list[Case]:
     models = args.models.split(",") if args.models else sorted(server.models)
-    callers = [Caller(server.endpoints.grpc, number) for number in range(args.calls)]
-    tasks = [asyncio.create_task(caller.run()) for caller in callers]
     end = time.monotonic() + args.total
     cases: list[Case] = []
-    try:
+    async with calling(server.endpoints.grpc, range(args.calls)) as callers:
         await until_all_answered(callers, args.limit)
         for model in models:
             for name in args.signals:
@@ -181,10 +179,6 @@ async def _measure_all(server: EmbeddedServer, args: argparse.Namespace, console
                     continue
                 cases.append(await measure(server, callers, model, name, args.limit))
                 console.print("  ".join(cases[-1].row()), markup=False)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
     for caller in callers:
         for loss in caller.losses:
             console.print(f"caller {caller.number}: {loss.reason}", markup=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from parley.agent.config import AgentConfig
@@ -47,6 +49,27 @@ class Loss:
 
     at: float
     reason: str
+
+
+@asynccontextmanager
+async def calling(address: str, numbers: Iterable[int]) -> AsyncGenerator[list[Caller]]:
+    """Callers who ask one question after the other until this is left.
+
+    Args:
+        address: ``host:port`` of gRPC.
+        numbers: one for each caller.
+
+    Raises:
+        ExceptionGroup: a caller failed otherwise than by a lost call.
+    """
+    async with asyncio.TaskGroup() as group:
+        callers = [Caller(address, number) for number in numbers]
+        tasks = [group.create_task(caller.run()) for caller in callers]
+        try:
+            yield callers
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 class Caller:
@@ -106,9 +129,11 @@ class Caller:
         question = read_speech(QUESTION)
         await asyncio.sleep(0.2 * self.number)
         while True:
-            mark, turn = len(self._events), Turn(time.time())
+            turn = Turn(time.time())
             self.turns.append(turn)
-            microphone.speak(question)
+            await microphone.speak(question).ended.wait()
+            # What came before may be the late answer to an earlier question.
+            mark = len(self._events)
             answers = await self._answers_from(mark)
             turn.codes = {event.code for event in self._events[mark:] if isinstance(event, ErrorEvent)}
             turn.answered = any(text not in _APOLOGIES for text in answers)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import urllib.request
-from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 from bench_recovery import measure, until_all_answered
 from leftovers import ANY_PORTS, leftovers
-from recovery_calls import Caller
+from recovery_calls import calling
 
 from parley.launcher import EmbeddedServer, ServerOptions
 
@@ -46,23 +44,10 @@ def supervised(tmp_path_factory):
     assert leftovers(session, running.shm_prefix) == ([], [])
 
 
-@asynccontextmanager
-async def calling(server, numbers):
-    """Callers who ask one question after the other."""
-    found = [Caller(server.endpoints.grpc, number) for number in numbers]
-    tasks = [asyncio.create_task(caller.run()) for caller in found]
-    try:
-        await until_all_answered(found, LIMIT_S)
-        yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def callers(supervised):
-    async with calling(supervised, range(CALLS)) as found:
+    async with calling(supervised.endpoints.grpc, range(CALLS)) as found:
+        await until_all_answered(found, LIMIT_S)
         yield found
 
 
@@ -86,7 +71,8 @@ async def test_no_call_is_lost_when_a_model_fails(supervised, callers, model, si
 @pytest.mark.parametrize("signal", ["STOP", "KILL"])
 async def test_the_call_of_another_instance_goes_on_when_one_fails(supervised, callers, signal):
     # The earlier calls may all be on one instance. Triton gives a new one to that with the most room.
-    async with calling(supervised, range(CALLS, 2 * CALLS)) as newcomers:
+    async with calling(supervised.endpoints.grpc, range(CALLS, 2 * CALLS)) as newcomers:
+        await until_all_answered(newcomers, LIMIT_S)
         case = await measure(supervised, [*callers, *newcomers], "voice_agent", signal, LIMIT_S)
     assert case.passed, case
     assert 1 <= case.calls_of_its_own < 2 * CALLS, "each instance had one"
