@@ -42,6 +42,7 @@ _ENDED_EARLY = "Internal error from Core"
 _NOT_GRPC = ("HTTP/2", "http1", "SETTINGS")
 # And for one that takes the connection and closes it, as Triton's own HTTP ports do.
 _CLOSED = ("Socket closed", "Connection reset by peer", "Connection closed by peer")
+_OTHER_PORT = "is it Triton's HTTP or metrics port? The gRPC port is mostly 8001"
 _DIAGNOSIS_S = 2.0
 
 
@@ -83,14 +84,9 @@ async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
     except grpc.aio.UsageError:  # the channel is closed
         pass
     if any(words in details for words in _NOT_GRPC):
-        return WrongPortError(
-            f"{server} does not speak gRPC; is it Triton's HTTP or metrics port? The gRPC port is mostly 8001"
-        )
+        return WrongPortError(f"{server} does not speak gRPC; {_OTHER_PORT}")
     if any(words in details for words in _CLOSED):
-        return NoGrpcError(
-            f"{server} closes connections at once; is it Triton's HTTP or metrics port? "
-            "The gRPC port is mostly 8001"
-        )
+        return NoGrpcError(f"{server} closes connections at once; {_OTHER_PORT}")
     if "lookup" in details:
         return NoServerError(f"no address is known for the host of {server}")
     return NoServerError(f"nothing answers at {server}")

@@ -1,10 +1,22 @@
-"""What a stopped server must not leave behind."""
+"""Settings of servers of a test's own, and what a stopped one must not leave behind."""
 
 from __future__ import annotations
 
 from parley.launcher.processes import session_members
 from parley.launcher.shared_memory import SHARED_MEMORY
 
+AGENT_MODELS = (
+    "silero_vad",
+    "parakeet_encoder",
+    "parakeet_decoder",
+    "parakeet_transcribe",
+    "nemotron_streaming",
+    "smart_turn",
+    "qwen3",
+    "espeak",
+    "voice_agent",
+)
+"""Those that a conversation with a streaming recogniser needs."""
 ANY_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
 
 

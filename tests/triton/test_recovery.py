@@ -8,24 +8,13 @@ import urllib.request
 import pytest
 import pytest_asyncio
 from bench_recovery import measure, until_all_answered
-from leftovers import ANY_PORTS, leftovers
+from leftovers import AGENT_MODELS, ANY_PORTS, leftovers
 from recovery_calls import calling
 
 from parley.launcher import EmbeddedServer, ServerOptions
 
 CALLS = 2
 LIMIT_S = 180.0  # a language model is loaded beside callers that go on
-MODELS = (
-    "silero_vad",
-    "parakeet_encoder",
-    "parakeet_decoder",
-    "parakeet_transcribe",
-    "nemotron_streaming",
-    "smart_turn",
-    "qwen3",
-    "espeak",
-    "voice_agent",
-)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(450)]
 
@@ -35,7 +24,7 @@ def supervised(tmp_path_factory):
     """A server of its own, whose models' processes are killed."""
     state = tmp_path_factory.mktemp("recovery")
     running = EmbeddedServer(
-        ServerOptions(load_models=MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS)
+        ServerOptions(load_models=AGENT_MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS)
     )
     with running:
         session = running.pid

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
 from google.protobuf import json_format
-from leftovers import ANY_PORTS, leftovers
+from leftovers import AGENT_MODELS, ANY_PORTS, leftovers
 from tritonclient.utils import InferenceServerException
 
 from parley.errors import from_wire
@@ -33,17 +33,6 @@ from parley_client.audio.files import read_speech
 from parley_client.audio.microphone import PacedMicrophone
 from parley_client.demo_tools import DEMO_TOOLS
 
-MODELS = (
-    "silero_vad",
-    "parakeet_encoder",
-    "parakeet_decoder",
-    "parakeet_transcribe",
-    "nemotron_streaming",
-    "smart_turn",
-    "qwen3",
-    "espeak",
-    "voice_agent",
-)
 QUESTION = ROOT / "tests/data/conversation/08-time.wav"
 ANSWER_S = 15.0
 RELOAD_S = 120.0  # on a busy machine
@@ -159,7 +148,7 @@ def restarted(tmp_path_factory):
     """A server of its own, whose models are taken away."""
     state = tmp_path_factory.mktemp("restarts")
     running = EmbeddedServer(
-        ServerOptions(load_models=MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS),
+        ServerOptions(load_models=AGENT_MODELS, state_dir=state, exit_timeout_s=8, **ANY_PORTS),
         limits=None,  # what is taken away stays away
     )
     with running:

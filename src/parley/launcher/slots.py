@@ -29,9 +29,8 @@ from tritonclient.utils import triton_to_np_dtype
 from parley.grpc_port import to_message
 from parley.inference import ModelRequest, SequenceFlags, Tensor
 from parley.protocol import CANARY_PREFIX
+from parley.serving.failures import is_of_dead_process
 
-_DEAD = ("is not healthy", "Failed to obtain the health mutex")
-"""Triton's words about an instance whose process is dead; the latter if it died with the mutex locked."""
 _PATIENCE_S = 0.5
 """A living instance refuses an empty request within this time; a dead one says so after a second."""
 _MOST = 32
@@ -120,7 +119,7 @@ class _Slots:
             with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
                 stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 for answer in stub.ModelStreamInfer(iter(self._requests.get, None), timeout=_DRAIN_S):
-                    if not any(words in answer.error_message for words in _DEAD):
+                    if not is_of_dead_process(answer.error_message):
                         with self._changed:
                             self._refused.append(answer.infer_response.id)
                             self._changed.notify_all()

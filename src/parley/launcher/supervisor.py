@@ -217,7 +217,7 @@ class Supervisor:
         self._results: queue.SimpleQueue[_Loaded | _Counted | _Answered] = queue.SimpleQueue()
         self._generation = 0
         self._read = counts
-        self._heartbeats = Heartbeats(limits.silent_s, limits.working_s)
+        self._heartbeats: Heartbeats
         self._silences = 0
         self._stopped_since: float | None = None
         self._next_counts = 0.0

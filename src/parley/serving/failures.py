@@ -11,10 +11,10 @@ from parley.errors import InferenceError, ModelUnavailableError, ParleyError, Sh
 _STOPPING = re.compile(r"server not ready", re.IGNORECASE)
 # What Triton itself says about a model that is missing, unloaded or still loading.
 _UNAVAILABLE = re.compile(
-    r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|"
-    r"stub process .* is not healthy|failed to obtain the health mutex|connect",
+    r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|connect",
     re.IGNORECASE,
 )
+_DEAD_PROCESS = re.compile(r"stub process .* is not healthy|failed to obtain the health mutex", re.IGNORECASE)
 
 
 def wire_text(error: BaseException) -> str:
@@ -24,11 +24,16 @@ def wire_text(error: BaseException) -> str:
     return f"{ParleyError.code}: {type(error).__name__}: {error}"
 
 
+def is_of_dead_process(text: str) -> bool:
+    """Whether Triton says that an instance's process is dead, with its mutex locked or not."""
+    return _DEAD_PROCESS.search(text) is not None
+
+
 def read_failure(text: str) -> ParleyError:
     """The error behind the text of a Triton error."""
     error = from_wire(text)
     if type(error) is InferenceError and _STOPPING.search(text):
         return ShuttingDownError(text)
-    if type(error) is InferenceError and _UNAVAILABLE.search(text):
+    if type(error) is InferenceError and (_UNAVAILABLE.search(text) or is_of_dead_process(text)):
         return ModelUnavailableError(text)
     return error

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 HERE = Path(__file__).parent
 sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core")]
 
-from listening_gateway import GatewayUnderTest  # noqa: E402
+from listening_gateway import starting  # noqa: E402
 
 from parley_gateway.security.keys import new_key  # noqa: E402
 
@@ -22,18 +22,8 @@ from parley_gateway.security.keys import new_key  # noqa: E402
 @pytest.fixture
 async def gateway(keys_file):
     """Starts a gateway that knows one key, with more settings by part."""
-    started = []
-
-    async def start(**parts):
-        parts["security"] = {"keys_file": str(keys_file.path)} | parts.get("security", {})
-        one = GatewayUnderTest((), parts)
-        await one.start()
-        started.append(one)
-        return one
-
-    yield start
-    for one in started:
-        await one.stop()
+    async with starting(security={"keys_file": str(keys_file.path)}) as start:
+        yield start
 
 
 def bearer(credential):
@@ -347,17 +337,8 @@ async def test_a_large_request_for_a_token_is_refused(gateway, keys_file):
 @pytest.fixture
 async def anonymous():
     """Starts a gateway that asks nobody for credentials."""
-    started = []
-
-    async def start(**parts):
-        one = GatewayUnderTest((), parts)
-        await one.start()
-        started.append(one)
-        return one
-
-    yield start
-    for one in started:
-        await one.stop()
+    async with starting() as start:
+        yield start
 
 
 READ = ("/", "/metrics", "/asyncapi.json", "/openapi.json", "/v1/sessions/x/status", "/nothing")

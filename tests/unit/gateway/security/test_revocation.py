@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 HERE = Path(__file__).parent
 sys.path += [str(HERE.parents[1] / "client"), str(HERE.parent / "core"), str(HERE.parent / "realtime")]
 
-from listening_gateway import GatewayUnderTest, closed, until  # noqa: E402
+from listening_gateway import closed, starting, until  # noqa: E402
 from rtc_client import RtcClient, forgotten  # noqa: E402
 
 from parley_gateway.errors import (  # noqa: E402
@@ -167,18 +167,8 @@ async def test_what_a_jwt_has_opened_stays_for_a_while(jwt_guard, connection, cl
 @pytest.fixture
 async def gateway(keys_file, monkeypatch):
     monkeypatch.setattr(admission, "CHECK_EVERY_S", 0.01)
-    started = []
-
-    async def start(**parts):
-        parts["security"] = {"keys_file": str(keys_file.path)}
-        one = GatewayUnderTest((), parts)
-        await one.start()
-        started.append(one)
-        return one
-
-    yield start
-    for one in started:
-        await one.stop()
+    async with starting(security={"keys_file": str(keys_file.path)}) as start:
+        yield start
 
 
 def revoke(one, keys_file):
