@@ -99,7 +99,7 @@ def main() -> None:
         type=Path,
         nargs="*",
         default=[ROOT / "models/tiny-smart-turn", bundled_folder()],
-        help="folders of end-of-turn networks (default: those of the cpu and the gpu profile)",
+        help="folders of end-of-turn networks (default: those of the tiny and the gpu profile)",
     )
     args = parser.parse_args()
     transcriber = Transcriber(ROOT / "models" / checkpoint.DEFAULT)

@@ -135,10 +135,10 @@ class _Sink:
 
 
 def open_chat() -> ChatService:
-    """The tiny language model in vLLM, as the cpu profile configures it."""
+    """The tiny language model in vLLM, as the tiny profile configures it."""
     values = {
         "engine": "inprocess",
-        "engine_args": "model.cpu.json",
+        "engine_args": "model.tiny.json",
         "weights": str(_MODELS / "tiny-qwen3"),
         "chat_template_kwargs": '{"enable_thinking": false}',
         "threads": "1",
@@ -149,7 +149,7 @@ def open_chat() -> ChatService:
 
 
 def open_synthesizer() -> EspeakSynthesizer:
-    """espeak-ng, as the cpu profile configures it."""
+    """espeak-ng, as the tiny profile configures it."""
     library = EspeakLibrary(60)
     library.set_rate(175)
     return EspeakSynthesizer(library)

@@ -28,7 +28,7 @@ def free_ports(count):
 
 
 class Triton:
-    """The models of the cpu profile."""
+    """The models of the tiny profile."""
 
     def __init__(self, folder):
         grpc, http, metrics = free_ports(3)

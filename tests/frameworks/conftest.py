@@ -30,12 +30,12 @@ STOP_S = 30.0
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory):
-    """The gRPC address of a server with the cpu profile's models: ``host:port``."""
+    """The gRPC address of a server with the tiny profile's models: ``host:port``."""
     if given := os.environ.get("PARLEY_TEST_TRITON"):
         yield given
         return
     log = tmp_path_factory.mktemp("triton") / "log"
-    command = ["-m", "parley.launcher", "--name", "frameworks", "--any-port"]
+    command = ["-m", "parley.launcher", "--profile", "tiny", "--name", "frameworks", "--any-port"]
     with running(command, log) as process:
         yield wait_for(process, log, lambda: _found(r"^ready grpc=(\S+)", log))
 

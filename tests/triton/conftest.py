@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from leftovers import ANY_PORTS, leftovers
 
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.launcher.options import ROOT
+from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.restarts import SupervisorLimits
 
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "build")]
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The models of the cpu profile, ready; stopped at the end without a trace."""
+    """The models of the tiny profile, ready; stopped at the end without a trace."""
     state = tmp_path_factory.mktemp("server")
     # Supervised, as for everybody; but tests stop single processes for a few seconds.
     limits = SupervisorLimits(stopped_s=10.0, quiet_s=10.0, canary_s=8.0)
@@ -44,7 +44,9 @@ def repository(tmp_path):
         version = tmp_path / "repository" / name / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(code)
-        (version.parent / "config.pbtxt").write_text(
+        configs = version.parent / "configs"
+        configs.mkdir()
+        (configs / f"{TINY_PROFILE}.pbtxt").write_text(
             f'name: "{name}"\nbackend: "python"\nmax_batch_size: 0\n'
             'input [{ name: "X" data_type: TYPE_FP32 dims: [-1] }]\n'
             'output [{ name: "Y" data_type: TYPE_FP32 dims: [-1] }]\n'

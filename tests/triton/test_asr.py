@@ -201,7 +201,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
     models = ("silero_vad", "parakeet_tdt")
     for model in models:
         shutil.copytree(ROOT / "model_repository" / model, repository / model)
-    config = repository / "parakeet_tdt/configs/cpu.pbtxt"
+    config = repository / "parakeet_tdt/configs/tiny.pbtxt"
     patient = "max_sequence_idle_microseconds: 60000000"
     assert patient in config.read_text()
     config.write_text(config.read_text().replace(patient, "max_sequence_idle_microseconds: 500000"))

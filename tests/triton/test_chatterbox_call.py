@@ -23,7 +23,7 @@ COUNTED = "parley_tts_fallback_total"
 
 @pytest.fixture(scope="module")
 def talking_server(tmp_path_factory):
-    """The whole cpu profile, with Chatterbox as its voice."""
+    """The whole tiny profile, with Chatterbox as its voice."""
     folder = tmp_path_factory.mktemp("call")
     options = ServerOptions(
         state_dir=folder / "state",

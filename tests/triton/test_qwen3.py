@@ -47,7 +47,7 @@ TOOLS = (
     tool("get_time", "Get the time in a city.", "city"),
     tool("set_timer", "Start a timer.", "minutes", "label"),
 )
-MAX_REQUESTS = 64  # of configs/cpu.pbtxt
+MAX_REQUESTS = 64  # of configs/tiny.pbtxt
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ class TestAbort:
         assert await collect(chat, wanted) == [Completed(finish_reason="abort")]
 
     async def test_while_waiting_for_a_place_in_the_batch(self, chat):
-        streams = [chat.generate(story()) for _ in range(16)]  # max_num_seqs of model.cpu.json
+        streams = [chat.generate(story()) for _ in range(16)]  # max_num_seqs of model.tiny.json
         await asyncio.gather(*map(anext, streams))
         waiting = story()
         last = asyncio.ensure_future(collect(chat, waiting))
@@ -245,7 +245,7 @@ class TestManyAtOnce:
 
     async def order_of_admission(self, chat):
         """Which of four that wait begins when; the least urgent came first."""
-        # As many as max_num_seqs of model.cpu.json; four of them end early, one after the other.
+        # As many as max_num_seqs of model.tiny.json; four of them end early, one after the other.
         lengths = [25, 33, 41, 49, *[200] * 12]
         question = user("tell me a story")
         streams = [chat.generate(request(question, max_tokens=length)) for length in lengths]

@@ -24,7 +24,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.canaries import CanaryError, ask_canaries, call_canaries, profile_models
 from parley.launcher import EmbeddedServer, LauncherError, ServerOptions
 from parley.launcher.errors import AlreadyRunningError, ModelFailedError, PortBusyError
-from parley.launcher.options import ROOT
+from parley.launcher.options import ROOT, TINY_PROFILE
 from parley.launcher.processes import find_stubs, session_members
 from parley.launcher.shared_memory import SHARED_MEMORY
 from parley_client.cli import main
@@ -42,6 +42,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", value * 2)]) for value in inputs]
 """
 GOOD = ECHO.format(initialize="pass")
+ON_FREE_PORTS = ("--profile", TINY_PROFILE, "--any-port")
 
 
 def options(tmp_path, repository, **more):
@@ -262,7 +263,7 @@ class Launched:
     def __init__(self, tmp_path, folder, *flags):
         name = f"test-{os.getpid()}-{tmp_path.name}"
         self.process = subprocess.Popen(
-            [ROOT / "scripts/serve", "--any-port", "--name", name, "--model-repository", folder, *flags],
+            [ROOT / "scripts/serve", *ON_FREE_PORTS, "--name", name, "--model-repository", folder, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -367,7 +368,7 @@ def test_a_signal_while_loading_ends_the_start(tmp_path, repository):
         "slow", ECHO.format(initialize="import time; print('loading now', flush=True); time.sleep(60)")
     )
     name = f"test-{os.getpid()}-slow"
-    command = [sys.executable, "-m", "parley.launcher", "--any-port", "--verbose", "--name", name]
+    command = [sys.executable, "-m", "parley.launcher", *ON_FREE_PORTS, "--verbose", "--name", name]
     process = subprocess.Popen(
         [*command, "--model-repository", slow],
         stdout=subprocess.PIPE,

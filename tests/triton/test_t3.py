@@ -27,7 +27,7 @@ from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCo
 from parley.tts.t3.request import Voice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it rests."
-MAX_REQUESTS = 64  # of configs/cpu.pbtxt
+MAX_REQUESTS = 64  # of configs/tiny.pbtxt
 # Random weights: how long an utterance is depends on its seed. These say more than 40 tokens.
 LONG_SEED = 1
 
@@ -164,7 +164,7 @@ class TestAbort:
         await model.abort("no-such-request")
 
     async def test_a_caller_that_goes_away_frees_its_place(self, model):
-        endless = [request(max_tokens=1500) for _ in range(16)]  # max_num_seqs of model.cpu.json
+        endless = [request(max_tokens=1500) for _ in range(16)]  # max_num_seqs of model.tiny.json
         streams = [model.generate(wanted, voice()) for wanted in endless]
         await asyncio.gather(*map(anext, streams))
         await asyncio.gather(*(stream.aclose() for stream in streams))

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 
 from parley.launcher.errors import LauncherError, StartInterruptedError
-from parley.launcher.options import ROOT, Endpoints, ServerOptions
+from parley.launcher.options import DEFAULT_PROFILE, ROOT, Endpoints, ServerOptions
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
 
 EXAMPLES = """\
 examples:
-  scripts/serve                                   every model, on ports 8001, 8000 and 8002
+  scripts/serve                                   every model of the profile, on ports 8001, 8000 and 8002
   scripts/serve --load-model espeak --name mine --any-port
                                                   one model, beside other servers, on free ports
   scripts/serve --verbose                         with Triton's log
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = found.add_argument
     add("--model-repository", type=Path, default=defaults.model_repository, metavar="DIR")
-    add("--profile", default=defaults.profile, help="configuration of the models (default: %(default)s)")
+    add("--profile", default=DEFAULT_PROFILE, help="models and their configuration (default: %(default)s)")
     add(
         "--load-model",
         action="append",

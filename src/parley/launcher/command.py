@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parley.launcher.installation import Installation
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.launcher.ports import join_address
 from parley.serving.model_control import CONTROL_MODEL
 from parley.telemetry import TELEMETRY_OFF
@@ -62,7 +62,7 @@ def build_command(
         "--grpc-http2-max-pings-without-data=0",
         f"--log-verbose={options.log_verbose}",
     ]
-    if options.profile:
+    if options.profile != GPU_PROFILE:
         command.append(f"--model-config-name={options.profile}")
     models = [folder.name for folder in model_folders(options)]
     command += [f"--load-model={name}" for name in (*models, CONTROL_MODEL)]

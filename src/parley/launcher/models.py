@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2
 
 from parley.errors import WeightsNotFoundError
 from parley.launcher.errors import SetupIncompleteError
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 
@@ -27,18 +27,39 @@ _GUIDE = re.compile(r"docs/[\w-]+\.md")
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
 
 
+def config_path(folder: Path, profile: str) -> Path:
+    """Where a model's configuration for a profile is, if the model belongs to it."""
+    if profile == GPU_PROFILE:
+        return folder / "config.pbtxt"
+    return folder / "configs" / f"{profile}.pbtxt"
+
+
+def list_profiles(repository: Path) -> list[str]:
+    """Names of the profiles that at least one model has."""
+    found = {path.stem for path in repository.glob("*/configs/*.pbtxt")}
+    if any(repository.glob("*/config.pbtxt")):
+        found.add(GPU_PROFILE)
+    return sorted(found)
+
+
 def model_folders(options: ServerOptions) -> list[Path]:
     """Folders of the models that will be loaded."""
-    folders = [path.parent for path in sorted(options.model_repository.glob("*/config.pbtxt"))]
+    folders = _folders_of(options)
     return [path for path in folders if not options.load_models or path.name in options.load_models]
+
+
+def _folders_of(options: ServerOptions) -> list[Path]:
+    """Folders of all models that the profile has."""
+    folders = (path for path in sorted(options.model_repository.glob("*")) if path.is_dir())
+    return [folder for folder in folders if config_path(folder, options.profile).is_file()]
 
 
 def check_models(options: ServerOptions) -> None:
     """Find the obvious mistakes that Triton reports badly.
 
     Raises:
-        SetupIncompleteError: there is no repository, a model that was asked for is not in it, or Triton
-            cannot use a folder of this name.
+        SetupIncompleteError: there is no repository, it has no such profile, the profile has no model that
+            was asked for, or Triton cannot use a folder of this name.
     """
     for folder in (options.model_repository, options.state_dir):
         if found := _UNSAFE.search(str(folder)):
@@ -46,14 +67,21 @@ def check_models(options: ServerOptions) -> None:
                 f"Triton cannot work in {folder}, because of the {found[0]!r} in its name. "
                 "Move it to a folder without blanks and special characters."
             )
-    present = [path.parent.name for path in sorted(options.model_repository.glob("*/config.pbtxt"))]
-    if not present:
+    profiles = list_profiles(options.model_repository)
+    if not profiles:
         raise SetupIncompleteError(
-            f"{options.model_repository} is not a model repository: no */config.pbtxt."
+            f"{options.model_repository} is not a model repository: no */config.pbtxt, no */configs/*.pbtxt."
         )
+    if options.profile not in profiles:
+        raise SetupIncompleteError(
+            f"{options.model_repository} has no profile {options.profile!r}; it has {', '.join(profiles)}. "
+            "Choose one with --profile NAME."
+        )
+    present = [folder.name for folder in _folders_of(options)]
     if missing := [name for name in options.load_models if name not in present]:
         raise SetupIncompleteError(
-            f"{options.model_repository} has no model {', '.join(missing)}; it has {', '.join(present)}."
+            f"The profile {options.profile} of {options.model_repository} has no model "
+            f"{', '.join(missing)}; it has {', '.join(present)}."
         )
 
 
@@ -109,7 +137,7 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
         profile: configuration.
         environment: overrides them, as for the model itself.
     """
-    config = read_config(folder, profile) if (folder / "config.pbtxt").exists() else None
+    config = read_config(folder, profile) if config_path(folder, profile).exists() else None
     if config is None:
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}
@@ -117,9 +145,13 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
 
 
 def read_config(folder: Path, profile: str) -> Any:
-    """A model's configuration (``ModelConfig``) in a profile; None if Triton will refuse it."""
-    custom = folder / "configs" / f"{profile}.pbtxt"
-    path = custom if profile and custom.exists() else folder / "config.pbtxt"
+    """A model's configuration (``ModelConfig``) in a profile; None if Triton will refuse it.
+
+    As for Triton, ``config.pbtxt`` counts where the folder has nothing for the profile: so has the model
+    that loads others again.
+    """
+    path = config_path(folder, profile)
+    path = path if path.exists() else folder / "config.pbtxt"
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     except text_format.ParseError:

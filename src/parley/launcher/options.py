@@ -10,17 +10,23 @@ import parley
 
 ROOT = Path(parley.__file__).resolve().parents[2]
 """The checkout: ``scripts/serve`` and the tests work on it."""
+GPU_PROFILE = "gpu"
+"""The profile whose configurations are each model's ``config.pbtxt``."""
+TINY_PROFILE = "tiny"
+"""The profile whose weights are part of the project: tests and measurements run on it."""
+DEFAULT_PROFILE = TINY_PROFILE
+"""Of the commands that people start: ``scripts/serve``, ``make serve``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """One embedded server. The defaults are those of ``make serve``."""
+    """One embedded server."""
 
     model_repository: Path = ROOT / "model_repository"
-    profile: str = "cpu"
-    """Name of the custom configuration in each model's ``configs/``; empty: ``config.pbtxt``."""
+    profile: str = TINY_PROFILE
+    """:data:`GPU_PROFILE`, or the name of a custom configuration in the models' ``configs/``."""
     load_models: tuple[str, ...] = ()
-    """Load these only; empty: all."""
+    """Load these only; empty: all that the profile has."""
     state_dir: Path = ROOT / ".server" / "default"
     """Log, backend links and lock. Two servers never share it."""
     cache_dir: Path = ROOT / ".cache"

@@ -23,14 +23,14 @@ def read(profile, **environment):
 
 
 def test_both_profiles_judge_pauses_by_their_sound():
-    gpu, cpu = read("config.pbtxt"), read("configs/cpu.pbtxt")
-    assert (gpu.eagerness, cpu.eagerness) == ("normal", "normal")
-    assert gpu.turn == cpu.turn == "smart_turn"
+    gpu, tiny = read("config.pbtxt"), read("configs/tiny.pbtxt")
+    assert (gpu.eagerness, tiny.eagerness) == ("normal", "normal")
+    assert gpu.turn == tiny.turn == "smart_turn"
 
 
 def test_an_operator_may_choose_otherwise():
     chosen = read(
-        "configs/cpu.pbtxt",
+        "configs/tiny.pbtxt",
         PARLEY_VOICE_AGENT_EAGERNESS="patient",
         PARLEY_VOICE_AGENT_TURN="none",
         PARLEY_VOICE_AGENT_TURN_DEADLINE_S="0.1",
@@ -45,7 +45,7 @@ def test_an_eagerness_that_does_not_exist_is_refused():
 
 def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
     config = read(
-        "configs/cpu.pbtxt",
+        "configs/tiny.pbtxt",
         PARLEY_VOICE_AGENT_GREETING="Welcome.",
         PARLEY_VOICE_AGENT_APOLOGY="none",
         PARLEY_VOICE_AGENT_SILENCE_PROMPT="Hello?",

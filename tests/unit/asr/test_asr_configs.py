@@ -20,14 +20,14 @@ def read(path):
 @pytest.mark.parametrize("model", MODELS)
 def test_profiles_differ_only_in_device_and_weights_and_the_window_that_these_allow(model):
     gpu = read(REPOSITORY / model / "config.pbtxt")
-    cpu = read(REPOSITORY / model / "configs/cpu.pbtxt")
-    assert gpu.name == cpu.name == model
-    for config in (gpu, cpu):
+    tiny = read(REPOSITORY / model / "configs/tiny.pbtxt")
+    assert gpu.name == tiny.name == model
+    for config in (gpu, tiny):
         config.ClearField("instance_group")
-        # The cpu profile's weights come with the project, so no model of it is left out for want of them.
+        # The tiny profile's weights come with the project, so no model of it is left out for want of them.
         for setting in ("weights", "device", "threads", "window_ms", "optional"):
             config.parameters.pop(setting, None)
-    assert gpu == cpu
+    assert gpu == tiny
 
 
 def test_the_gpu_profile_takes_the_published_weights():
@@ -38,7 +38,7 @@ def test_the_gpu_profile_takes_the_published_weights():
 
 
 @pytest.mark.parametrize("model", RAILS)
-@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/tiny.pbtxt"])
 def test_one_instance_holds_all_streams(model, profile):
     config = read(REPOSITORY / model / profile)
     (group,) = config.instance_group
@@ -48,7 +48,7 @@ def test_one_instance_holds_all_streams(model, profile):
 
 
 @pytest.mark.parametrize("rail", RAILS)
-@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/cpu.pbtxt"])
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/tiny.pbtxt"])
 def test_every_session_of_the_agent_finds_a_place_for_its_audio(rail, profile):
     agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", rail))
     instances = sum(group.count for group in agent.instance_group)
@@ -65,7 +65,7 @@ def test_all_rails_are_asked_and_answer_alike():
 
 
 def test_an_utterance_fits_into_the_transcription_model():
-    for profile in ("config.pbtxt", "configs/cpu.pbtxt"):
+    for profile in ("config.pbtxt", "configs/tiny.pbtxt"):
         streaming = read(REPOSITORY / "nemotron_streaming" / profile).parameters
         for role in ("finals", "fallback"):
             other = read(REPOSITORY / streaming[role].string_value / profile).parameters

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parley.launcher.installation import Installation
+from parley.launcher.options import TINY_PROFILE
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def installation(tmp_path):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A model repository with one model that two processes serve in the cpu profile."""
+    """A model repository with one model that two processes serve in the tiny profile."""
     folder = tmp_path / "repository" / "echo"
     (folder / "configs").mkdir(parents=True)
     (folder / "config.pbtxt").write_text('name: "echo"\ninstance_group [{ kind: KIND_GPU count: 1 }]\n')
-    (folder / "configs" / "cpu.pbtxt").write_text(
+    (folder / "configs" / f"{TINY_PROFILE}.pbtxt").write_text(
         'name: "echo"\ninstance_group [{ kind: KIND_CPU count: 2 }]\n'
     )
     return folder.parent

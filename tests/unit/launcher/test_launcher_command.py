@@ -18,16 +18,16 @@ def command(installation, **options):
 
 
 def test_the_profile_and_the_addresses_are_passed(installation):
-    flags = command(installation, profile="cpu", grpc_port=5, http_address="::1")
-    assert "--model-config-name=cpu" in flags
+    flags = command(installation, profile="open", grpc_port=5, http_address="::1")
+    assert "--model-config-name=open" in flags
     assert "--grpc-port=5" in flags
     assert "--grpc-address=127.0.0.1" in flags, "closed to other machines unless asked for"
     assert "--metrics-address=ipv6:::1" in flags
     assert "--backend-config=python,shm-region-prefix-name=parley-1-2-3-" in flags
 
 
-def test_without_a_profile_the_main_configuration_counts(installation):
-    assert not [flag for flag in command(installation, profile="") if "config-name" in flag]
+def test_the_gpu_profile_is_the_main_configuration(installation):
+    assert not [flag for flag in command(installation, profile="gpu") if "config-name" in flag]
 
 
 def test_the_models_are_named_with_the_one_that_loads_them_again(installation):
@@ -45,6 +45,18 @@ def test_the_models_are_named_with_the_one_that_loads_them_again(installation):
 def test_without_a_choice_all_models_are_named(installation):
     flags = command(installation)
     assert {"--load-model=espeak", "--load-model=voice_agent"} <= set(flags)
+
+
+def test_only_the_models_of_the_profile_are_named(installation, repository):
+    def loaded(profile):
+        flags = command(installation, model_repository=repository, profile=profile)
+        return [flag.partition("load-model=")[2] for flag in flags if "load-model" in flag][:-1]
+
+    (repository / "whisper" / "configs").mkdir(parents=True)
+    (repository / "whisper" / "configs" / "open.pbtxt").touch()
+    assert loaded("tiny") == ["echo"]
+    assert loaded("open") == ["whisper"]
+    assert loaded("gpu") == ["echo"]
 
 
 def test_administration_is_locked_and_no_key_is_in_the_command_line(installation):

@@ -22,8 +22,8 @@ from parley.launcher.errors import (
 )
 from parley.launcher.installation import assemble_backend
 from parley.launcher.lock import StateLock
-from parley.launcher.models import check_models, count_instances, leave_out_absent
-from parley.launcher.options import ServerOptions
+from parley.launcher.models import check_models, count_instances, leave_out_absent, read_parameters
+from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.ports import settle_ports
 from parley.launcher.processes import session_members
 
@@ -144,10 +144,10 @@ def test_a_server_removes_its_own_regions_only(tmp_path):
 
 
 def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
-    cpu = ServerOptions(model_repository=repository, profile="cpu", shm_region_bytes=1 << 20)
-    gpu = ServerOptions(model_repository=repository, profile="", shm_region_bytes=1 << 20)
+    tiny = ServerOptions(model_repository=repository, profile="tiny", shm_region_bytes=1 << 20)
+    gpu = ServerOptions(model_repository=repository, profile="gpu", shm_region_bytes=1 << 20)
     control = 2 * (4 << 20)
-    assert shared_memory.needed_bytes(cpu) == 2 * (4 << 20) + control
+    assert shared_memory.needed_bytes(tiny) == 2 * (4 << 20) + control
     assert shared_memory.needed_bytes(gpu) == (4 << 20) + control
 
 
@@ -159,13 +159,13 @@ def test_too_little_shared_memory_is_refused_with_numbers(repository):
 
 def test_a_configuration_that_cannot_be_read_counts_as_one_process(tmp_path):
     (tmp_path / "config.pbtxt").write_text("garbage {")
-    assert count_instances(tmp_path, "cpu") == 1
+    assert count_instances(tmp_path, "tiny") == 1
 
 
 def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for(repository, tmp_path):
-    folder = repository / "choir"
-    folder.mkdir()
-    (folder / "config.pbtxt").write_text(
+    folder = repository / "choir" / "configs"
+    folder.mkdir(parents=True)
+    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
         'name: "choir"\n'
         'parameters { key: "optional" value { string_value: "true" } }\n'
         'parameters { key: "weights" value { string_value: "voices" } }\n'
@@ -187,6 +187,23 @@ def test_a_model_that_is_not_there_is_named(repository):
         check_models(ServerOptions(model_repository=repository, load_models=("nope",)))
     with pytest.raises(SetupIncompleteError, match="not a model repository"):
         check_models(ServerOptions(model_repository=repository / "echo"))
+
+
+def test_a_profile_that_is_not_there_is_named(repository):
+    for profile in ("cpu", "", "../tiny"):
+        with pytest.raises(SetupIncompleteError, match=rf"no profile '{profile}'; it has gpu, tiny\."):
+            check_models(ServerOptions(model_repository=repository, profile=profile))
+    for profile in ("gpu", "tiny"):
+        check_models(ServerOptions(model_repository=repository, profile=profile))
+
+
+def test_a_model_of_another_profile_is_not_loaded(repository):
+    (repository / "whisper" / "configs").mkdir(parents=True)
+    (repository / "whisper" / "configs" / "open.pbtxt").touch()
+    check_models(ServerOptions(model_repository=repository, profile="open", load_models=("whisper",)))
+    with pytest.raises(SetupIncompleteError, match=r"profile tiny of .* has no model whisper; it has echo"):
+        check_models(ServerOptions(model_repository=repository, load_models=("whisper",)))
+    assert read_parameters(repository / "whisper", "tiny", {}) is None
 
 
 @pytest.mark.parametrize("name", ["my models", "models (2)", "it's"])

@@ -21,7 +21,7 @@ from parley.launcher.errors import (
     ServerDiedError,
     StartInterruptedError,
 )
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
@@ -91,8 +91,9 @@ def test_a_start_tells_how_far_it_is_and_asks_the_canary(make):
 
 def test_models_without_weights_are_left_out_in_one_line(make, repository):
     for name in ("choir", "band"):
-        (repository / name).mkdir()
-        (repository / name / "config.pbtxt").write_text(
+        folder = repository / name / "configs"
+        folder.mkdir(parents=True)
+        (folder / f"{TINY_PROFILE}.pbtxt").write_text(
             f'name: "{name}"\n'
             'parameters { key: "optional" value { string_value: "true" } }\n'
             'parameters { key: "weights" value { string_value: "chatterbox" } }\n'

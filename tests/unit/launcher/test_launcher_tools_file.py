@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.launcher.errors import ToolsFileError
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.tools_file import check_tools_file
 
 VARIABLE = "PARLEY_VOICE_AGENT_TOOLS_FILE"
@@ -22,9 +22,9 @@ headers = { Authorization = "Bearer ${WORDS_KEY}" }
 @pytest.fixture
 def options(repository, tmp_path):
     """Of a server with a ``voice_agent`` whose settings name ``tools.toml``."""
-    folder = repository / "voice_agent"
-    folder.mkdir()
-    (folder / "config.pbtxt").write_text(
+    folder = repository / "voice_agent" / "configs"
+    folder.mkdir(parents=True)
+    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
         'name: "voice_agent"\nparameters { key: "tools_file" value { string_value: "tools.toml" } }\n'
     )
     return ServerOptions(model_repository=repository, environment={"WORDS_KEY": "abcd"})

@@ -99,7 +99,7 @@ async def overtake(chat, tools):
 
 
 async def main(folder, policy):
-    arguments = json.loads((ROOT / "model_repository/qwen3/1/model.cpu.json").read_text())
+    arguments = json.loads((ROOT / "model_repository/qwen3/1/model.tiny.json").read_text())
     (folder / "1").mkdir()
     (folder / "1" / "args.json").write_text(
         json.dumps({**arguments, "max_num_seqs": 2, "scheduling_policy": policy})

@@ -26,7 +26,7 @@ def message(path):
     except ModelLoadingError as error:
         return str(error)
 gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True)
-cpu = read_engine_args(Path(sys.argv[3]) / "model.cpu.json", weights, asynchronous=False)
+tiny = read_engine_args(Path(sys.argv[3]) / "model.tiny.json", weights, asynchronous=False)
 class Refusing:
     model_config = type("Config", (), {"max_model_len": 8})
     def add_request(self, *_, **__):
@@ -37,7 +37,7 @@ def refusal():
     from parley.llm.vllm_engine import VllmEngine
     LLMEngine.from_engine_args = lambda args: Refusing()
     try:
-        VllmEngine(cpu, TextTranslation()).add(EngineRequest("r", [], 5))
+        VllmEngine(tiny, TextTranslation()).add(EngineRequest("r", [], 5))
     except ValueError as error:
         return str(error)
 drawn = TextTranslation().sampling(EngineRequest("r", [1], 5, 0.5, 0.9, 3))
@@ -59,12 +59,12 @@ def built(args):
     }
 print(json.dumps({
     "gpu": [type(gpu).__name__, gpu.model, gpu.max_model_len, gpu.enable_prefix_caching],
-    "cpu": [type(cpu).__name__, cpu.model, cpu.max_num_seqs, cpu.block_size],
+    "tiny": [type(tiny).__name__, tiny.model, tiny.max_num_seqs, tiny.block_size],
     "unknown": message(folder / "unknown.json"),
     "broken": message(folder / "broken.json"),
     "missing": message(folder / "missing.json"),
     "refused": refusal(),
-    "built": {"gpu": built(gpu), "cpu": built(cpu)},
+    "built": {"gpu": built(gpu), "tiny": built(tiny)},
     "guided": [guided.structured_outputs.structural_tag, guided.skip_special_tokens],
     "free": [drawn.structured_outputs, drawn.skip_special_tokens],
     "sampling": [drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed, drawn.output_kind.name],
@@ -89,7 +89,7 @@ def read(tmp_path_factory):
 def test_both_profiles_are_valid(read):
     seen, folder = read
     assert seen["gpu"] == ["AsyncEngineArgs", str(folder / "weights"), 8192, True]
-    assert seen["cpu"] == ["EngineArgs", str(folder / "weights"), 16, 32]
+    assert seen["tiny"] == ["EngineArgs", str(folder / "weights"), 16, 32]
 
 
 def test_vllm_makes_of_both_profiles_what_is_meant(read):
@@ -98,7 +98,7 @@ def test_vllm_makes_of_both_profiles_what_is_meant(read):
     common = {"policy": "priority", "prefix": True, "grammars": "xgrammar"}
     gpu = {"chunked": True, "long": 1024, "sequences": 64, "length": 8192}
     assert built["gpu"] == {**common, **gpu}
-    assert built["cpu"] == {**common, "chunked": False, "long": 0, "sequences": 16, "length": 40960}
+    assert built["tiny"] == {**common, "chunked": False, "long": 0, "sequences": 16, "length": 40960}
 
 
 def test_what_vllm_refuses_is_the_requests_fault(read):

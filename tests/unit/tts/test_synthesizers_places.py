@@ -19,7 +19,7 @@ def number(config, name):
     return int(config.parameters[name].string_value)
 
 
-@pytest.mark.parametrize("profile", ["gpu", "cpu"])
+@pytest.mark.parametrize("profile", ["gpu", "tiny"])
 @pytest.mark.parametrize(
     ("model", "parameter"),
     [

@@ -195,10 +195,10 @@ def test_profiles_differ_only_in_their_instances_and_weights():
     folder = ROOT / "model_repository" / "smart_turn"
     configs = [
         text_format.Parse((folder / name).read_text(), ModelConfig())
-        for name in ("config.pbtxt", "configs/cpu.pbtxt")
+        for name in ("config.pbtxt", "configs/tiny.pbtxt")
     ]
-    gpu, cpu = ({key: value.string_value for key, value in config.parameters.items()} for config in configs)
-    assert cpu == {**gpu, "weights": "tiny-smart-turn"}
+    gpu, tiny = ({key: value.string_value for key, value in config.parameters.items()} for config in configs)
+    assert tiny == {**gpu, "weights": "tiny-smart-turn"}
     for config in configs:
         config.ClearField("instance_group")
         config.ClearField("parameters")

@@ -19,10 +19,10 @@ from parley.tts.chatterbox import model
 from parley.tts.chatterbox.limits import Limits
 
 FOLDER = ROOT / "model_repository" / "chatterbox"
-CONFIGS = [FOLDER / "config.pbtxt", FOLDER / "configs" / "cpu.pbtxt"]
+CONFIGS = [FOLDER / "config.pbtxt", FOLDER / "configs" / "tiny.pbtxt"]
 
 
-@pytest.fixture(params=CONFIGS, ids=["gpu", "cpu"])
+@pytest.fixture(params=CONFIGS, ids=["gpu", "tiny"])
 def config(request):
     return text_format.Parse(request.param.read_text(), model_config_pb2.ModelConfig())
 

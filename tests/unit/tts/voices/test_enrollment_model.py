@@ -102,7 +102,7 @@ def test_settings_that_cannot_be_are_told_at_the_start(weights, values):
         )
 
 
-@pytest.mark.parametrize("path", ["config.pbtxt", "configs/cpu.pbtxt"])
+@pytest.mark.parametrize("path", ["config.pbtxt", "configs/tiny.pbtxt"])
 def test_both_profiles_can_be_loaded(weights, tmp_path, path):
     config = text_format.Parse((FOLDER / path).read_text(), model_config_pb2.ModelConfig())
     values = {name: entry.string_value for name, entry in config.parameters.items()}
