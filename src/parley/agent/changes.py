@@ -87,8 +87,9 @@ class Changes:
     async def _try(self, update: Update) -> None:
         try:
             start = self._checked(update)
-            if start.voice is not None and self._asks_for(start):
-                await check_voice(self._engines.synthesizer, start.voice, self._config.deadlines.voice_s)
+            if self._asks_for(start):
+                limit_s = self._config.deadlines.voice_s
+                await check_voice(self._engines.synthesizer, start.voice, start.language, limit_s)
             self._do(start)
         except ParleyError as error:
             self._refuse(error)
@@ -103,14 +104,13 @@ class Changes:
             if value is not msgspec.UNSET
         }
         start = msgspec.structs.replace(self._start, **given)
-        voices = self._engines.synthesizer
-        check_start(start, voices.voices, voices.languages, self._config, self._engines.server_tools)
+        check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         return start
 
     def _asks_for(self, start: Start) -> bool:
         """Whether somebody has to be asked for the voice."""
-        new = start.voice is not None and start.voice != self._start.voice
-        return new and self._engines.synthesizer.voices is None
+        new = start.voice != self._start.voice
+        return new and not self._engines.synthesizer.check_known(start.voice, start.language)
 
     def _do(self, start: Start) -> None:
         self._start = start

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from parley.agent.fillers import DEFAULT_FILLERS, parse_fillers
 from parley.agent.silence import SilenceSettings
 from parley.llm.messages import Sampling
-from parley.serving.parameters import Parameters
+from parley.serving.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
@@ -58,9 +58,12 @@ class AgentConfig:
     asr: str = "parakeet_tdt"
     """Name of the recogniser."""
     llm: str = "qwen3"
-    tts: str = "espeak"
+    tts: tuple[str, ...] = ("espeak",)
+    """Synthesizers whose voices sessions may name, in order of preference; the default is the first one's."""
     tts_fallback: tuple[str, ...] = ()
     """Synthesizers that speak the rest of an answer, in this order, when one fails or is late."""
+    absent_models: frozenset[str] = frozenset()
+    """Of the synthesizers, those that the server has not loaded; left out unless they are all of ``tts``."""
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
     eagerness: Eagerness = "off"
@@ -128,11 +131,14 @@ class AgentConfig:
         """
         default = cls()
         waits = default.deadlines
+        tts = parameters.names("tts", "") or default.tts
+        tts_fallback = parameters.names("tts_fallback", "")
         return cls(
             asr=parameters.text("asr", default.asr),
             llm=parameters.text("llm", default.llm),
-            tts=parameters.text("tts", default.tts),
-            tts_fallback=parameters.names("tts_fallback", ""),
+            tts=tts,
+            tts_fallback=tts_fallback,
+            absent_models=_absent(parameters, (*tts, *tts_fallback)),
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
@@ -188,6 +194,12 @@ class AgentConfig:
                 asr_outage_s=parameters.number("asr_outage_limit_s", waits.asr_outage_s, minimum=1.0),
             ),
         )
+
+
+def _absent(parameters: Parameters, names: Sequence[str]) -> frozenset[str]:
+    """Those that are not loaded, where whoever has started the server says which models are."""
+    loaded = parameters.environment.get(LOADED_MODELS_VARIABLE)
+    return frozenset(names) - frozenset(loaded.split(",")) if loaded else frozenset()
 
 
 def _phrase(parameters: Parameters, name: str, default: str) -> str:

@@ -27,13 +27,14 @@ from parley.agent.thinking import Answer
 from parley.agent.tools import ToolDesk
 from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
-from parley.agent.validation import check_prompt, check_remembered, primary_language
+from parley.agent.validation import check_prompt, check_remembered
 from parley.agent.voice import Speaker
 from parley.asr.written.forms import written_form
 from parley.audio.buffer import AudioPiece
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
 from parley.llm.sampling import choose_sampling
+from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings
 
 State: TypeAlias = Literal["listening", "processing", "speaking"]

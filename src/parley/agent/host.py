@@ -159,8 +159,7 @@ class Host:
         start = decode_message(message) if message else Start()
         if not isinstance(start, Start):
             raise InvalidMessageError("the first message of a session must be of type start")
-        voices = self._engines.synthesizer
-        check_start(start, voices.voices, voices.languages, self._config, self._engines.server_tools)
+        check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         return start
 
     # --- the end ----------------------------------------------------------------------------

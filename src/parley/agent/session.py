@@ -18,11 +18,11 @@ from parley.agent.engines import Engines
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
 from parley.agent.unread import UnreadAudio
-from parley.agent.validation import primary_language
 from parley.agent.voice import check_voice
 from parley.asr.messages import AsrOptions
 from parley.audio.pcm import decode_pcm16
 from parley.errors import InvalidMessageError, ParleyError, SessionIdleError, ShuttingDownError
+from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import DEFAULT_SILENCE_MS
 
@@ -181,9 +181,8 @@ class Session:
 
     async def _listen(self) -> None:
         try:
-            if self._start.voice is not None:
-                limit_s = self._config.deadlines.voice_s
-                await check_voice(self._engines.synthesizer, self._start.voice, limit_s)
+            limit_s = self._config.deadlines.voice_s
+            await check_voice(self._engines.synthesizer, self._start.voice, self._start.language, limit_s)
             await self._listener.open()
             self._emit(
                 protocol.Connected(

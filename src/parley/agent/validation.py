@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.silence import choose_silence
 from parley.agent.spoken_text import check_spoken
+from parley.engines.base import Synthesizer
 from parley.errors import (
     InvalidMessageError,
-    UnsupportedLanguageError,
     UnsupportedSampleRateError,
     UnsupportedVoiceError,
 )
@@ -41,8 +40,7 @@ _MAX_BARGE_IN_WORDS = 10
 
 def check_start(
     start: Start,
-    voices: Sequence[str] | None,
-    languages: Sequence[str],
+    synthesizer: Synthesizer,
     config: AgentConfig,
     server_tools: ServerTools | None = None,
 ) -> None:
@@ -50,8 +48,7 @@ def check_start(
 
     Args:
         start: the client's first message.
-        voices: what the synthesizer has; None: it is asked when the session begins.
-        languages: what the synthesizer speaks; a session may name a dialect of one ("en-GB").
+        synthesizer: has the voice and speaks the language, or may: then it is asked when the session begins.
         config: the agent's limits.
         server_tools: the tools that the session has besides its own.
 
@@ -65,11 +62,8 @@ def check_start(
     if start.output_sample_rate not in OUTPUT_SAMPLE_RATES:
         rates = ", ".join(map(str, OUTPUT_SAMPLE_RATES))
         raise UnsupportedSampleRateError(f"output at {start.output_sample_rate} Hz; possible are {rates}")
-    if start.language not in languages and primary_language(start.language) not in languages:
-        raise UnsupportedLanguageError(
-            f"language {start.language!r} is not spoken; only {', '.join(languages)}"
-        )
-    _check_voice(start, voices)
+    _check_voice(start)
+    synthesizer.check_known(start.voice, start.language)
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
     choose_silence(start.silence, config.silence)
@@ -92,12 +86,9 @@ def check_start(
             raise InvalidMessageError(f"tool {tool.name!r}: the server has a tool of this name")
 
 
-def _check_voice(start: Start, voices: Sequence[str] | None) -> None:
-    if start.voice is not None:
-        if voices is not None and start.voice not in voices:
-            raise UnsupportedVoiceError(f"voice {start.voice!r}; possible are {', '.join(voices)}")
-        if not 1 <= len(start.voice) <= _MAX_VOICE_NAME:
-            raise UnsupportedVoiceError(f"a voice's name of {len(start.voice)} characters")
+def _check_voice(start: Start) -> None:
+    if start.voice is not None and not 1 <= len(start.voice) <= _MAX_VOICE_NAME:
+        raise UnsupportedVoiceError(f"a voice's name of {len(start.voice)} characters")
     for name, value, most in (
         ("exaggeration", start.exaggeration, 2.0),
         ("guidance_weight", start.guidance_weight, 1.0),
@@ -142,11 +133,6 @@ def _check_numbers(start: Start) -> None:
     ):
         if not 0 <= value <= most:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most}")
-
-
-def primary_language(language: str) -> str:
-    """The language of a tag without its region: "en" of "en-GB"."""
-    return language.replace("_", "-").partition("-")[0].lower()
 
 
 def _check_tool(tool: Tool) -> None:

@@ -60,13 +60,13 @@ class _Piece:
     closes: bool = False
 
 
-async def check_voice(synthesizer: Synthesizer, voice: str, limit_s: float) -> None:
+async def check_voice(synthesizer: Synthesizer, voice: str | None, language: str, limit_s: float) -> None:
     """Refuse a voice that is not there; if that cannot be told within ``limit_s`` seconds, go on.
 
     Raises:
         UnsupportedVoiceError: it is not there.
     """
-    if synthesizer.voices is not None:
+    if voice is None or synthesizer.check_known(voice, language):
         return
     try:
         await within(synthesizer.check_voice(voice), limit_s, "the list of voices")

@@ -70,6 +70,18 @@ class Synthesizer(Protocol):
         """
         ...
 
+    def check_known(self, voice: str | None, language: str) -> bool:
+        """Refuse a voice or a language of which it is known that it cannot be had.
+
+        Returns:
+            Whether it can be had for certain; if not, :meth:`check_voice` tells.
+
+        Raises:
+            UnsupportedVoiceError: there is no such voice.
+            UnsupportedLanguageError: the language is not spoken, or not by this voice.
+        """
+        ...
+
     async def check_voice(self, voice: str) -> None:
         """Return if there is this voice.
 

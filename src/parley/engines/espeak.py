@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from parley.engines.speaker import ModelSpeaker
 from parley.inference import InferencePort
-from parley.tts.espeak_voices import LANGUAGES, VOICES
+from parley.tts.catalogue import KnownVoice
+from parley.tts.espeak_voices import KNOWN_VOICES, LANGUAGES
 
 MODEL = "espeak"
 
@@ -14,7 +15,7 @@ MODEL = "espeak"
 class EspeakSpeaker(ModelSpeaker):
     """Speech from the model ``espeak``: mono, 22050 Hz. See :class:`parley.engines.speaker.ModelSpeaker`."""
 
-    voices: Sequence[str] | None = VOICES
+    known_voices: Sequence[KnownVoice] | None = KNOWN_VOICES
     languages: Sequence[str] = LANGUAGES
 
     def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 10.0) -> None:

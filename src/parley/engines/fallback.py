@@ -98,6 +98,10 @@ class FallbackSynthesizer:
             if not is_speakable(speech.unspoken):
                 return
 
+    def check_known(self, voice: str | None, language: str) -> bool:
+        """Of the first engine; see :class:`parley.engines.base.Synthesizer`."""
+        return self._engines[0][1].check_known(voice, language)
+
     async def check_voice(self, voice: str) -> None:
         """Return if the first engine has this voice; see :class:`parley.engines.base.Synthesizer`."""
         await self._engines[0][1].check_voice(voice)

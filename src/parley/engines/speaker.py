@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.tts.catalogue import KnownVoice
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, SpeechRequest
+from parley.tts.voice_routing import find_route
 
 _ABORT_TIMEOUT_S = 5.0
 
@@ -24,13 +26,23 @@ class ModelSpeaker:
         timeout_s: seconds until the first chunk, or the next one, is overdue.
     """
 
-    voices: Sequence[str] | None = None
+    known_voices: Sequence[KnownVoice] | None = None
+    """None: they come and go."""
     languages: Sequence[str] = ()
 
     def __init__(self, port: InferencePort, *, model: str, timeout_s: float) -> None:
         self._port = port
         self._model = model
         self._timeout_s = timeout_s
+
+    @property
+    def voices(self) -> Sequence[str] | None:
+        """See :class:`parley.engines.base.Synthesizer`."""
+        return None if self.known_voices is None else [voice.name for voice in self.known_voices]
+
+    def check_known(self, voice: str | None, language: str) -> bool:
+        """See :class:`parley.engines.base.Synthesizer`."""
+        return find_route([(self._model, self)], voice, language).certain
 
     async def speak(
         self, request: SpeakRequest

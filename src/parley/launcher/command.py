@@ -11,6 +11,7 @@ from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.launcher.ports import join_address
 from parley.serving.model_control import CONTROL_MODEL
+from parley.serving.parameters import LOADED_MODELS_VARIABLE
 from parley.telemetry import TELEMETRY_OFF
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
@@ -101,6 +102,8 @@ def build_environment(
         **TELEMETRY_OFF,
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
+    # Some do without another one that is left out.
+    environment[LOADED_MODELS_VARIABLE] = ",".join(folder.name for folder in model_folders(options))
     # Models reach each other's streams through the server's own endpoint.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.grpc_address, options.grpc_address)  # noqa: S104
     environment["PARLEY_GRPC_URL"] = join_address(host, options.grpc_port)

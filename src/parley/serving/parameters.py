@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from parley.errors import ModelLoadingError
 
+LOADED_MODELS_VARIABLE = "PARLEY_LOADED_MODELS"
+"""Names of the models that the server loads, with commas; set by the launcher."""
+
 T = TypeVar("T")
 
 

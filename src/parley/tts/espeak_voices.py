@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
+from parley.tts.catalogue import KnownVoice
 
 # Variants change the timbre of any language's voice.
 _VARIANTS = {"man-1": "", "man-2": "+m3", "woman-1": "+f2", "woman-2": "+f4"}
@@ -24,6 +25,10 @@ _FILES = {
 VOICES = tuple(_VARIANTS)
 """The first is the default."""
 LANGUAGES = tuple(_FILES)
+KNOWN_VOICES = tuple(
+    KnownVoice(name, LANGUAGES, "female" if name.startswith("woman") else "male", "espeak-ng")
+    for name in VOICES
+)
 
 
 def voice_file(voice: str | None, language: str) -> str:

@@ -40,6 +40,7 @@ from parley.protocol import (
     encode,
 )
 from parley.tts.messages import SpeechChunk, WordMark
+from parley.tts.voice_routing import find_route
 
 CHUNK_MS = 20
 SILENCE = bytes(CHUNK_MS * 32)
@@ -297,6 +298,9 @@ class FakeSynthesizer:
         if not self.loudness:
             return np.full(length, 1000, np.int16)
         return np.random.default_rng(offset).integers(-self.loudness, self.loudness, length).astype(np.int16)
+
+    def check_known(self, voice: str | None, language: str) -> bool:
+        return find_route([("fake", self)], voice, language).certain
 
     async def check_voice(self, voice: str) -> None:
         answer = self.stored[voice]

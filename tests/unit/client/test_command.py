@@ -18,6 +18,7 @@ from test_channel import web_server
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
+from parley.engines.espeak import EspeakSpeaker
 from parley.errors import InvalidMessageError, ModelUnavailableError
 from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
@@ -184,7 +185,7 @@ def test_a_tool_that_the_server_has_too_can_be_left_out():
 
     start = protocol.Start(tools=start_of().tools)
     with pytest.raises(InvalidMessageError) as caught:
-        check_start(start, None, ["en"], AgentConfig(), Server())
+        check_start(start, EspeakSpeaker(None), AgentConfig(), Server())
     assert "--no-demo-tools" in advice(caught.value, NOBODY)
     assert advice(InvalidMessageError("something else"), NOBODY) == ""
     assert not start_of("--no-demo-tools").tools

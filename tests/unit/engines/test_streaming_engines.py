@@ -119,5 +119,5 @@ def test_registry():
 
 
 def test_the_first_voice_is_the_default():
-    assert EspeakSpeaker.voices[0] == "man-1"
+    assert EspeakSpeaker(Port()).voices[0] == "man-1"
     assert "en" in EspeakSpeaker.languages

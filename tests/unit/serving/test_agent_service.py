@@ -60,18 +60,20 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
 @pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
 def test_an_engine_that_does_not_exist_is_named(kind):
     with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
-        make_engines(AgentConfig(**{kind: "nope"}), SilentPort(), print, print, print)
+        make_engines(
+            AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), print, print, print
+        )
 
 
 def test_a_synthesizer_that_is_named_twice():
-    config = AgentConfig(tts="espeak", tts_fallback=("chatterbox", "espeak"))
+    config = AgentConfig(tts=("espeak",), tts_fallback=("chatterbox", "espeak"))
     with pytest.raises(ModelLoadingError, match="twice"):
         make_engines(config, SilentPort(), print, print, print)
 
 
 async def test_synthesizers_replace_each_other():
     port, told = SilentPort(), []
-    config = AgentConfig(tts="chatterbox", tts_fallback=("espeak",))
+    config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
     synthesizer = make_engines(config, port, print, told.append, print).synthesizer
     with pytest.raises(InferenceError):
         _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hello"))]
@@ -79,6 +81,47 @@ async def test_synthesizers_replace_each_other():
     assert [(event.from_engine, event.to_engine, event.reason) for event in told] == [
         ("chatterbox", "espeak", "inference_failed")
     ]
+
+
+def settings_of(tts, fallback="", loaded=None):
+    environment = {} if loaded is None else {"PARLEY_LOADED_MODELS": loaded}
+    values = {"tts": tts, "tts_fallback": fallback}
+    return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment))
+
+
+async def asked_for(config, voice):
+    """The models that are asked to speak with a voice, all of which fail."""
+    port = SilentPort()
+    synthesizer = make_engines(config, port, print, print, print).synthesizer
+    with pytest.raises(InferenceError):
+        _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hi", voice=voice))]
+    return list(port.timeouts)
+
+
+async def test_the_synthesizer_that_has_the_voice_speaks_and_has_its_own_fallbacks():
+    config = settings_of("espeak, chatterbox", "chatterbox,espeak")
+    assert await asked_for(config, None) == ["espeak", "chatterbox"]
+    assert await asked_for(config, "woman-1") == ["espeak", "chatterbox"]
+    assert await asked_for(config, "anna") == ["chatterbox", "espeak"]
+
+
+@pytest.mark.parametrize(
+    ("tts", "loaded", "asked"),
+    [
+        ("chatterbox,espeak", "voice_agent,espeak", ["espeak"]),
+        ("chatterbox,espeak", "espeak,chatterbox", ["chatterbox"]),
+        ("chatterbox,espeak", None, ["chatterbox"]),
+        ("chatterbox", "voice_agent", ["chatterbox"]),
+    ],
+)
+async def test_a_synthesizer_that_is_not_loaded_is_left_out_unless_it_is_the_only_one(tts, loaded, asked):
+    assert await asked_for(settings_of(tts, loaded=loaded), None) == asked
+
+
+def test_a_list_may_name_nobody_twice():
+    for config in (settings_of("espeak,espeak"), settings_of("espeak,chatterbox", "espeak,espeak")):
+        with pytest.raises(ModelLoadingError, match="twice"):
+            make_engines(config, SilentPort(), print, print, print)
 
 
 class Records(logging.Handler):

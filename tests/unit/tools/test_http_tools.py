@@ -12,6 +12,7 @@ from local_http import local_http, response
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolDesk
 from parley.agent.validation import check_start
+from parley.engines.espeak import EspeakSpeaker
 from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, Start, ToolRun, encode
 from parley.tools.settings import HttpToolSettings, ToolSettings
@@ -233,7 +234,7 @@ async def test_tools_without_room_in_a_prompt_are_left_out(caplog):
     assert box.names == {"a", "b", "c"}
     assert caplog.text.count("left out: b:") == 1
     # However many there are, no client is refused for them.
-    check_start(Start(), None, ["en"], AgentConfig(context_tokens=1_500), box)
+    check_start(Start(), EspeakSpeaker(None), AgentConfig(context_tokens=1_500), box)
     await box.close()
 
 
