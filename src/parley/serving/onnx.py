@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,18 @@ from parley.serving.process_end import DeviceErrors
 Device = Literal["cpu", "gpu"]
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+# Numbers of fields in onnx.proto3.
+_MODEL_GRAPH, _GRAPH_OUTPUT, _VALUE_NAME = 7, 12, 1
 
 
-def open_session(path: Path, *, device: Device = "cpu", device_id: int = 0, threads: int = 1) -> Any:
+def open_session(
+    path: Path,
+    *,
+    device: Device = "cpu",
+    device_id: int = 0,
+    threads: int = 1,
+    more_outputs: Sequence[str] = (),
+) -> Any:
     """Load an ONNX file.
 
     Args:
@@ -24,12 +34,13 @@ def open_session(path: Path, *, device: Device = "cpu", device_id: int = 0, thre
         device: where to run. A GPU that is asked for and not there is an error, not a slow CPU.
         device_id: index of the GPU.
         threads: CPU threads of one run; concurrent runs add theirs.
+        more_outputs: names of values inside of the graph that become outputs too, after its own.
 
     Returns:
         An ``onnxruntime.InferenceSession``, on a GPU a :class:`WatchedSession`.
 
     Raises:
-        ModelLoadingError: the file cannot be loaded, or CUDA is missing.
+        ModelLoadingError: the file cannot be loaded, its graph has no such values, or CUDA is missing.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -44,12 +55,33 @@ def open_session(path: Path, *, device: Device = "cpu", device_id: int = 0, thre
             raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
         providers.insert(0, (_CUDA, {"device_id": device_id}))
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        graph = path.read_bytes() + _outputs(more_outputs) if more_outputs else str(path)
+        session = onnxruntime.InferenceSession(graph, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions have no common base class
         raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error
     if device == "gpu" and _CUDA not in session.get_providers():
         raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
     return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
+
+
+def _outputs(names: Sequence[str]) -> bytes:
+    """A message of onnx.proto3 that adds outputs to the one before it.
+
+    Serialized messages that follow each other are merged: repeated fields, such as outputs, are joined.
+    """
+    return b"".join(
+        _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, _field(_VALUE_NAME, name.encode()))) for name in names
+    )
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field with a length, as protobuf writes it."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 class WatchedSession:

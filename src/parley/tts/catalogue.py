@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+ENGLISH = ("en", "en-us", "en-gb")
+"""Languages of a synthesizer that can pronounce English alone."""
+
 Gender: TypeAlias = Literal["", "female", "male"]
 
 

@@ -1,0 +1,106 @@
+"""What is done to the sound of a clause before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InferenceError
+
+Floats = NDArray[np.float32]
+
+CEILING = 0.891
+"""Highest sample of what is sent: -1 dB."""
+_SILENT = 10 ** (-60 / 20)
+_FRAME_S = 0.005
+_INAUDIBLE_DB = -50.0
+"""Below the loudest frame of the clause. The last sound of "five" or "month" is at about -40."""
+_BEFORE_S, _AFTER_S = 0.010, 0.030
+"""Left of the silence at both ends; faded."""
+_LIMITER_S = 0.001
+
+# Seconds, by the last mark of a clause.
+_PAUSES = {".": 0.28, "!": 0.28, "?": 0.28, "…": 0.32, ":": 0.2, ";": 0.2, "—": 0.2, ",": 0.13}
+_NO_MARK = 0.02
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A clause without the silence around it."""
+
+    audio: Floats
+    cut: int
+    """Samples that were taken off its beginning."""
+
+
+def check_sound(audio: Floats) -> None:
+    """Refuse what is no speech.
+
+    Raises:
+        InferenceError: there are values that are no numbers, or nothing can be heard.
+    """
+    if not np.isfinite(audio).all():
+        raise InferenceError("the network made values that are not numbers")
+    if np.abs(audio).max(initial=0.0) <= _SILENT:
+        raise InferenceError("the network made nothing that can be heard")
+
+
+def trim(audio: Floats, rate: int) -> Trimmed:
+    """Take the silence off both ends, so that what is left begins and ends at zero.
+
+    Args:
+        audio: f32 ``[n]``, of which something can be heard.
+        rate: hertz.
+    """
+    size = int(_FRAME_S * rate)
+    frames = np.resize(np.pad(audio, (0, -len(audio) % size)), (-(-len(audio) // size), size))
+    power = np.square(frames.astype(np.float64)).mean(axis=1)
+    heard = np.flatnonzero(power > power.max() * 10 ** (_INAUDIBLE_DB / 10))
+    before, after = int(_BEFORE_S * rate), int(_AFTER_S * rate)
+    start = max(0, int(heard[0]) * size - before)
+    end = min(len(audio), (int(heard[-1]) + 1) * size + after)
+    kept = audio[start:end].copy()
+    kept[:before] *= _rise(len(kept[:before]))
+    kept[-after:] *= _rise(len(kept[-after:]))[::-1]
+    return Trimmed(kept, start)
+
+
+def _rise(length: int) -> Floats:
+    return np.asarray(0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, length)), np.float32)
+
+
+def amplify(audio: Floats, gain_db: float, rate: int) -> NDArray[np.int16]:
+    """Change the level; what would be above :data:`CEILING` is turned down for some milliseconds.
+
+    Args:
+        audio: f32 ``[n]``.
+        gain_db: of everything.
+        rate: hertz.
+    """
+    loud = audio * np.float32(10 ** (gain_db / 20))
+    if np.abs(loud).max(initial=0.0) > CEILING:
+        loud = _limited(loud, int(_LIMITER_S * rate))
+    return np.asarray(np.round(loud * 32767.0), np.int16)
+
+
+def _limited(audio: Floats, size: int) -> Floats:
+    blocks = -(-len(audio) // size)
+    peaks = np.abs(np.pad(audio, (0, blocks * size - len(audio)))).reshape(blocks, size).max(axis=1)
+    # Of the blocks around it too: then the line between two of these is below what both of them need.
+    needed = np.pad(np.minimum(1.0, CEILING / np.maximum(peaks, 1e-9)), 1, mode="edge")
+    gains = np.minimum(np.minimum(needed[:-2], needed[1:-1]), needed[2:])
+    centres = (np.arange(blocks) + 0.5) * size
+    return np.asarray(audio * np.interp(np.arange(len(audio)), centres, gains), np.float32)
+
+
+def pause_samples(after: str, rate: int) -> int:
+    """Samples of silence that follow a clause.
+
+    Args:
+        after: the marks behind its last word.
+        rate: hertz.
+    """
+    pauses = [_PAUSES[mark] for mark in after if mark in _PAUSES]
+    return int((max(pauses) if pauses else _NO_MARK) * rate)

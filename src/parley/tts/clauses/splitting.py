@@ -1,0 +1,95 @@
+"""Cuts a pronounced text where a speaker could pause."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.english.tokens import PAUSES, SENTENCE_ENDS
+
+_CONJUNCTIONS = frozenset(
+    "and but or so because that which who when while where if than then though although unless until".split()
+)
+_PREPOSITIONS = frozenset(
+    "in on at for with from about into after before between through without by to as during over".split()
+)
+
+
+@dataclass(frozen=True)
+class ClauseLimits:
+    """How long clauses become."""
+
+    words: tuple[tuple[int, int], ...] = ((4, 8), (6, 12), (8, 20))
+    """Fewest and most words of the first clause, the second, and all later ones. Each is to be made while the
+    one before it is heard."""
+    rest: int = 3
+    """A clause with fewer words is not cut off from the end of the text."""
+    phonemes: int = 300
+    """Characters of one clause at most, spaces and marks included."""
+
+
+def split_clauses(
+    words: Sequence[PronouncedWord], limits: ClauseLimits | None = None
+) -> list[list[PronouncedWord]]:
+    """Cut after sentences, else at commas, else before conjunctions, else before prepositions.
+
+    Of the first clause the first such place is taken that is strong enough, so that it is short; of
+    the others the last. Where there is no such place, it is cut between two words.
+    """
+    limits = limits or ClauseLimits()
+    left = [piece for word in words for piece in _pieces(word, limits.phonemes)]
+    clauses: list[list[PronouncedWord]] = []
+    while left:
+        least, most = limits.words[min(len(clauses), len(limits.words) - 1)]
+        fitting = _fitting(left, limits.phonemes)
+        end = len(left)
+        if fitting < end or end >= most + limits.rest:
+            end = _cut(left, min(least, fitting), min(most, fitting), first=not clauses)
+        clauses.append(left[:end])
+        left = left[end:]
+    return clauses
+
+
+def _cut(words: Sequence[PronouncedWord], least: int, most: int, *, first: bool) -> int:
+    places = range(least, min(most, len(words) - 1) + 1)
+    best = max((_strength(words, place) for place in places), default=0)
+    if best == 0:
+        return most
+    strong = [place for place in places if _strength(words, place) == best]
+    return strong[0] if first else strong[-1]
+
+
+def _strength(words: Sequence[PronouncedWord], place: int) -> int:
+    """How well the text can be cut in front of the word at ``place``."""
+    after = words[place - 1].after
+    if not SENTENCE_ENDS.isdisjoint(after):
+        return 4
+    if not PAUSES.isdisjoint(after):
+        return 3
+    if words[place].start == words[place - 1].start:
+        return 0  # both are said for one written word, such as a number
+    text = words[place].text.lower()
+    return 2 if text in _CONJUNCTIONS else int(text in _PREPOSITIONS)
+
+
+def _fitting(words: Sequence[PronouncedWord], phonemes: int) -> int:
+    """How many of the words have no more phonemes together; at least one."""
+    length = 0
+    for count, word in enumerate(words):
+        length += len(word.before) + len(word.phonemes) + len(word.after) + 1
+        if length > phonemes and count:
+            return count
+    return len(words)
+
+
+def _pieces(word: PronouncedWord, most: int) -> list[PronouncedWord]:
+    """The word, or parts of one that alone is too long for a clause."""
+    size = most // 2
+    if len(word.phonemes) <= size:
+        return [word]
+    return [
+        dataclasses.replace(word, phonemes=word.phonemes[begin : begin + size], before="", after="")
+        for begin in range(0, len(word.phonemes), size)
+    ]
