@@ -204,13 +204,15 @@ def _ask_espeak(server: CanaryConnection) -> None:
     _require(loudest > 0, "the word is silent")
 
 
-def _ask_chatterbox(server: CanaryConnection) -> None:
-    """A text without words, which needs the default voice and no audio: t3 and s3gen are asked themselves."""
+def _ask_silently(model: str, server: CanaryConnection) -> None:
+    """A text without words, which needs the default voice and no audio.
+
+    Of chatterbox, t3 and s3gen are asked themselves. Others answer in the thread that their network runs
+    in: a word would keep it from what is being said to somebody.
+    """
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     message = SpeakRequest(request_id=name)
-    request = ModelRequest(
-        "chatterbox", {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name
-    )
+    request = ModelRequest(model, {"REQUEST": struct_tensor(message)}, ("CHUNK", "AUDIO"), request_id=name)
     for outputs in server.stream([request]):
         _reply(outputs, "CHUNK", SpeechChunk)
         _require(outputs["AUDIO"].size == 0, "a text without words has audio")
@@ -341,11 +343,12 @@ CANARIES: dict[str, CanaryCall] = {
     "parakeet_tdt": _canary("parakeet_tdt", partial(_ask_recognizer, "parakeet_tdt")),
     "nemotron_streaming": _canary("nemotron_streaming", partial(_ask_recognizer, "nemotron_streaming")),
     "espeak": _canary("espeak", _ask_espeak),
+    "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
     "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
     "t3": _canary("t3", _ask_t3),
     "s3gen": _canary("s3gen", _ask_s3gen),
     "voice_enrollment": _canary("voice_enrollment", _ask_voice_enrollment),
-    "chatterbox": _canary("chatterbox", _ask_chatterbox),
+    "chatterbox": _canary("chatterbox", partial(_ask_silently, "chatterbox")),
     "voice_agent": _canary("voice_agent", _ask_voice_agent, "voice_agent opened and closed a session"),
 }
 """By model, those that others need first."""

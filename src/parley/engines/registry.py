@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
+from parley.engines.kokoro import KokoroSpeaker
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
@@ -58,6 +59,7 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,
+    "kokoro": KokoroSpeaker,
     "chatterbox": ChatterboxSpeaker,
 }
 TURN_MODELS: Mapping[str, MakeTurnModel] = {

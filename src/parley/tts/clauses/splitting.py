@@ -21,7 +21,7 @@ _PREPOSITIONS = frozenset(
 class ClauseLimits:
     """How long clauses become."""
 
-    words: tuple[tuple[int, int], ...] = ((4, 8), (6, 12), (8, 20))
+    words: tuple[tuple[int, int], ...] = ((4, 7), (6, 12), (8, 20))
     """Fewest and most words of the first clause, the second, and all later ones. Each is to be made while the
     one before it is heard."""
     rest: int = 3

@@ -1,0 +1,130 @@
+"""Kokoro as a :class:`parley.tts.clauses.network.ClauseNetwork`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.serving.onnx import open_session
+from parley.tts.clauses.network import ClauseSound, Stop
+from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.kokoro.symbols import IDS, LONGEST, PAD
+from parley.tts.kokoro.voices import DEFAULT, KNOWN_VOICES, LANGUAGES, gain_db
+from parley.tts.voice_routing import speaks
+
+GRAPH = "kokoro-quantized.onnx"
+VOICES = "voices"
+"""The folder of the style vectors: one file for each voice, ``<name>.bin``."""
+SAMPLE_RATE = 24_000
+
+_STYLE = 256
+_DURATIONS = "/encoder/Clip_output_0"
+"""Frames of each symbol, pads included."""
+_FRAME = 600
+"""Samples."""
+
+
+class FrontEnd(Protocol):
+    """Turns a text into words as they are said."""
+
+    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+        """The words of a text."""
+        ...
+
+
+class KokoroNetwork:
+    """Speaks clauses; see :class:`parley.tts.clauses.network.ClauseNetwork`.
+
+    Args:
+        session: of the graph, with the durations as its second output.
+        styles: by voice, f32 ``[n, 256]``: a vector for each number of symbols.
+        front_end: pronounces texts.
+    """
+
+    sample_rate = SAMPLE_RATE
+
+    def __init__(self, session: Any, styles: Mapping[str, NDArray[np.float32]], front_end: FrontEnd) -> None:
+        self._session = session
+        self._styles = styles
+        self._front_end = front_end
+
+    def check(self, voice: str | None, language: str) -> None:
+        """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
+        if voice is not None and voice not in self._styles:
+            raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(self._styles)}")
+        if not speaks(LANGUAGES, language):
+            raise UnsupportedLanguageError(f"no voice speaks {language!r}; only {', '.join(LANGUAGES)}")
+
+    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+        """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
+        return self._front_end.pronounce(text)
+
+    def speak(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> ClauseSound:
+        """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
+        symbols, firsts = _symbols(words)
+        styles = self._styles[voice or DEFAULT]
+        feeds = {
+            "input_ids": np.array([[PAD, *symbols, PAD]], np.int64),
+            "style": styles[min(len(symbols), len(styles) - 1)][None],
+            "speed": np.ones(1, np.float32),
+        }
+        waveform, durations = stop.run(self._session, feeds)
+        if not np.isfinite(durations).all():
+            raise InferenceError("the network made durations that are not numbers")
+        ends = np.cumsum(durations.reshape(-1).astype(np.int64)) * _FRAME
+        # Symbol n comes after the pad, so it begins where entry n ends.
+        return ClauseSound(waveform.reshape(-1), [int(ends[first]) for first in firsts])
+
+    def gain_db(self, voice: str | None) -> float:
+        """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
+        return gain_db(voice)
+
+
+def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:
+    """The clause as the network reads it, and the place of each word's first sound.
+
+    Raises:
+        InferenceError: it is too long for one run.
+    """
+    symbols: list[int] = []
+    firsts: list[int] = []
+    for word in words:
+        if symbols:
+            symbols.append(IDS[" "])
+        symbols += [IDS[mark] for mark in word.before if mark in IDS]
+        firsts.append(len(symbols))
+        symbols += [IDS[symbol] for symbol in word.phonemes + word.after if symbol in IDS]
+    if len(symbols) > LONGEST:
+        raise InferenceError(f"a clause of {len(symbols)} symbols; at most {LONGEST} can be spoken at once")
+    return symbols, firsts
+
+
+def load_network(folder: Path, front_end: FrontEnd, *, threads: int) -> KokoroNetwork:
+    """Read the graph and the voices that are offered.
+
+    Args:
+        folder: of the weights.
+        front_end: pronounces texts.
+        threads: CPU threads of one clause.
+
+    Raises:
+        ModelLoadingError: something is missing or not usable.
+    """
+    session = open_session(folder / GRAPH, threads=threads, more_outputs=[_DURATIONS])
+    styles = {voice.name: _read_style(folder / VOICES / f"{voice.name}.bin") for voice in KNOWN_VOICES}
+    return KokoroNetwork(session, styles, front_end)
+
+
+def _read_style(path: Path) -> NDArray[np.float32]:
+    try:
+        values = np.fromfile(path, "<f4")
+    except OSError as error:
+        raise ModelLoadingError(f"the voice {path} cannot be read: {error}") from error
+    if not len(values) or len(values) % _STYLE or not np.isfinite(values).all():
+        raise ModelLoadingError(f"the voice {path} is no table of style vectors")
+    return values.reshape(-1, _STYLE)

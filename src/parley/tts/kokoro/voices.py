@@ -1,0 +1,64 @@
+"""The voices of Kokoro that can be offered: those of English speakers.
+
+The checkpoint has 26 more, of speakers of Spanish, French, Hindi, Italian, Japanese, Portuguese and Chinese,
+whose languages cannot be pronounced here.
+"""
+
+from __future__ import annotations
+
+from parley.tts.catalogue import ENGLISH, Gender, KnownVoice
+
+LANGUAGES = ENGLISH
+DEFAULT = "af_heart"
+
+# What brings each voice to -19 LUFS, in decibels; measured over five sentences.
+_GAINS_DB: dict[str, float] = {
+    "af_heart": 3.3,
+    "af_alloy": 2.0,
+    "af_aoede": -1.5,
+    "af_bella": 3.3,
+    "af_jessica": 2.5,
+    "af_kore": -0.8,
+    "af_nicole": 2.5,
+    "af_nova": 7.1,
+    "af_river": 1.8,
+    "af_sarah": 1.4,
+    "af_sky": 4.2,
+    "am_adam": -1.0,
+    "am_echo": 2.5,
+    "am_eric": 1.7,
+    "am_fenrir": -0.4,
+    "am_liam": 2.1,
+    "am_michael": 4.4,
+    "am_onyx": 2.6,
+    "am_puck": -0.9,
+    "am_santa": 3.1,
+    "bf_alice": 1.1,
+    "bf_emma": 0.5,
+    "bf_isabella": -1.7,
+    "bf_lily": 1.8,
+    "bm_daniel": 2.2,
+    "bm_fable": 2.0,
+    "bm_george": 2.2,
+    "bm_lewis": 3.8,
+}
+_SPEAKERS: dict[str, tuple[Gender, tuple[str, ...], str]] = {
+    "af": ("female", ("en", "en-us"), "American"),
+    "am": ("male", ("en", "en-us"), "American"),
+    "bf": ("female", ("en", "en-gb"), "British speaker, American phonemes"),
+    "bm": ("male", ("en", "en-gb"), "British speaker, American phonemes"),
+}
+
+
+def _voice(name: str) -> KnownVoice:
+    gender, languages, description = _SPEAKERS[name.partition("_")[0]]
+    return KnownVoice(name, languages, gender, description)
+
+
+KNOWN_VOICES = tuple(_voice(name) for name in _GAINS_DB)
+"""The first is the default."""
+
+
+def gain_db(voice: str | None) -> float:
+    """What brings a voice to the loudness of all others."""
+    return _GAINS_DB[voice or DEFAULT]

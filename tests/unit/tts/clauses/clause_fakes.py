@@ -1,0 +1,107 @@
+"""A network without weights, and a place where audio goes."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import numpy as np
+
+from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
+from parley.tts.clauses.network import ClauseSound, StoppedError
+from parley.tts.english.pronouncer import PronouncedWord
+
+RATE = 24_000
+WORD = 2_400
+"""Samples of a word."""
+LEAD = 4_800
+"""Samples of silence at both ends of a clause."""
+
+
+class FakeNetwork:
+    """A word is a tone of 100 ms; a clause has silence around it."""
+
+    sample_rate = RATE
+
+    def __init__(self):
+        self.made = []
+        self.failures = []
+        self.gate = threading.Event()  # clear: nothing is finished
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+
+    def check(self, voice, language):
+        if voice not in (None, "ann", "ben"):
+            raise UnsupportedVoiceError(voice)
+        if language != "en":
+            raise UnsupportedLanguageError(language)
+
+    def pronounce(self, text):
+        words = []
+        for match in re.finditer(r"\S*[a-z]\S*", text, re.IGNORECASE):
+            bare = match[0].rstrip(".,!?")
+            after = match[0][len(bare) :]
+            words.append(PronouncedWord(bare, bare, match.start(), match.end(), "", after))
+        return words
+
+    def speak(self, words, voice, stop):
+        self.made.append(" ".join(word.text for word in words))
+        self.begun.release()
+        while not self.gate.wait(0.001):
+            if stop.asked:
+                raise StoppedError
+        if self.failures:
+            failure = self.failures.pop()
+            if isinstance(failure, Exception):
+                raise failure
+            return ClauseSound(failure, [0] * len(words))
+        tone = 0.3 * np.sin(2 * np.pi * 40 / WORD * np.arange(WORD * len(words)))
+        silence = np.zeros(LEAD)
+        audio = np.concatenate([silence, tone, silence]).astype(np.float32)
+        return ClauseSound(audio, [LEAD + WORD * index for index in range(len(words))])
+
+    def gain_db(self, voice):
+        return 6.0 if voice == "ben" else 0.0
+
+
+class Sink:
+    """Keeps what it is given."""
+
+    def __init__(self, takes=None):
+        self.chunks, self.audio = [], []
+        self.takes = takes  # chunks, before no more is wanted
+        self.wanted = True
+        self.error = None
+        self.ended = threading.Event()
+        self.ends = 0
+
+    def send(self, chunk, audio):
+        if self.takes is not None and len(self.chunks) >= self.takes:
+            return False
+        assert chunk.offset == sum(map(len, self.audio))
+        self.chunks.append(chunk)
+        self.audio.append(audio)
+        return True
+
+    def finish(self):
+        self.ends += 1
+        self.ended.set()
+
+    def fail(self, error):
+        self.error = self.error or error
+        self.ends += 1
+        self.ended.set()
+
+    def wait(self):
+        assert self.ended.wait(10)
+        if self.error is not None:
+            raise self.error
+        return self
+
+    @property
+    def samples(self):
+        return np.concatenate(self.audio) if self.audio else np.zeros(0, np.int16)
+
+    @property
+    def words(self):
+        return [word for chunk in self.chunks for word in chunk.words]

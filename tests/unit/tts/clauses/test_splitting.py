@@ -1,0 +1,78 @@
+"""Where a text is cut into clauses."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.tts.clauses.splitting import ClauseLimits, split_clauses
+from parley.tts.english.pronouncer import PronouncedWord
+
+
+def words_of(text):
+    """A word sounds as it is written."""
+    words = []
+    for match in re.finditer(r"\S+", text):
+        bare = match[0].rstrip(".,!?;:")
+        words.append(PronouncedWord(bare, bare, match.start(), match.end(), "", match[0][len(bare) :]))
+    return words
+
+
+def cut(text, limits=None):
+    return [
+        " ".join(word.phonemes + word.after for word in clause)
+        for clause in split_clauses(words_of(text), limits)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "clauses"),
+    [
+        ("Hello, how are you doing today?", ["Hello, how are you doing today?"]),
+        (
+            "I can help you with that, but I need your name first.",
+            ["I can help you with that,", "but I need your name first."],
+        ),
+        (
+            "Your table is booked for two people and the garden door is open until ten.",
+            ["Your table is booked for two people", "and the garden door is open until ten."],
+        ),
+        (
+            "That is right. It opens at nine in the morning.",
+            ["That is right. It opens", "at nine in the morning."],
+        ),
+        (
+            "We open at nine. We close at five. On Sundays the whole shop is closed all day.",
+            ["We open at nine.", "We close at five. On Sundays the whole shop is closed all day."],
+        ),
+        ("", []),
+        ("Yes.", ["Yes."]),
+    ],
+)
+def test_it_is_cut_where_a_speaker_could_pause(text, clauses):
+    assert cut(text) == clauses
+
+
+def test_words_said_for_one_number_are_no_place_to_cut():
+    number = [PronouncedWord("in", "in", 14, 17) for _ in range(3)]
+    clauses = split_clauses([*words_of("one two three"), *number, *words_of("a b c d e f g")])
+    assert [word.text for word in clauses[0]] == ["one", "two", "three", "in", "in", "in", "a"]
+
+
+@given(st.lists(st.sampled_from(["a", "and", "in", "word,", "end.", "x" * 90, "y" * 700]), max_size=80))
+def test_nothing_is_lost_and_no_clause_is_too_long(pieces):
+    limits = ClauseLimits()
+    words = words_of(" ".join(pieces))
+    clauses = split_clauses(words, limits)
+    assert all(clauses)
+    joined = "".join(word.phonemes for clause in clauses for word in clause)
+    assert joined == "".join(word.phonemes for word in words)
+    for number, clause in enumerate(clauses):
+        _, most = limits.words[min(number, 2)]
+        assert len(clause) < most + limits.rest
+        assert len(" ".join(word.phonemes + word.after for word in clause)) <= limits.phonemes
+    starts = [word.start for clause in clauses for word in clause]
+    assert starts == sorted(starts)

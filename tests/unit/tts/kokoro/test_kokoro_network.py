@@ -1,0 +1,121 @@
+"""Kokoro's network, with weights that hum."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kokoro_weights import FRAME, write_graph, write_weights
+
+from parley.engines.kokoro import KokoroSpeaker
+from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
+from parley.tts.clauses.network import Stop, StoppedError
+from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.kokoro.network import load_network
+from parley.tts.kokoro.symbols import IDS
+from parley.tts.kokoro.voices import KNOWN_VOICES, gain_db
+
+
+def word(phonemes, before="", after=""):
+    return PronouncedWord(phonemes, phonemes, 0, 1, before, after)
+
+
+class FrontEnd:
+    def pronounce(self, text):
+        return [word(text)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_weights(tmp_path_factory.mktemp("weights") / "kokoro")
+
+
+@pytest.fixture(scope="module")
+def network(folder):
+    return load_network(folder, FrontEnd(), threads=1)
+
+
+def test_words_begin_where_their_first_sound_does(network):
+    sound = network.speak([word("hə", before="“"), word("w", after=",")], "af_heart", Stop())
+    # Of the pads one frame each, of all symbols three: “ h ə blank w comma.
+    assert sound.begins == [FRAME * (1 + 3), FRAME * (1 + 4 * 3)]
+    assert sound.audio.shape == (FRAME * (2 + 6 * 3),)
+    assert sound.audio.dtype == np.float32
+
+
+def test_the_style_is_that_of_the_voice_and_the_number_of_symbols(network):
+    levels = [
+        np.abs(network.speak([word("h" * length)], voice, Stop()).audio).max()
+        for voice, length in (("af_heart", 2), ("af_heart", 5), ("af_heart", 50), ("bm_lewis", 2), (None, 2))
+    ]
+    np.testing.assert_allclose(levels, [0.102, 0.105, 0.109, 0.372, 0.102], atol=1e-3)
+
+
+def test_what_the_network_has_no_symbol_for_is_left_out(network):
+    plain, marked = (network.speak([word(text)], None, Stop()).audio for text in ("hə", "h\u2603ə"))
+    np.testing.assert_array_equal(plain, marked)
+
+
+def test_a_clause_that_is_too_long_is_an_error_of_ours(network):
+    with pytest.raises(InferenceError, match="at most 510"):
+        network.speak([word("h" * 511)], None, Stop())
+    assert len(network.speak([word("h" * 510)], None, Stop()).audio)
+
+
+def test_what_was_stopped_is_not_begun(network):
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(StoppedError):
+        network.speak([word("hə")], None, stop)
+
+
+def test_what_it_cannot_speak_is_refused(network):
+    network.check(None, "en")
+    network.check("bf_emma", "en-AU")
+    with pytest.raises(UnsupportedVoiceError, match="af_heart"):
+        network.check("jf_alpha", "en")
+    with pytest.raises(UnsupportedLanguageError):
+        network.check("af_heart", "ja")
+
+
+def test_voices_that_are_offered():
+    names = [voice.name for voice in KNOWN_VOICES]
+    assert (names[0], len(names), len(set(names))) == ("af_heart", 28, 28)
+    assert KokoroSpeaker(None).voices == names
+    for voice in KNOWN_VOICES:
+        assert voice.gender == {"f": "female", "m": "male"}[voice.name[1]]
+        assert ("en-us" if voice.name[0] == "a" else "en-gb") in voice.languages
+        assert -6 < gain_db(voice.name) < 9
+    assert gain_db(None) == gain_db("af_heart")
+
+
+def test_symbols_are_those_of_the_checkpoint():
+    assert len(IDS) == 114
+    assert {symbol: IDS[symbol] for symbol in " .ˈAʤᵻ;"} == {
+        " ": 16, ".": 4, "ˈ": 156, "A": 24, "ʤ": 82, "ᵻ": 177, ";": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [None, b"", b"1234567", np.full(256, np.nan, "<f4").tobytes()])
+def test_a_voice_that_is_not_there_or_broken_is_named(tmp_path, content):
+    folder = write_weights(tmp_path / "kokoro")
+    path = folder / "voices" / "am_puck.bin"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ModelLoadingError, match=r"am_puck\.bin"):
+        load_network(folder, FrontEnd(), threads=1)
+
+
+def test_a_graph_without_durations_is_refused(tmp_path):
+    folder = write_weights(tmp_path / "kokoro")
+    write_graph(folder / "kokoro-quantized.onnx", durations="others")
+    with pytest.raises(ModelLoadingError, match="kokoro-quantized"):
+        load_network(folder, FrontEnd(), threads=1)
