@@ -13,11 +13,14 @@ REPORTS := .cache/tests
 REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
 # What to download or to export, for example: make fetch MODEL=parakeet-tdt-0.6b-v2
 MODEL ?=
+# Of the models that a server is started with: tiny, open or gpu; empty: the default of scripts/serve.
+PROFILE ?=
+WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
     test test-unit test-triton test-frameworks test-browser test-kernels test-cpus test-parity fuzz \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
-    bench-recovery soak fetch export convert lock clean
+    bench-recovery soak fetch models export convert lock clean
 
 help: ## Show this list
 	@echo "usage: make TARGET"
@@ -48,10 +51,10 @@ setup-kernels:
 	@$(PYTHON3) scripts/setup --kernels
 
 demo: setup ## Hold a recorded conversation with a server started for it, and show it live
-	@$(call quiet-if-interrupted,.venv/bin/parley demo $(ARGS))
+	@$(call quiet-if-interrupted,.venv/bin/parley demo $(WITH_PROFILE) $(ARGS))
 
-serve: setup ## Start the server and keep it up (ARGS="--help" for its options)
-	@scripts/serve $(ARGS)
+serve: setup ## Start the server and keep it up (PROFILE=NAME; ARGS="--help" for its options)
+	@scripts/serve $(WITH_PROFILE) $(ARGS)
 
 talk: setup-talk ## Talk to the server started by "make serve" with your microphone
 	@.venv/bin/parley talk $(ARGS)
@@ -117,8 +120,11 @@ soak: setup ## Send the server callers that behave badly for an hour, and watch 
 simulate: setup ## Let simulated callers talk to the server and judge it (ARGS="--help")
 	@$(PY) perf/simulate.py $(ARGS)
 
-fetch: setup ## Download weights (MODEL=NAME; without: list what there is)
-	@scripts/fetch_models $(MODEL) $(ARGS)
+fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what there is)
+	@scripts/fetch_models $(MODEL) $(WITH_PROFILE) $(ARGS)
+
+models: setup ## List the models of a profile: licences, sizes, and whether their weights are here (PROFILE=NAME)
+	@.venv/bin/parley models $(WITH_PROFILE) $(ARGS)
 
 export: setup-export ## Export a NeMo checkpoint to the files that the models load (MODEL=NAME)
 	@.venv-export/bin/python build/export_nemo.py $(MODEL) $(ARGS)

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from types import FrameType, ModuleType
 
 from parley.errors import ParleyError
-from parley_client.commands import demo, gateway, probe, say, talk, transcribe, voices
+from parley_client.commands import demo, gateway, models, probe, say, talk, transcribe, voices
 from parley_client.commands.advice import advice
 from parley_client.commands.common import handle_signals, run_to_end
 from parley_client.errors import OutputClosedError, UsageError
@@ -29,6 +29,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "voices": voices,
     "probe": probe,
     "gateway": gateway,
+    "models": models,
 }
 _INTERRUPTED = 130
 _WRONG_USAGE = 2

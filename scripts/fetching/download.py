@@ -28,9 +28,9 @@ class Source:
     repository: str
     commit: str
 
-    def address(self, file: RemoteFile) -> str:
+    def address(self, path: str) -> str:
         """Where a file is."""
-        return f"/{self.repository}/resolve/{self.commit}/{quote(file.name)}"
+        return f"/{self.repository}/resolve/{quote(self.commit)}/{quote(path)}"
 
 
 def download(source: Source, file: RemoteFile, folder: Path, arrived: Callable[[int], None]) -> bool:
@@ -56,14 +56,12 @@ def download(source: Source, file: RemoteFile, folder: Path, arrived: Callable[[
         return False
     part = target.with_name(target.name + PART)
     part.parent.mkdir(parents=True, exist_ok=True)
-    if _length(part) > file.size:  # of another version
+    if length(part) > file.size:  # of another version
         part.unlink()
     for _ in range(_FULL_ATTEMPTS):
-        _fill(source, file, part, arrived)
+        fill(source.hub, source.address(file.name), file, part, arrived)
         if matches(part, file):
-            with part.open("rb") as whole:
-                os.fsync(whole.fileno())
-            os.replace(part, target)  # noqa: PTH105 - says what it does
+            settle(part, target)
             return True
         part.unlink()
     raise FetchError(
@@ -84,37 +82,56 @@ def matches(path: Path, file: RemoteFile) -> bool:
     return digest.hexdigest() == expected
 
 
-def _fill(source: Source, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
-    """Append to ``part`` until it is as long as the file."""
-    retry = source.hub.retry()
-    while (there := _length(part)) < file.size or not part.exists():
-        if time.monotonic() > source.hub.deadline:
+def settle(part: Path, target: Path) -> None:
+    """Give a whole file its name, so that it is whole after a power failure too."""
+    with part.open("rb") as whole:
+        os.fsync(whole.fileno())
+    os.replace(part, target)  # noqa: PTH105 - says what it does
+
+
+def fill(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
+    """Append to ``part`` until it is as long as the file.
+
+    Args:
+        hub: the connection.
+        address: of the file on it.
+        file: what is to come.
+        part: what has come.
+        arrived: is told how many bytes of the file are there.
+
+    Raises:
+        FetchError: it cannot be had.
+    """
+    retry = hub.retry()
+    while (there := length(part)) < file.size or not part.exists():
+        if time.monotonic() > hub.deadline:
             raise FetchError(f"the time limit is over; run this again to go on with {file.name}")
         try:
-            _request(source, file, part, arrived)
+            _request(hub, address, file, part, arrived)
         except TransientError as error:
-            if _length(part) > there:
+            if length(part) > there:
                 retry.progressed()
             retry.failed(error)
         except httpx.TransportError as error:
-            if _length(part) > there:
+            if length(part) > there:
                 retry.progressed()
-            retry.failed(source.hub.unreachable(error))
+            retry.failed(hub.unreachable(error))
     if there > file.size:
         part.unlink()
         raise FetchError(f"{file.name} is longer than the {file.size} bytes that were announced")
 
 
-def _length(part: Path) -> int:
+def length(part: Path) -> int:
+    """How much of a file is there (bytes)."""
     return part.stat().st_size if part.exists() else 0
 
 
-def _request(source: Source, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
-    there = _length(part)
+def _request(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
+    there = length(part)
     headers = {"Accept-Encoding": "identity"}
     if there:
         headers["Range"] = f"bytes={there}-"
-    with source.hub.client.stream("GET", source.address(file), headers=headers) as response:
+    with hub.client.stream("GET", address, headers=headers) as response:
         if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.unlink(missing_ok=True)
             raise TransientError("the hub does not know the place to resume at")
@@ -130,7 +147,7 @@ def _request(source: Source, file: RemoteFile, part: Path, arrived: Callable[[in
                 arrived(output.tell())
                 if output.tell() > file.size:
                     return
-                if time.monotonic() > source.hub.deadline:
+                if time.monotonic() > hub.deadline:
                     return
-    if _length(part) < file.size:
-        raise TransientError(f"the connection ended after {_length(part)} of {file.size} bytes")
+    if length(part) < file.size:
+        raise TransientError(f"the connection ended after {length(part)} of {file.size} bytes")

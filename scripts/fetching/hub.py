@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import fnmatch
+import math
 import os
 import random
 import time
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 import httpx
 
-from fetching.manifest import FetchError, RemoteFile, Snapshot, Weights, check_name
+from fetching.manifest import FetchError, Published, RemoteFile, Snapshot, check_name
 
 BASE_VARIABLES = ("PARLEY_MODEL_HUB", "HF_ENDPOINT")
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -44,6 +45,14 @@ class TransientError(Exception):
         self.wait_s = wait_s
 
 
+class NoConnectionError(TransientError):
+    """Nothing answers at the hub's address, or not in time."""
+
+
+class HubUnreachableError(FetchError):
+    """The hub could not be reached, so that another file of it needs no attempt."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How often and how long to try."""
@@ -52,6 +61,8 @@ class Patience:
     """Failures in a row; a piece of the file that arrives starts the count anew."""
     first_s: float = 1.0
     longest_s: float = 60.0
+    longest_asked_s: float = math.inf
+    """A longer wait that the hub asks for is not begun."""
 
     def wait_s(self, failures: int) -> float:
         """Seconds before the next attempt: exponential, with jitter."""
@@ -82,11 +93,14 @@ class Retry:
             FetchError: it is not worth another attempt.
         """
         self._failures += 1
+        kind = HubUnreachableError if isinstance(error, NoConnectionError) else FetchError
         if self._failures >= self._patience.attempts:
-            raise FetchError(f"{error}; given up after {self._failures} attempts") from error
+            raise kind(f"{error}; given up after {self._failures} attempts") from error
         wait = self._patience.wait_s(self._failures) if error.wait_s is None else error.wait_s
+        if wait > self._patience.longest_asked_s:
+            raise kind(f"{error}; the hub asks to wait {wait:.0f} s") from error
         if time.monotonic() + wait > self._deadline:
-            raise FetchError(f"{error}; the time limit leaves no room for another attempt") from error
+            raise kind(f"{error}; the time limit leaves no room for another attempt") from error
         self._note(f"{error}; trying again in {wait:.1f} s")
         self._sleep(wait)
 
@@ -103,6 +117,7 @@ class Hub:
         note: Callable[[str], None],
         patience: Patience | None = None,
         timeout_s: float = 30.0,
+        connect_s: float = 10.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Connect when needed.
@@ -114,6 +129,7 @@ class Hub:
             note: tells what goes wrong and is tried again.
             patience: with failures.
             timeout_s: longest silence of the hub.
+            connect_s: longest wait for a connection.
             sleep: waits.
         """
         headers = {"User-Agent": "parley-fetch"}
@@ -123,7 +139,7 @@ class Hub:
             base_url=base,
             headers=headers,
             follow_redirects=True,
-            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            timeout=httpx.Timeout(timeout_s, connect=connect_s),
         )
         self.base = base
         """Address of the hub."""
@@ -139,9 +155,9 @@ class Hub:
         """Close the connections."""
         self.client.close()
 
-    def unreachable(self, error: httpx.TransportError) -> TransientError:
+    def unreachable(self, error: httpx.TransportError) -> NoConnectionError:
         """What a connection that was not made or broke means to a person."""
-        return TransientError(
+        return NoConnectionError(
             f"no connection to {self.base} ({type(error).__name__}: {error}); "
             f"another address of the hub can be given in {' or '.join(BASE_VARIABLES)}"
         )
@@ -150,7 +166,18 @@ class Hub:
         """Patience for one task."""
         return Retry(self._patience, self.deadline, self._note, self._sleep)
 
-    def snapshot(self, weights: Weights) -> Snapshot:
+    def greet(self, address: str) -> None:
+        """See whether the hub answers at all, with one request that brings nothing.
+
+        Raises:
+            HubUnreachableError: it does not.
+        """
+        try:
+            self.client.head(address)
+        except httpx.TransportError as error:
+            raise HubUnreachableError(str(self.unreachable(error))) from error
+
+    def snapshot(self, weights: Published) -> Snapshot:
         """What the hub has now of an entry of the manifest.
 
         Raises:
@@ -175,7 +202,7 @@ class Hub:
             raise FetchError(f"{weights.repository} has no {', '.join(missing)} at {commit}")
         return Snapshot(commit, chosen)
 
-    def _list(self, weights: Weights) -> tuple[str, list[RemoteFile]]:
+    def _list(self, weights: Published) -> tuple[str, list[RemoteFile]]:
         """The commit, and all files of it."""
         repository = f"/api/models/{weights.repository}"
         commit = str(self._json(f"{repository}/revision/{weights.revision}").json()["sha"])

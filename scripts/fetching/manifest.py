@@ -1,15 +1,24 @@
-"""What can be downloaded (``build/checkpoints.toml``), and what exactly it was (the lock beside it).
+"""What can be brought (``build/checkpoints.toml``), and what exactly it is.
 
-The manifest names a repository of a model hub and patterns of file names. The lock pins each
-to a commit, with size and checksum of every file; it is written by ``--record``. What is not in the
-lock is checked against the sizes and checksums that the hub announces.
+An entry of ``[weights]`` is one of:
+
+- *published*: files of a model hub's repository, by patterns of their names. The lock beside the manifest
+  pins each to a commit, with size and checksum of every file; it is written by ``--record``. What is not
+  in the lock is checked against the sizes and checksums that the hub announces.
+- *pinned*: files that the manifest itself names with size and checksum, each with its places: in a
+  repository of the hub, and in packages of a package registry.
+- *made*: a folder that a program of the project makes of another entry.
+- *installed*: a file of a Python package that ``make setup`` installs.
+- *included*: a folder that is part of the project.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "build/checkpoints.toml"
 LOCK = ROOT / "build/checkpoints.lock.json"
+_PACKAGE = re.compile(r"(pypi:[A-Za-z0-9._-]+==[\w.+!-]+)|(npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@[\w.+-]+)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FetchError(Exception):
@@ -43,19 +54,106 @@ class Snapshot:
     files: tuple[RemoteFile, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Weights:
-    """An entry of the manifest."""
+    """An entry of the manifest: what all kinds have."""
 
     name: str
     """Of the folder below ``models/``."""
+    about: str = ""
+    publisher: str = ""
+    licence: str = ""
+    profiles: tuple[str, ...] = ()
+    """Of the model repository, which need it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Weights):
+    """Files of a repository of the hub."""
+
     repository: str
     include: tuple[str, ...]
     """Patterns of file names."""
-    revision: str
-    about: str
-    pinned: Snapshot | None
+    revision: str = "main"
+    pinned: Snapshot | None = None
     """What the lock says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubPlace:
+    """Where a file is in the hub."""
+
+    repository: str
+    revision: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A file, or a piece of one, in a package of a registry."""
+
+    package: str
+    """``pypi:NAME==VERSION`` (a wheel) or ``npm:NAME@VERSION``."""
+    member: str
+    """Path in the archive."""
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedFile:
+    """A file with all its places. Whatever place it comes from, its content is the same."""
+
+    name: str
+    """Path in the entry's folder, with forward slashes."""
+    size: int
+    sha256: str
+    hub: HubPlace | None
+    pieces: tuple[Piece, ...]
+    """In their order; empty: no registry has it."""
+
+    @property
+    def remote(self) -> RemoteFile:
+        """As a download checks it."""
+        return RemoteFile(self.name, self.size, self.sha256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned(Weights):
+    """Files that the manifest names one by one."""
+
+    files: tuple[PinnedFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Of all files (bytes)."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made(Weights):
+    """A folder that is made of another entry."""
+
+    source: str
+    """Name of that entry, whose first file it is made of."""
+    program: str
+    """Of the project; called with the two folders."""
+    size: int
+    """About what it takes (bytes)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed(Weights):
+    """A file of an installed Python package."""
+
+    package: str
+    """As it is imported."""
+    file: str
+    """Path in the package; empty: the package as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Included(Weights):
+    """A folder that is part of the project."""
 
 
 def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
@@ -94,16 +192,63 @@ def check_name(name: str) -> str:
     return name
 
 
-def _entry(name: str, entry: dict[str, Any], pin: dict[str, Any] | None) -> Weights:
-    pinned = None
-    if pin is not None:
-        files = tuple(RemoteFile(**{**file, "name": check_name(file["name"])}) for file in pin["files"])
-        pinned = Snapshot(pin["commit"], files)
-    return Weights(
-        check_name(name),
-        entry["repository"],
-        tuple(entry["include"]),
-        entry.get("revision", "main"),
-        entry.get("about", ""),
-        pinned,
-    )
+def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -> Weights:
+    known: dict[str, Any] = {
+        "name": check_name(name),
+        "about": entry.get("about", ""),
+        "publisher": entry.get("publisher", ""),
+        "licence": entry.get("licence", ""),
+        "profiles": tuple(entry.get("profiles", ())),
+    }
+    match entry.get("kind", "published"):
+        case "published":
+            return Published(
+                **known,
+                repository=entry["repository"],
+                include=tuple(entry["include"]),
+                revision=entry.get("revision", "main"),
+                pinned=None if pin is None else _snapshot(pin),
+            )
+        case "pinned":
+            return Pinned(**known, files=tuple(_pinned_file(entry, file) for file in entry["files"]))
+        case "made":
+            source, program = check_name(entry["of"]), check_name(entry["program"])
+            return Made(**known, source=source, program=program, size=int(entry["size"]))
+        case "installed":
+            return Installed(**known, package=entry["package"], file=entry.get("file", ""))
+        case "included":
+            return Included(**known)
+        case kind:
+            raise ValueError(f"{name} is of an unknown kind {kind!r}")
+
+
+def _snapshot(pin: Mapping[str, Any]) -> Snapshot:
+    files = tuple(RemoteFile(**{**file, "name": check_name(file["name"])}) for file in pin["files"])
+    return Snapshot(pin["commit"], files)
+
+
+def _pinned_file(entry: Mapping[str, Any], file: Mapping[str, Any]) -> PinnedFile:
+    """A file of a pinned entry; ``repository``, ``revision`` and ``package`` stand once for all files."""
+    size, digest = int(file["size"]), str(file["sha256"])
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest!r} is no SHA-256")
+    hub = None
+    if "hub" in file:
+        hub = HubPlace(repository=entry["repository"], revision=entry["revision"], path=file["hub"])
+    pieces = file.get("pieces", [])
+    if "member" in file:
+        pieces = [{"package": entry["package"], "member": file["member"], "size": size}]
+    found = tuple(_piece(piece) for piece in pieces)
+    if found and sum(piece.size for piece in found) != size:
+        raise ValueError(f"the pieces of {file['name']} have not its size")
+    if len({piece.package for piece in found}) != len(found):
+        raise ValueError(f"two pieces of {file['name']} are in one package")
+    if not found and hub is None:
+        raise ValueError(f"{file['name']} has no place where it is")
+    return PinnedFile(name=check_name(file["name"]), size=size, sha256=digest, hub=hub, pieces=found)
+
+
+def _piece(piece: Mapping[str, Any]) -> Piece:
+    if not _PACKAGE.fullmatch(piece["package"]):
+        raise ValueError(f"{piece['package']!r} names no version of a package")
+    return Piece(package=piece["package"], member=piece["member"], size=int(piece["size"]))

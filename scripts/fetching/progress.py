@@ -19,18 +19,20 @@ class Progress:
         self._interval = _INTERVAL_TTY_S if self._tty else _INTERVAL_LOG_S
         self._open = False
         self._name = ""
-        self._size = self._first = 0
+        self._size = self._first = self._there = 0
         self._began = self._shown = 0.0
 
-    def begin(self, name: str, size: int) -> None:
-        """A file begins."""
+    def begin(self, name: str, size: int = 0) -> None:
+        """A file begins; a size of 0 is not known."""
         self._name, self._size, self._first = name, size, -1
+        self._there = 0
         self._began = self._shown = time.monotonic()
 
     def arrived(self, there: int) -> None:
         """So many bytes of it are there."""
         if self._first < 0:
             self._first = there
+        self._there = there
         now = time.monotonic()
         if now - self._shown >= self._interval:
             self._shown = now
@@ -43,13 +45,15 @@ class Progress:
     def end(self, *, fetched: bool) -> None:
         """The file is there."""
         how = f"in {time.monotonic() - self._began:.1f} s" if fetched else "was there"
-        self._line(f"{self._name}  {_bytes(self._size)}  {how}", keep=True)
+        self._line(f"{self._name}  {size_text(self._size or self._there)}  {how}", keep=True)
 
     def _state(self, there: int, now: float) -> str:
-        share = there / self._size if self._size else 1.0
         rate = (there - self._first) / max(now - self._began, 1e-3)
+        if not self._size:
+            return f"{self._name}  {size_text(there)}, {size_text(rate)}/s"
+        share = there / self._size
         left = f", {(self._size - there) / rate:.0f} s left" if rate > 0 else ""
-        return f"{self._name}  {share:4.0%} of {_bytes(self._size)}, {_bytes(rate)}/s{left}"
+        return f"{self._name}  {share:4.0%} of {size_text(self._size)}, {size_text(rate)}/s{left}"
 
     def _line(self, text: str, *, keep: bool) -> None:
         if self._tty:
@@ -59,7 +63,8 @@ class Progress:
         self._out.flush()
 
 
-def _bytes(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes for people."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

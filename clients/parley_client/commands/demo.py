@@ -20,7 +20,7 @@ from parley_client.commands.common import (
     positive,
     run_to_end,
 )
-from parley_client.commands.own_server import running_server
+from parley_client.commands.own_server import default_profile, running_server
 from parley_client.commands.page import PORT, serve_page
 from parley_client.commands.play import play
 from parley_client.commands.session import add_session
@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument(
         "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
+    )
+    parser.add_argument(
+        "--profile", metavar="NAME", help="of the models of the server that is started (see parley models)"
     )
     parser.add_argument(
         "--script", type=Path, default=_SCRIPT, help="the conversation (default: %(default)s)"
@@ -74,7 +77,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     script = load_script(args.script)
     if script.title:
         console.rule(escape(script.title))
-    with running_server(args.server, console, "demo") as args.server:
+    options = {} if args.server else {"profile": args.profile or default_profile()}
+    with running_server(args.server, console, "demo", **options) as args.server:
         return run_to_end(_hold(args, console, script))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def running_server(given: str | None, console: Console, name: str) -> Iterator[str]:
+def running_server(given: str | None, console: Console, name: str, **options: Any) -> Iterator[str]:
     """The gRPC address of a server: the given one, or an own one; see :func:`own_server`.
 
     Raises:
@@ -30,7 +30,7 @@ def running_server(given: str | None, console: Console, name: str) -> Iterator[s
     if given is not None:
         yield given
         return
-    with own_server(console, name) as server:
+    with own_server(console, name, **options) as server:
         yield server.endpoints.grpc
 
 
@@ -47,15 +47,14 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
         ClientError: it cannot start.
     """
     launcher = _load_launcher()
-    server = launcher.EmbeddedServer(
-        launcher.ServerOptions(
-            state_dir=CHECKOUT / ".server" / name, grpc_port=0, http_port=0, metrics_port=0, **options
-        ),
-        on_progress=partial(_tell, console),
+    chosen = launcher.ServerOptions(
+        state_dir=CHECKOUT / ".server" / name, grpc_port=0, http_port=0, metrics_port=0, **options
     )
-    console.print("Starting Triton with the agent's models …")
-    began = time.perf_counter()
+    server = launcher.EmbeddedServer(chosen, on_progress=partial(_tell, console))
     try:
+        launcher.bring_weights(chosen)
+        console.print("Starting Triton with the agent's models …")
+        began = time.perf_counter()
         with console.status("Loading the models …"):
             server.start()
         console.print(f"Ready after {time.perf_counter() - began:.1f} s at {server.endpoints.grpc}.\n")
@@ -64,6 +63,16 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
         raise ClientError(str(error)) from error
     finally:
         _stop(server, console)
+
+
+def default_profile() -> str:
+    """The profile of the commands that start a server.
+
+    Raises:
+        ClientError: something that the server needs is not installed.
+    """
+    profile: str = _load_launcher().DEFAULT_PROFILE
+    return profile
 
 
 def _tell(console: Console, line: str) -> None:

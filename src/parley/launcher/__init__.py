@@ -1,7 +1,15 @@
 """The embedded Triton server: found, started, watched and stopped."""
 
 from parley.launcher.errors import LauncherError
-from parley.launcher.options import Endpoints, ServerOptions
+from parley.launcher.options import DEFAULT_PROFILE, Endpoints, ServerOptions
 from parley.launcher.server import EmbeddedServer
+from parley.launcher.weights import bring_weights
 
-__all__ = ["EmbeddedServer", "Endpoints", "LauncherError", "ServerOptions"]
+__all__ = [
+    "DEFAULT_PROFILE",
+    "EmbeddedServer",
+    "Endpoints",
+    "LauncherError",
+    "ServerOptions",
+    "bring_weights",
+]

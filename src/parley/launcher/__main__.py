@@ -12,9 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 from parley.launcher.errors import LauncherError, StartInterruptedError
+from parley.launcher.models import check_models
 from parley.launcher.options import DEFAULT_PROFILE, ROOT, Endpoints, ServerOptions
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
+from parley.launcher.weights import bring_weights
 
 EXAMPLES = """\
 examples:
@@ -31,6 +33,7 @@ help, and when the server itself dies, the server is started again on the same p
 starts in ten minutes it ends with status 1. .server/NAME/supervisor.json counts all of it.
 The first Ctrl-C (or SIGTERM) ends open conversations, whose clients are told so (closed: shutdown), the
 second one kills the server.
+Weights that the profile needs are downloaded before the start if they are not here (docs/models.md).
 Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
 passed on to the models. Log: .server/NAME/triton.log
 """
@@ -64,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
     add("--http-address", default=defaults.http_address, metavar="IP", help="default: %(default)s")
     add("--ready-timeout", type=float, default=defaults.ready_timeout_s, metavar="SECONDS")
     add("--exit-timeout", type=int, default=defaults.exit_timeout_s, metavar="SECONDS")
+    add(
+        "--no-fetch",
+        dest="fetch",
+        action="store_false",
+        help="do not download weights that the profile needs and that are not here",
+    )
     add(
         "--no-restart",
         action="store_true",
@@ -148,22 +157,27 @@ def main(argv: list[str] | None = None) -> int:
     """Run the server; returns the exit status for the shell."""
     arguments = parser().parse_args(argv)
     console = Console()
+    options = read_options(arguments)
     server = EmbeddedServer(
-        read_options(arguments),
+        options,
         limits=SupervisorLimits(model_attempts=0, server_attempts=0)
         if arguments.no_restart
         else SupervisorLimits(),
         on_progress=console.say,
         on_log=console.tell if arguments.verbose else lambda _: None,
     )
-    stop_on_signals(server, console)
     try:
+        check_models(options)
+        if arguments.fetch:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            bring_weights(options)
+        stop_on_signals(server, console)
         endpoints = server.start()
         print(endpoints.line(), flush=True)
         if not arguments.load_model:
             console.tell(invitation(endpoints))
         server.wait()
-    except StartInterruptedError:
+    except (StartInterruptedError, KeyboardInterrupt):
         return 130
     except LauncherError as error:
         console.tell(f"error: {error}")

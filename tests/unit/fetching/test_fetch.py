@@ -22,7 +22,7 @@ from fetching import main as fetching_main
 from fetching import manifest
 from fetching.hub import Hub, Patience, base_address
 from fetching.main import fetch, main
-from fetching.manifest import FetchError, RemoteFile, Snapshot, Weights
+from fetching.manifest import FetchError, Published, RemoteFile, Snapshot
 from fetching.progress import Progress
 
 BIG = bytes(range(256)) * 20_000
@@ -48,7 +48,7 @@ class Person:
         self.token = None
 
     def fetch(self, *, include=("*.onnx", "sub/*"), pinned=None, attempts=4):
-        weights = Weights("model", REPOSITORY, include, "main", "", pinned)
+        weights = Published(name="model", repository=REPOSITORY, include=include, pinned=pinned)
         with Hub(
             self.remote.address,
             token=self.token,
@@ -362,7 +362,7 @@ class TestCommand:
 def test_the_shipped_manifest_can_be_read():
     entries = manifest.load()
     assert "parakeet-tdt-0.6b-v2" in entries
-    assert all(entry.about and entry.include for entry in entries.values())
+    assert all(entry.about for entry in entries.values())
 
 
 def test_the_address_of_the_hub():

