@@ -5,5 +5,8 @@ import sys
 
 from fetching.main import main
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a client that runs is ended too
+# As on Ctrl-C: a client that runs is ended too.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
 sys.exit(main())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fetching.archives import Destination, extract
-from fetching.cache import VARIABLE, Cache
+from fetching.cache import VARIABLE, Cache, alone_in
 from fetching.download import Source, fill, length
 from fetching.hub import Hub, HubUnreachableError
 from fetching.made import is_made
@@ -68,20 +68,32 @@ def bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
             placed.missing()  # checks and records them
 
 
-def make(entry: Made, models: Path) -> None:
-    """Make a folder of the entry that it is made of.
+def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
+    """Make a folder of the entry that it is made of, unless that was done before.
+
+    Args:
+        entry: what to make.
+        source: what of; it is there.
+        models: folder of all weights.
+        sources: who is told, and how long it may take to begin.
 
     Raises:
-        FetchError: the program failed; it has said why.
+        FetchError: there is no room, or the program failed; it has said why.
     """
-    program = ROOT / entry.program
-    if not program.is_file():
-        raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
-    print(f"making {entry.name} of {entry.source}", file=sys.stderr, flush=True)
-    command = [sys.executable, str(program), str(models / entry.source), str(models / entry.name)]
-    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
-    if status:
-        raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")
+    if is_made(models, entry, source):
+        return
+    with alone_in(models, sources.deadline, sources.progress.note):
+        if is_made(models, entry, source):  # by a process that was waited for
+            return
+        program = ROOT / entry.program
+        if not program.is_file():
+            raise FetchError(f"{entry.name} cannot be made: there is no {entry.program}")
+        _check_free(models, entry.size)
+        sources.progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
+        command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        if status:
+            raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")
 
 
 def prerequisites(wanted: Iterable[Weights], entries: dict[str, Weights], models: Path) -> list[Pinned]:
@@ -138,12 +150,16 @@ def _check_room(
     if models.stat().st_dev != cache.folder.stat().st_dev:  # no links, but copies
         needed[models] = sum(file.size for file in files)
     for folder, size in needed.items():
-        free = shutil.disk_usage(folder).free
-        if size and size + _MARGIN > free:
-            raise FetchError(
-                f"{folder} has {size_text(free)} of free space, and {size_text(size)} are to come: free "
-                f"some, or choose other folders with {VARIABLE} and PARLEY_MODELS_DIR"
-            )
+        _check_free(folder, size)
+
+
+def _check_free(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size and size + _MARGIN > free:
+        raise FetchError(
+            f"{folder} has {size_text(free)} of free space, and {size_text(size)} are to come: free "
+            f"some, or choose other folders with {VARIABLE} and PARLEY_MODELS_DIR"
+        )
 
 
 def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:

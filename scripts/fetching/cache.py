@@ -50,16 +50,7 @@ class Cache:
         Raises:
             FetchError: the other process was not done in time.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
-            waits = False
-            while not _try_lock(lock.fileno()):
-                if not waits:
-                    note(f"waiting for another download into {self.folder}")
-                waits = True
-                if time.monotonic() > deadline:
-                    raise FetchError(f"another download into {self.folder} is still under way")
-                time.sleep(_POLL_S)
+        with alone_in(self.folder, deadline, note):
             shutil.rmtree(self.work, ignore_errors=True)
             try:
                 yield
@@ -117,6 +108,22 @@ class Cache:
                 raise
             shutil.copyfile(self.path(file), beside)
         os.replace(beside, target)  # noqa: PTH105 - says what it does
+
+
+@contextmanager
+def alone_in(folder: Path, deadline: float, note: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other process works in a folder, and keep others out; see :meth:`Cache.locked`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        waits = False
+        while not _try_lock(lock.fileno()):
+            if not waits:
+                note(f"waiting for another process that works in {folder}")
+            waits = True
+            if time.monotonic() > deadline:
+                raise FetchError(f"another process still works in {folder}")
+            time.sleep(_POLL_S)
+        yield
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -28,7 +28,6 @@ from fetching.bringing import Sources, bring, make, prerequisites
 from fetching.cache import Cache, cache_folder
 from fetching.download import PART, Source, download
 from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
-from fetching.made import is_made
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Snapshot, Weights
 from fetching.packages import Packages
 from fetching.progress import Progress
@@ -145,8 +144,7 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
         if isinstance(entry, Made):
             source = entries[entry.source]
             assert isinstance(source, Pinned)  # see prerequisites
-            if not is_made(args.into, entry, source):
-                make(entry, args.into)
+            make(entry, source, args.into, sources)
         elif isinstance(entry, Published) and entry.name in args.names:
             with connect(base_address()) as hub:
                 fetch(hub, entry, args.into, progress, record=args.record)

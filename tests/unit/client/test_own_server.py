@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from parley_client.commands import own_server
+from parley_client.cli import main
+from parley_client.commands import demo, own_server
 from parley_client.errors import ClientError, OutputClosedError
 from parley_client.terminal.output import OutputConsole
 
@@ -34,6 +35,10 @@ class Server:
         self.options = options
         return self
 
+    def brought(self, options):
+        assert options is self.options
+        self._note("bring")
+
     def start(self):
         self._note("start")
         self.pid = 7
@@ -53,6 +58,8 @@ def server(monkeypatch):
         ServerOptions=SimpleNamespace,
         EmbeddedServer=lambda options, on_progress: fake.made(options),
         LauncherError=LauncherError,
+        DEFAULT_PROFILE="usual",
+        bring_weights=fake.brought,
     )
     monkeypatch.setattr(own_server, "_load_launcher", lambda: launcher)
     return fake
@@ -69,7 +76,21 @@ def fail(error):
 
 def test_a_server_is_started_and_stopped(server):
     assert hold() == "127.0.0.1:5"
-    assert server.done == ["start", "stop", "stopped"]
+    assert server.done == ["bring", "start", "stop", "stopped"]
+
+
+def test_weights_that_cannot_be_brought_end_it_before_the_start(server):
+    server.during["bring"] = lambda: fail(LauncherError("no weights"))
+    with pytest.raises(ClientError, match="no weights"):
+        hold()
+    assert server.done == ["bring", "stop", "stopped"]
+
+
+def test_the_demonstration_takes_the_usual_profile_or_the_one_that_is_named(server, monkeypatch):
+    monkeypatch.setattr(demo, "run_to_end", lambda coroutine: coroutine.close() or 0)
+    for flags, profile in ([], "usual"), (["--profile", "open"], "open"):
+        assert main(["demo", "--out", os.devnull, *flags]) == 0
+        assert server.options.profile == profile
 
 
 def test_a_given_server_is_left_alone(server):
@@ -97,7 +118,7 @@ def test_a_signal_while_stopping_hastens_it(server, number):
     before = signal.getsignal(number)
     server.during["stop"] = lambda: os.kill(os.getpid(), number)
     hold()
-    assert server.done == ["start", "stop", "kill", "stopped"]
+    assert server.done == ["bring", "start", "stop", "kill", "stopped"]
     assert signal.getsignal(number) is before
 
 
@@ -120,4 +141,4 @@ def test_a_reader_that_left_does_not_keep_the_server_alive(server):
         console = OutputConsole(file=file)
         with pytest.raises(OutputClosedError):
             hold(console)
-    assert server.done == ["start", "stop", "stopped"]
+    assert server.done == ["bring", "start", "stop", "stopped"]

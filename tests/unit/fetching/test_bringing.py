@@ -365,7 +365,7 @@ def test_a_second_process_waits_and_then_finds_all_there(without_hub):
     first.start()
     wait_until(without_hub.asked)
     second.start()
-    wait_until(lambda: "waiting for another download" in other.said.getvalue())
+    wait_until(lambda: "waiting for another process" in other.said.getvalue())
     (without_hub.shelf / "hang").unlink()
     first.join()
     second.join()
@@ -376,7 +376,7 @@ def test_a_second_process_waits_and_then_finds_all_there(without_hub):
 def test_a_second_process_does_not_wait_for_ever(machine):
     with (
         machine.cache.locked(time.monotonic() + 60, print),
-        pytest.raises(FetchError, match="still under way"),
+        pytest.raises(FetchError, match="still works in"),
     ):
         machine.bring(limit_s=0.0)
 
@@ -421,14 +421,14 @@ class TestMade:
         entries = {"big": BIG, "small": self.ENTRY}
         assert prerequisites([self.ENTRY], entries, machine.models) == [BIG]
         machine.bring(BIG)
-        make(self.ENTRY, machine.models)
+        make(self.ENTRY, BIG, machine.models, machine.sources())
         assert is_made(machine.models, self.ENTRY, BIG)
         (machine.models / "big/big.gguf").unlink()
         assert prerequisites([self.ENTRY], entries, machine.models) == []
 
     def test_a_folder_that_is_not_whole_is_made_again(self, machine, project):
         machine.bring(BIG)
-        make(self.ENTRY, machine.models)
+        make(self.ENTRY, BIG, machine.models, machine.sources())
         model = machine.models / "small/model"
         model.write_bytes(b"MADE")
         assert is_made(machine.models, self.ENTRY, BIG)
@@ -438,7 +438,7 @@ class TestMade:
 
     def test_what_was_made_of_another_file_is_made_again(self, machine, project):
         machine.bring(BIG)
-        make(self.ENTRY, machine.models)
+        make(self.ENTRY, BIG, machine.models, machine.sources())
         assert not is_made(machine.models, self.ENTRY, Pinned(name="big", files=(SINGLE_FILE,)))
 
     @pytest.mark.parametrize("note", [None, "", "[]", '{"sha256": 1}', '{"sha256": "", "files": []}'])
@@ -449,13 +449,35 @@ class TestMade:
             (folder / ".source.json").write_text(note)
         assert not is_made(machine.models, self.ENTRY, BIG)
 
+    def test_too_little_room_is_found_out_before(self, machine, project, monkeypatch):
+        machine.bring(BIG)
+        usage = bringing.shutil.disk_usage("/")
+        monkeypatch.setattr(bringing.shutil, "disk_usage", lambda _: usage._replace(free=9))
+        with pytest.raises(FetchError, match="free space"):
+            make(self.ENTRY, BIG, machine.models, machine.sources())
+        assert not (machine.models / "small").exists()
+
+    def test_two_processes_make_it_once(self, machine, project):
+        """The program fails where the folder is there already."""
+        machine.bring(BIG)
+        threads = [
+            threading.Thread(target=make, args=(self.ENTRY, BIG, machine.models, machine.sources()))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert is_made(machine.models, self.ENTRY, BIG)
+        assert machine.said.getvalue().count("making small") == 1
+
     def test_a_program_that_fails_or_is_not_there_is_named(self, machine, project):
         project.write_text("raise SystemExit(3)")
         with pytest.raises(FetchError, match=r"build/convert\.py ended with status 3"):
-            make(self.ENTRY, machine.models)
+            make(self.ENTRY, BIG, machine.models, machine.sources())
         project.unlink()
         with pytest.raises(FetchError, match=r"no build/convert\.py"):
-            make(self.ENTRY, machine.models)
+            make(self.ENTRY, BIG, machine.models, machine.sources())
 
 
 def test_the_place_of_the_cache():

