@@ -18,6 +18,8 @@ import msgspec
 from parley.protocol import MAX_ALTERNATIVES, Alternative, VadOptions, Word
 
 MAX_JOIN_MS = 30_000
+STREAM_ENDED = "stream_ended"
+"""Reason of a fallback: the stream ended before the final text was written."""
 Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_ALTERNATIVES)]
 """How many readings a final text should come with, the best included. 0: none. Greedy decoding has none."""
 

@@ -19,7 +19,9 @@ MAX_WEIGHT = 10.0
 _WORD_MARK = "▁"
 
 
-def compile_phrases(phrases: Sequence[str], weight: float, vocabulary: tuple[str, ...]) -> PhraseAutomaton:
+def compile_phrases(
+    phrases: Sequence[str], weight: float, vocabulary: tuple[str, ...], *, cased: bool = False
+) -> PhraseAutomaton:
     """Spell phrases in a model's tokens and make their automaton.
 
     Each word is spelled as SentencePiece's BPE does, with as few tokens as possible, and by the
@@ -30,6 +32,8 @@ def compile_phrases(phrases: Sequence[str], weight: float, vocabulary: tuple[str
         phrases: words or several words each.
         weight: bonus of each token of a phrase (natural logarithm); 0 boosts nothing.
         vocabulary: tokens by id.
+        cased: whether the model writes capital letters: then each phrase is boosted as it is written, as it
+            is at the beginning of a sentence, and as a name.
 
     Raises:
         InvalidMessageError: too many or too long phrases, a weight out of range, or a phrase that
@@ -44,7 +48,8 @@ def compile_phrases(phrases: Sequence[str], weight: float, vocabulary: tuple[str
     if not phrases or weight == 0.0:
         return PhraseAutomaton.nothing()
     ids = _token_ids(vocabulary)
-    return build([spelling for phrase in phrases for spelling in _spellings(phrase, ids)], weight)
+    written = {form: None for phrase in phrases for form in (_cases(phrase) if cased else [phrase])}
+    return build([spelling for form in written for spelling in _spellings(form, ids)], weight)
 
 
 @lru_cache(maxsize=4)
@@ -55,6 +60,15 @@ def _token_ids(vocabulary: tuple[str, ...]) -> Mapping[str, int]:
         if token and not (token.startswith("<") and token.endswith(">")):
             ids.setdefault(token, number)
     return ids
+
+
+def _cases(phrase: str) -> list[str]:
+    words = phrase.split()
+    return [
+        phrase,
+        " ".join([*(word[:1].upper() + word[1:] for word in words[:1]), *words[1:]]),
+        " ".join(word[:1].upper() + word[1:] for word in words),
+    ]
 
 
 def _spellings(phrase: str, ids: Mapping[str, int]) -> list[list[int]]:

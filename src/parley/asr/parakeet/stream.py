@@ -37,6 +37,7 @@ from parley.asr.messages import (
 )
 from parley.asr.parakeet.pieces import Decoded
 from parley.asr.parakeet.utterance import UtteranceFeatures
+from parley.asr.rails.options import check_options
 from parley.asr.rails.segmentation import (
     FULL_SCALE,
     PER_MS,
@@ -47,10 +48,7 @@ from parley.asr.rails.segmentation import (
     UtteranceEnded,
 )
 from parley.asr.rails.spoken_turn import Joined, SpokenTurn, rest_of
-from parley.errors import InvalidMessageError
 from parley.protocol import Alternative, Word
-
-MAX_PARTIAL_INTERVAL_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -83,18 +81,6 @@ class DecodeJob:
 
 
 Step: TypeAlias = Sound | SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
-
-
-def check_options(options: AsrOptions) -> None:
-    """Refuse options that no stream can work with.
-
-    Raises:
-        InvalidMessageError: the interval is out of range.
-    """
-    if not 0 <= options.partial_interval_ms <= MAX_PARTIAL_INTERVAL_MS:
-        raise InvalidMessageError(
-            f"partial_interval_ms is {options.partial_interval_ms}; it must be 0 to {MAX_PARTIAL_INTERVAL_MS}"
-        )
 
 
 class AsrStream:

@@ -72,6 +72,44 @@ def rest_of(alternatives: Sequence[Alternative], before: Sequence[Word]) -> list
     ]
 
 
+def split_text(text: str, before: Sequence[str]) -> list[str]:
+    """Part a text that was read together, without times of its words.
+
+    Args:
+        text: of the utterances together.
+        before: what each but the last one said so far.
+
+    Returns:
+        What each says now: those before the last one what is most like ``before``, the last one the rest.
+    """
+    words = text.split()
+    heard = [_plain(word) for word in words]
+    # Words to change between the first utterances and each beginning of the text (Levenshtein distance).
+    distances = list(range(len(heard) + 1))
+    rows: list[list[int]] = []
+    for count, word in enumerate((word for own in before for word in own.split()), 1):
+        row = [count]
+        for end, other in enumerate(heard, 1):
+            row.append(
+                min(distances[end] + 1, row[end - 1] + 1, distances[end - 1] + (_plain(word) != other))
+            )
+        distances = row
+        rows.append(row)
+    ends = [len(words)]
+    length = len(rows)
+    for own in reversed(before):
+        row = rows[length - 1] if length else list(range(len(heard) + 1))
+        # Of equally good ends the last one: a word is rather written otherwise now than missing.
+        ends.append(min(range(ends[-1], -1, -1), key=row.__getitem__))
+        length -= len(own.split())
+    starts = [0, *ends[:0:-1]]
+    return [" ".join(words[start:end]) for start, end in zip(starts, reversed(ends), strict=True)]
+
+
+def _plain(word: str) -> str:
+    return "".join(character for character in word.lower() if character.isalnum())
+
+
 @dataclass(frozen=True)
 class SpokenTurn:
     """What has been said of a turn so far. It is never changed, so that streams can be forked."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.words import transcript
 from parley.asr.messages import (
+    STREAM_ENDED,
     AsrEvent,
     AsrFallbackEvent,
     AsrOptions,
@@ -31,8 +32,6 @@ from parley.asr.streaming.utterance import EarlyText, StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
 
-STREAM_ENDED = "stream_ended"
-"""Reason of a fallback: the stream ended before the other model had written its text."""
 _log = logging.getLogger(__name__)
 
 

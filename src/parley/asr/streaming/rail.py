@@ -15,7 +15,7 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
 from parley.asr.messages import AsrOptions, OnsetEvent, OnsetLostEvent
-from parley.asr.parakeet.stream import check_options
+from parley.asr.rails.options import check_options
 from parley.asr.rails.segmentation import (
     PER_MS,
     Detector,

@@ -8,6 +8,7 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrEvent, AsrOptions, TranscriptEvent
 from parley.asr.rails.segmentation import SpeechTrack
 from parley.asr.rails.spoken_turn import SpokenTurn
+from parley.asr.rails.untold import take_ready
 from parley.asr.streaming.finals import FinalText
 from parley.asr.streaming.utterance import StreamingUtterance
 
@@ -55,21 +56,11 @@ class StreamingStream:
 
     def tell(self) -> list[AsrEvent]:
         """What can be told now: everything up to the first final text that is not there yet."""
-        events: list[AsrEvent] = []
-        while self.untold:
-            item = self.untold[0]
-            if isinstance(item, FinalText):
-                ready = item.look()
-                if ready is None:
-                    break
-                events += ready
-                self._note_wordless(ready)
-            else:
-                events.append(item)
-            del self.untold[0]
-        return events
+        return take_ready(self.untold, self._look)
 
-    def _note_wordless(self, events: list[AsrEvent]) -> None:
-        for event in events:
+    def _look(self, text: FinalText) -> list[AsrEvent] | None:
+        events = text.look()
+        for event in events or ():
             if isinstance(event, TranscriptEvent) and not event.text:
                 self.turn = self.turn.without(event.utterance)
+        return events

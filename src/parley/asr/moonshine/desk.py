@@ -1,0 +1,212 @@
+"""Who is read next: one thread for all streams, final texts before partial ones, each in order of arrival."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.moonshine.decoding import Abandoned
+from parley.asr.moonshine.reader import Reader, Text
+from parley.errors import ModelUnavailableError, OverloadedError, ParleyError, ShuttingDownError
+
+_log = logging.getLogger(__name__)
+
+
+class Desk(Protocol):
+    """Reads audio for streams."""
+
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+        """Have a stretch read.
+
+        Args:
+            audio: i16 ``[n]``, 16 kHz mono.
+            boosting: phrases that are favoured.
+            final: whether it comes before all that is not.
+
+        Raises:
+            OverloadedError: too much waits already.
+            ShuttingDownError: nothing is read any more.
+        """
+        ...
+
+    def check(self) -> None:
+        """Return if reading goes on.
+
+        Raises:
+            ModelUnavailableError: it hangs.
+        """
+        ...
+
+
+class Asked:
+    """A text on its way.
+
+    Its future has None where a partial text was given up for a final one.
+    """
+
+    def __init__(
+        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, clock: Callable[[], float]
+    ) -> None:
+        self.audio = audio
+        self.boosting = boosting
+        self.final = final
+        self.future: Future[Text | None] = Future()
+        self.dropped = False
+        """Nobody wants it any more."""
+        self._clock = clock
+        self._asked_at = clock()
+        self._done_at = self._asked_at
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a text, or never will be one."""
+        return self.future.done()
+
+    @property
+    def took_ms(self) -> float:
+        """From asking to the text, waiting included."""
+        return 1000 * (self._done_at - self._asked_at)
+
+    def result(self) -> Text | None:
+        """What has become of it, once it is :attr:`done`; raises the ``ParleyError`` that it failed with."""
+        return self.future.result(0)
+
+    def drop(self) -> None:
+        """Nobody wants it any more."""
+        self.dropped = True
+
+    def settle(self, read: Callable[[], Text]) -> None:
+        """Read it now."""
+        try:
+            text: Text | None = read()
+        except Abandoned:
+            text = None
+        except Exception as error:  # noqa: BLE001 - raised where the text is looked at
+            if not isinstance(error, ParleyError):
+                _log.exception("a stretch of %d samples cannot be read", len(self.audio))
+                error = ParleyError(f"{type(error).__name__}: {error}")
+            self.fail(error)
+            return
+        self._done_at = self._clock()
+        self.future.set_result(text)
+
+    def fail(self, error: ParleyError) -> None:
+        """There will be no text."""
+        self._done_at = self._clock()
+        self.future.set_exception(error)
+
+
+class ReadingDesk:
+    """:class:`Desk` with a thread of its own."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        room: int,
+        stall_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            reader: used by the thread only.
+            room: final texts that may wait; as many partial ones may.
+            stall_s: a text that takes longer will never come.
+            clock: seconds that never go back.
+        """
+        self._reader = reader
+        self._room = room
+        self._stall_s = stall_s
+        self._clock = clock
+        self._finals: deque[Asked] = deque()
+        self._partials: deque[Asked] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._began_at: float | None = None
+        self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
+        self._thread.start()
+
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+        """See :meth:`Desk.ask`."""
+        asked = Asked(audio, boosting, final=final, clock=self._clock)
+        with self._changed:
+            if self._closing:
+                raise ShuttingDownError("nothing is read any more: the model is being unloaded")
+            waiting = self._finals if final else self._partials
+            if len(waiting) >= self._room:
+                self._forget_dropped()
+            if len(waiting) >= self._room:
+                raise OverloadedError(f"{len(waiting)} texts are waiting to be read; try again later")
+            waiting.append(asked)
+            self._changed.notify()
+        return asked
+
+    def check(self) -> None:
+        """See :meth:`Desk.check`."""
+        began_at = self._began_at
+        if began_at is not None and self._clock() - began_at > self._stall_s:
+            raise ModelUnavailableError(f"a stretch of speech has been read for over {self._stall_s:g} s")
+
+    def close(self, timeout_s: float) -> None:
+        """Read nothing any more, and end the thread; what waits fails with ``ShuttingDownError``."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("reading did not stop within %g s", timeout_s)
+
+    def _forget_dropped(self) -> None:
+        for waiting in (self._finals, self._partials):
+            for asked in [asked for asked in waiting if asked.dropped]:
+                waiting.remove(asked)
+
+    def _serve(self) -> None:
+        while (asked := self._next()) is not None:
+            if asked.dropped:
+                continue
+            self._began_at = self._clock()
+            asked.settle(partial(self._read, asked))
+            self._began_at = None
+        for asked in (*self._finals, *self._partials):
+            asked.fail(ShuttingDownError("the model is being unloaded"))
+
+    def _read(self, asked: Asked) -> Text:
+        return self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
+
+    def _next(self) -> Asked | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._finals or self._partials or self._closing)
+            if self._closing:
+                return None
+            return (self._finals or self._partials).popleft()
+
+    def _unwanted(self, asked: Asked) -> bool:
+        return asked.dropped or self._closing or (not asked.final and bool(self._finals))
+
+
+class ImmediateDesk:
+    """:class:`Desk` that reads at once, for whoever has only one stream."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+        """See :meth:`Desk.ask`."""
+        asked = Asked(audio, boosting, final=final, clock=time.monotonic)
+        asked.settle(lambda: self._reader.read(audio, boosting))
+        return asked
+
+    def check(self) -> None:
+        """Nothing can hang here."""
