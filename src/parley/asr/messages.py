@@ -36,7 +36,7 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How much audio a streaming model waits for before it decides: more is slower and more exact.
     None: the server's choice. Other models do not look at it."""
     words: bool = True
-    """Whether transcripts carry word times and confidences."""
+    """Whether transcripts carry word times and confidences; those of a model that knows none never do."""
     phrases: list[str] = []
     """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.phrases`)."""
     phrase_weight: float = 1.0
@@ -154,6 +154,16 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     nbest: Nbest = 0
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a recording that was read at once."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    confidence: float
+    """0-1."""
+
+
 class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     """What was said in a recording."""
 
@@ -161,6 +171,9 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.0
     """Mean of the words' confidences, 0-1."""
     words: list[Word] = []
+    """Empty also if the model knows no times of words; then there are ``segments``."""
+    segments: list[Segment] = []
+    """Of a model that knows no times of words."""
     alternatives: list[Alternative] = []
     """The best readings, if they were asked for; the first is the text itself. Where pauses part a
     recording, the score is the mean over its parts."""

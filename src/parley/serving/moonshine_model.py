@@ -1,4 +1,4 @@
-"""What ``model.py`` of ``moonshine`` runs."""
+"""What ``model.py`` of ``moonshine`` and ``moonshine_transcribe`` runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import TranscribeRequest
 from parley.asr.moonshine import checkpoint
 from parley.asr.moonshine.cutting import Window
 from parley.asr.moonshine.desk import ReadingDesk
 from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
 from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
 from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.transcription.model import RecordingRequests, read_limits, read_vad
+from parley.asr.transcription.service import TranscriptionService
 from parley.errors import ModelLoadingError
 from parley.serving.blocking import make_blocking_port
 from parley.serving.onnx import open_configured
@@ -105,3 +112,31 @@ class MoonshineModel:
         self._model.close()
         self._desk.close(_CLOSE_S)
         self._port.close()
+
+
+class MoonshineTranscription(RecordingRequests):
+    """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
+
+    Parameters of the model, beside those of :func:`load_reader` and :func:`read_window`, and those of
+    ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
+        ``preroll_ms``: audio before the onset that is read too.
+        ``timeout_s``: limit of a call to the voice activity network.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+        recording = RecordingLimits(
+            read_vad(parameters), read_window(parameters), parameters.integer("preroll_ms", 320)
+        )
+        timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
+        limits = read_limits(parameters)
+        port = make_blocking_port(pb_utils, parameters)
+        rounds = MoonshineRounds(reader, RemoteModels(port, timeout_s=timeout_s))
+
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
+            return MoonshineRecording(audio, request, reader, recording)
+
+        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), port)

@@ -12,8 +12,9 @@ from parley.asr.decoding.words import text_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import TranscribeRequest
 from parley.asr.parakeet.local import LocalModels, Transcriber
-from parley.asr.transcription.recording import LISTEN, Recording, RecordingLimits
+from parley.asr.transcription.recording import Recording, RecordingLimits
 from parley.asr.transcription.rounds import TranscriptionRounds
+from parley.asr.transcription.search import LISTEN
 from parley.asr.transcription.windows import WindowPlan
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions

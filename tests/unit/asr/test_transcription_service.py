@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from parley.asr.transcription.recording import RecordingLimits
+from parley.asr.features.frontend import LogMel
+from parley.asr.transcription.recording import Recording, RecordingLimits
 from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
 from parley.asr.transcription.windows import WindowPlan
 from parley.errors import (
@@ -63,7 +64,7 @@ class SteppedRounds:
 
     @staticmethod
     def finish_first(recordings):
-        recordings[0]._current = len(recordings[0]._stretches)
+        recordings[0]._current = len(recordings[0].search.stretches)
 
     @staticmethod
     def nothing(recordings):
@@ -78,10 +79,12 @@ def rounds():
 @pytest.fixture
 def service(export, rounds):
     plan = WindowPlan.of(export.config, window_ms=10_000, left_ms=2_000, right_ms=2_000)
-    limits = TranscriptionLimits(
-        RecordingLimits(plan, None), ("en",), max_audio_ms=5_000, max_pending_ms=8_000
+    mel = LogMel(export.config)
+    service = TranscriptionService(
+        lambda audio, request: Recording(audio, request, export, mel, RecordingLimits(plan, None)),
+        rounds,
+        TranscriptionLimits(("en",), max_audio_ms=5_000, max_pending_ms=8_000),
     )
-    service = TranscriptionService(export, rounds, limits)
     yield service
     rounds.permits.release(100)
     service.close(TIMEOUT_S)

@@ -28,23 +28,11 @@ from parley.asr.decoding.words import (
 from parley.asr.features.frontend import LogMel, LogMelStream
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.parakeet.pieces import Decoded, RowState
-from parley.asr.rails.segmentation import (
-    FULL_SCALE,
-    PER_MS,
-    SpeechTrack,
-    UtteranceAudio,
-    UtteranceBegan,
-    UtteranceEnded,
-)
+from parley.asr.rails.segmentation import FULL_SCALE, PER_MS
+from parley.asr.transcription.search import SpeechSearch
 from parley.asr.transcription.windows import Window, WindowPlan
 from parley.errors import ParleyError
 from parley.protocol import Alternative, VadOptions, Word
-
-LISTEN = 160_000
-"""Samples that the voice activity network hears at once: 10 s."""
-LEAD_MS = 96
-"""Silence that is put before a recording, as a call has it before the first word: without it a word with
-which the recording begins is lost. Three windows of the voice activity network."""
 
 
 @dataclass(frozen=True)
@@ -150,54 +138,26 @@ class Recording:
         self.encoder_ms = self.decoder_ms = 0.0
         self.error: ParleyError | None = None
         """Why it cannot be finished."""
-        self.track: SpeechTrack | None = None
+        self.search = SpeechSearch(audio, limits.vad, limits.preroll_ms)
+        """Finds the stretches."""
         self.samples = len(audio)
         """Length of the recording."""
-        self._lead_ms = 0 if limits.vad is None else LEAD_MS
-        self._audio = np.concatenate([np.zeros(self._lead_ms * PER_MS, np.int16), audio])
         self._checkpoint = checkpoint
         self._mel = mel
         self._plan = limits.plan
         self._stretches: list[Stretch] = []
         self._current = 0
-        self._spoken: tuple[int, int] | None = None
-        if limits.vad is None:
-            self._add_stretch(0, len(self._audio))
-        else:
-            self.track = SpeechTrack(
-                limits.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=len(self._audio) // PER_MS + 1
-            )
 
     @property
     def done(self) -> bool:
         """Whether all of it is recognised."""
-        return self.track is None and self._current == len(self._stretches)
-
-    def listen(self) -> NDArray[np.float32]:
-        """Give the next piece to the voice activity network: its windows, f32 ``[W, 512]``."""
-        assert self.track is not None
-        begin = self.track.received
-        piece = self._audio[begin : begin + LISTEN]
-        return self.track.accept(piece, flush=begin + len(piece) == len(self._audio))
-
-    def heard(self, probabilities: NDArray[np.float32]) -> None:
-        """Take the probabilities of what :meth:`listen` gave."""
-        assert self.track is not None
-        for happening in self.track.detected(probabilities):
-            if isinstance(happening, UtteranceBegan):
-                self._spoken = (happening.start, happening.start)
-            elif isinstance(happening, UtteranceAudio):
-                assert self._spoken is not None
-                self._spoken = (self._spoken[0], self._spoken[1] + len(happening.samples))
-            elif isinstance(happening, UtteranceEnded):
-                assert self._spoken is not None
-                self._add_stretch(*self._spoken)
-        if self.track.received == len(self._audio):
-            self.track = None
+        return self.search.track is None and self._current == len(self.search.stretches)
 
     def next_window(self) -> tuple[Stretch, Window] | None:
         """The next window to encode, in order; None when there is none (yet)."""
-        while self.track is None and self._current < len(self._stretches):
+        while self.search.track is None and self._current < len(self.search.stretches):
+            if self._current == len(self._stretches):
+                self._stretches.append(self._stretch(*self.search.stretches[self._current]))
             stretch = self._stretches[self._current]
             if stretch.windows:
                 return stretch, stretch.windows[0]
@@ -228,12 +188,10 @@ class Recording:
         parts = [stretch.alternatives(self._checkpoint, limit) for stretch in self._stretches]
         return combine_alternatives(parts, limit)
 
-    def _add_stretch(self, start: int, end: int) -> None:
-        self._stretches.append(
-            Stretch(
-                self._mel,
-                self._audio[start:end],
-                start // PER_MS - self._lead_ms,
-                deque(self._plan.windows((end - start) // self._mel.hop)),
-            )
+    def _stretch(self, start: int, end: int) -> Stretch:
+        return Stretch(
+            self._mel,
+            self.search.audio[start:end],
+            start // PER_MS - self.search.lead_ms,
+            deque(self._plan.windows((end - start) // self._mel.hop)),
         )

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.parakeet.pieces import Decoded, RowState
-from parley.asr.rails.segmentation import Detector, detect
+from parley.asr.rails.segmentation import Detector
 from parley.asr.transcription.recording import Recording, Stretch
+from parley.asr.transcription.search import listen_together
 from parley.asr.transcription.windows import Window
 from parley.errors import ParleyError
 
@@ -106,21 +107,8 @@ class TranscriptionRounds:
         Args:
             recordings: none of them done. Whoever comes first is served first.
         """
-        self._listen([recording for recording in recordings if recording.track is not None])
+        listen_together(recordings, self._models)
         self._recognize([recording for recording in recordings if recording.error is None])
-
-    def _listen(self, hearing: Sequence[Recording]) -> None:
-        if not hearing:
-            return
-        tracks = [recording.track for recording in hearing if recording.track is not None]
-        windows = [recording.listen() for recording in hearing]
-        try:
-            probabilities = detect(tracks, windows, self._models)
-        except ParleyError as error:
-            _fail(hearing, error)
-            return
-        for recording, own in zip(hearing, probabilities, strict=True):
-            recording.heard(own)
 
     def _recognize(self, recordings: Sequence[Recording]) -> None:
         runs = self._choose(recordings)

@@ -1,26 +1,24 @@
-"""What ``parakeet_transcribe`` does with its requests.
+"""What the models for whole recordings do with their requests.
 
 A request is taken over at once and answered by a thread that brings all recordings forward
-together, round by round (:mod:`parley.asr.transcription.rounds`): one that comes while another is being
-transcribed joins the next round, and each is answered as soon as it is done.
+together, round by round: one that comes while another is being transcribed joins the next round, and
+each is answered as soon as it is done.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from parley.asr.checkpoint import Checkpoint
-from parley.asr.features.frontend import LogMel
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.transcription.recording import Recording, RecordingLimits
-from parley.asr.transcription.rounds import TranscriptionRounds
+from parley.asr.rails.segmentation import PER_MS
 from parley.errors import (
     InvalidAudioError,
     InvalidMessageError,
@@ -52,11 +50,40 @@ class Caller(Protocol):
         ...
 
 
+class Transcribed(Protocol):
+    """A recording on its way to a transcript."""
+
+    samples: int
+    """Its length."""
+    error: ParleyError | None
+    """Why it cannot be finished."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is recognised."""
+        ...
+
+    def reply(self) -> TranscribeReply:
+        """The transcript of a recording that is :attr:`done`."""
+        ...
+
+
+RecordingT = TypeVar("RecordingT", bound=Transcribed)
+RecordingT_contra = TypeVar("RecordingT_contra", bound=Transcribed, contravariant=True)
+
+
+class Rounds(Protocol[RecordingT_contra]):
+    """Makes the model calls."""
+
+    def run(self, recordings: Sequence[RecordingT_contra]) -> None:
+        """Bring the recordings a round further, none of which is done; a failure becomes their ``error``."""
+        ...
+
+
 @dataclass(frozen=True)
 class TranscriptionLimits:
     """What is taken."""
 
-    recording: RecordingLimits
     languages: Sequence[str]
     max_audio_ms: int
     """Longest recording."""
@@ -64,25 +91,26 @@ class TranscriptionLimits:
     """Audio of all recordings that are not answered yet."""
 
 
-class TranscriptionService:
+class TranscriptionService(Generic[RecordingT]):
     """Owns the recordings until they are answered."""
 
     def __init__(
-        self, checkpoint: Checkpoint, rounds: TranscriptionRounds, limits: TranscriptionLimits
+        self,
+        begin: Callable[[NDArray[np.int16], TranscribeRequest], RecordingT],
+        rounds: Rounds[RecordingT],
+        limits: TranscriptionLimits,
     ) -> None:
         """Start the thread.
 
         Args:
-            checkpoint: whose vocabulary and front end apply.
+            begin: makes a recording of audio i16 ``[n]``, or raises an ``InvalidInputError``.
             rounds: makes the model calls; used by the thread only.
             limits: what is taken.
         """
-        self._checkpoint = checkpoint
+        self._begin = begin
         self._rounds = rounds
         self._limits = limits
-        self._mel = LogMel(checkpoint.config)
-        self._per_ms = checkpoint.config.sample_rate // 1000
-        self._work: list[tuple[Recording, Caller]] = []
+        self._work: list[tuple[RecordingT, Caller]] = []
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="transcription", daemon=True)
@@ -108,9 +136,9 @@ class TranscriptionService:
             if self._closing:
                 raise ShuttingDownError("the model is being unloaded")
             waiting = sum(other.samples for other, _ in self._work)
-            if self._work and waiting + recording.samples > self._limits.max_pending_ms * self._per_ms:
+            if self._work and waiting + recording.samples > self._limits.max_pending_ms * PER_MS:
                 raise OverloadedError(
-                    f"{waiting // self._per_ms // 1000} s of audio wait to be transcribed; try again later"
+                    f"{waiting // PER_MS // 1000} s of audio wait to be transcribed; try again later"
                 )
             self._work.append((recording, caller))
             self._changed.notify()
@@ -124,7 +152,7 @@ class TranscriptionService:
         if self._thread.is_alive():
             _log.error("transcription did not stop within %g s", timeout_s)
 
-    def _read(self, audio: Tensor, message: bytes) -> Recording:
+    def _read(self, audio: Tensor, message: bytes) -> RecordingT:
         try:
             request = _decoder.decode(message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -138,12 +166,12 @@ class TranscriptionService:
             )
         if not audio.size:
             raise InvalidAudioError("the recording is empty")
-        if audio.size > self._limits.max_audio_ms * self._per_ms:
+        if audio.size > self._limits.max_audio_ms * PER_MS:
             raise InvalidAudioError(
-                f"the recording lasts {audio.size / self._per_ms / 1000:.1f} s; "
+                f"the recording lasts {audio.size / PER_MS / 1000:.1f} s; "
                 f"at most {self._limits.max_audio_ms / 1000:g} s are taken"
             )
-        return Recording(audio.reshape(-1), request, self._checkpoint, self._mel, self._limits.recording)
+        return self._begin(audio.reshape(-1), request)
 
     def _serve(self) -> None:
         while work := self._next_work():
@@ -156,7 +184,7 @@ class TranscriptionService:
             for recording, caller in work:
                 self._settle(recording, caller)
 
-    def _next_work(self) -> list[tuple[Recording, Caller]]:
+    def _next_work(self) -> list[tuple[RecordingT, Caller]]:
         """Wait for recordings; none when the service closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._work or self._closing)
@@ -167,7 +195,7 @@ class TranscriptionService:
             caller.fail(ShuttingDownError("the model is being unloaded"))
         return []
 
-    def _settle(self, recording: Recording, caller: Caller) -> None:
+    def _settle(self, recording: RecordingT, caller: Caller) -> None:
         """Answer a recording that is done or has failed, and drop one that nobody waits for."""
         try:
             if recording.error is not None:

@@ -1,0 +1,28 @@
+"""Whole recordings to texts; see :class:`parley.serving.moonshine_model.MoonshineTranscription`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.serving.logs import log_to_triton
+from parley.serving.moonshine_model import MoonshineTranscription
+from parley.serving.parameters import Parameters
+
+
+class TritonPythonModel:
+    """Triton's entry point."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the networks."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._model = MoonshineTranscription(pb_utils, args, Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; they are answered when they are done, in any order."""
+        self._model.accept(requests)
+
+    def finalize(self) -> None:
+        """Stop."""
+        self._model.close()

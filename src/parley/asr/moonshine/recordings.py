@@ -1,0 +1,139 @@
+"""Whole recordings to texts: read piece by piece, in turn with all others that are under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
+from parley.asr.moonshine.cutting import Window, pieces
+from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
+from parley.asr.rails.segmentation import PER_MS, Detector
+from parley.asr.transcription.search import SpeechSearch, listen_together
+from parley.errors import ParleyError
+from parley.protocol import VadOptions
+
+_PAUSE_MS = 1_000
+"""Speech on both sides of a shorter pause is read at once, if there is room: each side helps the other."""
+
+
+@dataclass(frozen=True)
+class RecordingLimits:
+    """How a recording is cut into what is read at once."""
+
+    vad: VadOptions | None = field(default_factory=VadOptions)
+    """Which pauses part stretches of speech; None: the whole recording is one stretch."""
+    window: Window = field(default_factory=Window)
+    preroll_ms: int = 320
+    """Audio before the onset that belongs to a stretch too."""
+
+
+class MoonshineRecording:
+    """A recording, and how far it has come."""
+
+    def __init__(
+        self, audio: NDArray[np.int16], request: TranscribeRequest, reader: Reader, limits: RecordingLimits
+    ) -> None:
+        """Begin.
+
+        Args:
+            audio: i16 ``[n]``, 16 kHz mono.
+            request: the caller's wishes.
+            reader: knows the vocabulary.
+            limits: the server's.
+
+        Raises:
+            InvalidMessageError: the phrases cannot be used.
+        """
+        self.boosting = reader.phrases(request.phrases, request.phrase_weight)
+        self.search = SpeechSearch(audio, limits.vad, limits.preroll_ms)
+        self.samples = len(audio)
+        self.error: ParleyError | None = None
+        self._window = limits.window
+        self._pieces: deque[tuple[int, int]] | None = None
+        self._read: list[tuple[int, int, Text]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is read."""
+        return self._pieces is not None and not self._pieces
+
+    def read_next(self, reader: Reader) -> None:
+        """Read the next piece, if the speech is found and there is one.
+
+        Raises:
+            InferenceError: it could not be read.
+        """
+        if self.search.track is not None:
+            return
+        if self._pieces is None:
+            self._pieces = deque(self._cut())
+        if self._pieces:
+            start, end = self._pieces[0]
+            self._read.append((start, end, reader.read(self.search.audio[start:end], self.boosting)))
+            self._pieces.popleft()
+
+    def reply(self) -> TranscribeReply:
+        """The transcript of a recording that is :attr:`done`."""
+        texts = [text for _, _, text in self._read]
+        return TranscribeReply(
+            text=text_of(texts),
+            confidence=confidence_of(texts),
+            segments=[
+                Segment(
+                    text=text.text,
+                    start_ms=self._ms(start),
+                    end_ms=self._ms(end),
+                    confidence=text.confidence,
+                )
+                for start, end, text in self._read
+                if text.text
+            ],
+            duration_ms=self.samples // PER_MS,
+            encoder_ms=round(sum(text.encoder_ms for text in texts), 3),
+            decoder_ms=round(sum(text.decoder_ms for text in texts), 3),
+        )
+
+    def _cut(self) -> list[tuple[int, int]]:
+        """What is read at once: stretches with short pauses between them, and parts of long ones."""
+        joined: list[tuple[int, int]] = []
+        for start, end in self.search.stretches:
+            if (
+                joined
+                and start - joined[-1][1] <= _PAUSE_MS * PER_MS
+                and end - joined[-1][0] <= self._window.longest_ms * PER_MS
+            ):
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((start, end))
+        return [
+            (start + first, start + last)
+            for start, end in joined
+            for first, last in pieces(self.search.audio[start:end], self._window)
+        ]
+
+    def _ms(self, sample: int) -> int:
+        return min(max(sample // PER_MS - self.search.lead_ms, 0), self.samples // PER_MS)
+
+
+class MoonshineRounds:
+    """:class:`parley.asr.transcription.service.Rounds` with the networks in this process."""
+
+    def __init__(self, reader: Reader, detector: Detector) -> None:
+        """Use the networks; nobody else uses ``detector``."""
+        self._reader = reader
+        self._detector = detector
+
+    def run(self, recordings: Sequence[MoonshineRecording]) -> None:
+        """Hear 10 s more of each recording, or read its next piece."""
+        listen_together(recordings, self._detector)
+        for recording in recordings:
+            if recording.error is None:
+                try:
+                    recording.read_next(self._reader)
+                except ParleyError as error:
+                    recording.error = error
