@@ -12,15 +12,31 @@ Several may be under way at once; the server reads them together.
 from __future__ import annotations
 
 import grpc
+import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley_client.unary import Input, UnaryModel, message_input
 
-MODEL = "parakeet_transcribe"
+TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe")
+"""Models for recordings; a server has one of them, or the first is taken."""
 MAX_SECONDS = 24 * 60
 """Longest recording that the server takes, as it is configured."""
+
+
+async def find_transcriber(channel: grpc.aio.Channel, timeout_s: float) -> str:
+    """The server's model for recordings; the first of them if none is ready, so that asking it says why."""
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    for name in TRANSCRIBERS:
+        try:
+            reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=name), timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            break
+        if reply.ready:
+            return name
+    return TRANSCRIBERS[0]
 
 
 class Transcriber(UnaryModel):
@@ -32,7 +48,11 @@ class Transcriber(UnaryModel):
     """
 
     def __init__(self, server: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
-        super().__init__(server, MODEL, credentials=credentials)
+        super().__init__(server, TRANSCRIBERS[0], credentials=credentials)
+
+    async def name(self, channel: grpc.aio.Channel, timeout_s: float) -> str:
+        """The name of the model that this server has."""
+        return await find_transcriber(channel, timeout_s)
 
     async def transcribe(
         self, audio: NDArray[np.int16], request: TranscribeRequest | None = None, *, timeout_s: float = 300.0

@@ -78,12 +78,13 @@ class UnaryModel(ClosedAtTheEnd):
             DeadlineExceededError: it took longer than ``timeout_s``.
             InferenceError: the server failed.
         """
-        call = service_pb2.ModelInferRequest(model_name=self._model)
+        call = service_pb2.ModelInferRequest()
         for tensor in inputs:
             call.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             call.raw_input_contents.append(tensor.raw)
         began_s = time.monotonic()
         await self._connect(min(timeout_s, _CONNECT_S))
+        call.model_name = await self.name(self._channel, min(timeout_s, _CONNECT_S))
         left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
         try:
             response = await self._stub.ModelInfer(call, timeout=left_s)
@@ -93,6 +94,11 @@ class UnaryModel(ClosedAtTheEnd):
             return msgspec.json.decode(response.raw_output_contents[0][4:], type=kind)
         except (msgspec.MsgspecError, IndexError) as error:
             raise InferenceError(f"the server's answer cannot be read: {error}") from error
+
+    async def name(self, channel: grpc.aio.Channel, timeout_s: float) -> str:
+        """The name of the model, which the server may have to be asked for."""
+        del channel, timeout_s
+        return self._model
 
     async def _connect(self, timeout_s: float) -> None:
         try:

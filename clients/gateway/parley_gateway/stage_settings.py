@@ -14,7 +14,7 @@ from parley_gateway.kinds import Count, Seconds
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the doors of single stages use: those of OpenAI's and Deepgram's interfaces."""
 
-    recognizer: Literal["parakeet_tdt", "nemotron_streaming"] = "parakeet_tdt"
+    recognizer: Literal["parakeet_tdt", "nemotron_streaming", "moonshine"] = "parakeet_tdt"
     """The model that streams of speech go to."""
     synthesizer: Literal["espeak", "chatterbox"] = "espeak"
     """The model that speaks."""

@@ -11,8 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
 from parley.errors import ParleyError
+from parley.protocol import Word
 from parley_client.audio.files import read_speech
 from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError, ConnectError
@@ -44,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --json: the N best readings too, of a server that searches with a beam (at most 16)",
     )
-    parser.add_argument("--words", action="store_true", help="print each word with its times (seconds)")
+    parser.add_argument(
+        "--words",
+        action="store_true",
+        help="print each word with its times (seconds); segments if the server knows no times of words",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per file")
     add_server(parser, timeout_s=600.0, limits="a transcript, connecting included")
 
@@ -111,7 +116,15 @@ def _show(args: argparse.Namespace, console: Console, path: Path, reply: Transcr
         _tell(f"{path}: (no speech)")
     elif not args.words:
         print(reply.text, flush=True)
+    elif not reply.words:
+        _tell(f"{path}: the server's model knows no times of words; these are those of segments")
+        for part in reply.segments:
+            _print_timed(part)
     else:
         for word in reply.words:
-            times = f"{word.start_ms / 1000:8.2f} {word.end_ms / 1000:8.2f}"
-            print(f"{times}  {word.confidence:4.0%}  {word.text}", flush=True)
+            _print_timed(word)
+
+
+def _print_timed(part: Word | Segment) -> None:
+    times = f"{part.start_ms / 1000:8.2f} {part.end_ms / 1000:8.2f}"
+    print(f"{times}  {part.confidence:4.0%}  {part.text}", flush=True)

@@ -60,7 +60,7 @@ class Recognition:
     Args:
         server: where the recogniser is.
         options: of the stream.
-        model: ``parakeet_tdt`` or ``nemotron_streaming``.
+        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``.
         limits: of size and time.
     """
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
-from parley_client.transcription import MODEL
+from parley_client.transcription import find_transcriber
 
 
 class Transcription(ClosedAtTheEnd):
@@ -21,14 +23,21 @@ class Transcription(ClosedAtTheEnd):
 
     Args:
         server: where the model is.
-        model: its name.
+        model: its name; None: that which the server has.
         timeout_s: seconds to wait for a whole transcript.
     """
 
-    def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 300.0) -> None:
+    def __init__(self, server: StageServer, *, model: str | None = None, timeout_s: float = 300.0) -> None:
+        self._server = server
         self._port = GrpcPort(lambda: server.channel)
         self._model = model
         self._timeout_s = timeout_s
+
+    async def model(self) -> str:
+        """The name of the model."""
+        if self._model is None:
+            self._model = await find_transcriber(self._server.channel, self._timeout_s)
+        return self._model
 
     async def transcribe(
         self, audio: NDArray[np.int16], request: TranscribeRequest | None = None
@@ -44,15 +53,18 @@ class Transcription(ClosedAtTheEnd):
             OverloadedError: too much audio waits at the server already.
             InferenceError: the model failed, is not there, or did not answer in time.
         """
+        began_s = time.monotonic()
+        model = await self.model()
+        left_s = max(0.001, self._timeout_s - (time.monotonic() - began_s))
         response = await self._port.infer(
             ModelRequest(
-                self._model,
+                model,
                 {
                     "AUDIO": audio.reshape(1, -1),
                     "REQUEST": struct_tensor(request or TranscribeRequest(), batched=True),
                 },
                 ("REPLY",),
-                timeout_s=self._timeout_s,
+                timeout_s=left_s,
             )
         )
         return tensor_struct(response["REPLY"], TranscribeReply)

@@ -136,10 +136,10 @@ def _ask_parakeet_decoder(server: CanaryConnection) -> None:
     _finite(outputs, "NEXT_STATE", (1, None))
 
 
-def _ask_parakeet_transcribe(server: CanaryConnection) -> None:
+def _ask_transcriber(model: str, server: CanaryConnection) -> None:
     """A recording of 100 ms of silence."""
     request = ModelRequest(
-        "parakeet_transcribe",
+        model,
         {
             "AUDIO": np.zeros((1, 1600), np.int16),
             "REQUEST": struct_tensor(TranscribeRequest(words=False), batched=True),
@@ -339,9 +339,13 @@ CANARIES: dict[str, CanaryCall] = {
     "smart_turn": _canary("smart_turn", _ask_smart_turn),
     "parakeet_encoder": _canary("parakeet_encoder", _ask_parakeet_encoder),
     "parakeet_decoder": _canary("parakeet_decoder", _ask_parakeet_decoder),
-    "parakeet_transcribe": _canary("parakeet_transcribe", _ask_parakeet_transcribe),
+    "parakeet_transcribe": _canary("parakeet_transcribe", partial(_ask_transcriber, "parakeet_transcribe")),
     "parakeet_tdt": _canary("parakeet_tdt", partial(_ask_recognizer, "parakeet_tdt")),
     "nemotron_streaming": _canary("nemotron_streaming", partial(_ask_recognizer, "nemotron_streaming")),
+    "moonshine": _canary("moonshine", partial(_ask_recognizer, "moonshine")),
+    "moonshine_transcribe": _canary(
+        "moonshine_transcribe", partial(_ask_transcriber, "moonshine_transcribe")
+    ),
     "espeak": _canary("espeak", _ask_espeak),
     "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
     "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
@@ -357,7 +361,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parakeet_transcribe": ("parakeet_encoder", "parakeet_decoder"),
     "parakeet_tdt": ("silero_vad", "parakeet_encoder", "parakeet_decoder"),
     "nemotron_streaming": ("silero_vad",),
-    "voice_agent": ("parakeet_tdt", "nemotron_streaming"),
+    "moonshine": ("silero_vad",),
+    "moonshine_transcribe": ("silero_vad",),
+    "voice_agent": ("parakeet_tdt", "nemotron_streaming", "moonshine"),
 }
 """By model, those whose answers its own answer to its canary may wait for."""
 

@@ -53,6 +53,7 @@ RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every rail is asked and answers in the same way: only the model's name differs.
     "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
+    "moonshine": partial(ParakeetRecognizer, model="moonshine"),
 }
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": Qwen3ChatModel,

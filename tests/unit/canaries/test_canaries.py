@@ -103,6 +103,8 @@ RIGHT = {
     "parakeet_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "parakeet_tdt": [outputs(REPLY=AsrReply(stream_ms=32))],
     "nemotron_streaming": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "moonshine": [outputs(REPLY=AsrReply(stream_ms=32))],
+    "moonshine_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "espeak": spoken(0, 5, -3),
     "kokoro": [],
     "qwen3": generated(TextDelta(text="Hi"), DONE),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parley.asr.messages import TranscribeReply
 from parley.protocol import Word
 
 _PAUSE_MS = 600
@@ -17,39 +18,52 @@ _SENTENCE_ENDS = (".", "!", "?", "…")
 
 @dataclass(frozen=True)
 class Segment:
-    """Words that belong together."""
+    """A part of a transcript that belongs together."""
 
-    words: Sequence[Word]
-
-    @property
-    def text(self) -> str:
-        """As it was said."""
-        return " ".join(word.text for word in self.words)
-
-    @property
-    def confidence(self) -> float:
-        """Mean of the words', 0 to 1."""
-        return sum(word.confidence for word in self.words) / len(self.words)
-
-    @property
-    def start_s(self) -> float:
-        """Of the first word (seconds)."""
-        return self.words[0].start_ms / 1000
-
-    @property
-    def end_s(self) -> float:
-        """Of the last word (seconds)."""
-        return self.words[-1].end_ms / 1000
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+    """0 to 1."""
+    likelihood: float
+    """Mean natural logarithm of the words' confidences."""
+    words: Sequence[Word] = ()
+    """None of a model that knows no times of words."""
 
 
-def segments_of(words: Sequence[Word]) -> list[Segment]:
-    """Cut at pauses, at the ends of sentences, and before a segment becomes too long."""
+def segments_of(reply: TranscribeReply) -> list[Segment]:
+    """Cut at pauses, at the ends of sentences, and before a segment becomes too long.
+
+    A model that knows no times of words has cut the text itself.
+    """
+    if not reply.words:
+        return [
+            Segment(
+                one.text, one.start_ms / 1000, one.end_ms / 1000, one.confidence, _logarithm(one.confidence)
+            )
+            for one in reply.segments
+        ]
     found: list[list[Word]] = []
-    for word in words:
+    for word in reply.words:
         if not found or _ends(found[-1], word):
             found.append([])
         found[-1].append(word)
-    return [Segment(part) for part in found]
+    return [_of_words(part) for part in found]
+
+
+def _of_words(words: Sequence[Word]) -> Segment:
+    return Segment(
+        " ".join(word.text for word in words),
+        words[0].start_ms / 1000,
+        words[-1].end_ms / 1000,
+        sum(word.confidence for word in words) / len(words),
+        sum(_logarithm(word.confidence) for word in words) / len(words),
+        words,
+    )
+
+
+def _logarithm(confidence: float) -> float:
+    return math.log(max(confidence, 1e-6))
 
 
 def _ends(part: Sequence[Word], following: Word) -> bool:
@@ -65,7 +79,6 @@ def verbose_segment(number: int, segment: Segment) -> dict[str, Any]:
     """A segment in the form of ``verbose_json``; what Parley's models do not know is 0 or empty."""
     text = segment.text
     raw = text.encode()
-    likely = sum(math.log(max(word.confidence, 1e-6)) for word in segment.words) / len(segment.words)
     return {
         "id": number,
         "seek": 0,
@@ -74,7 +87,7 @@ def verbose_segment(number: int, segment: Segment) -> dict[str, Any]:
         "text": text,
         "tokens": [],
         "temperature": 0.0,
-        "avg_logprob": likely,
+        "avg_logprob": segment.likelihood,
         "compression_ratio": len(raw) / len(zlib.compress(raw)),
         "no_speech_prob": 0.0,
     }

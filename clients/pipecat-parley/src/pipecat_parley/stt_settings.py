@@ -16,7 +16,7 @@ Lookahead: TypeAlias = Literal[80, 160, 560, 1120]
 class ParleySTTSettings(STTSettings):
     """What can be changed while the pipeline runs; the stream is then opened anew.
 
-    ``model`` is ``parakeet_tdt`` or ``nemotron_streaming``.
+    ``model`` is ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``.
 
     Parameters:
         phrases: names and words that are expected.

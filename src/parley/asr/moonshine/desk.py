@@ -19,6 +19,8 @@ from parley.asr.moonshine.decoding import Abandoned
 from parley.asr.moonshine.reader import Reader, Text
 from parley.errors import ModelUnavailableError, OverloadedError, ParleyError, ShuttingDownError
 
+_MOST_FAILURES = 3
+"""One after the other: the networks are broken, and only loading them again can help."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,7 @@ class Desk(Protocol):
         """Return if reading goes on.
 
         Raises:
-            ModelUnavailableError: it hangs.
+            ModelUnavailableError: it hangs, or nothing can be read.
         """
         ...
 
@@ -134,6 +136,7 @@ class ReadingDesk:
         self._changed = threading.Condition()
         self._closing = False
         self._began_at: float | None = None
+        self._failures = 0  # one after the other
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
@@ -157,6 +160,8 @@ class ReadingDesk:
         began_at = self._began_at
         if began_at is not None and self._clock() - began_at > self._stall_s:
             raise ModelUnavailableError(f"a stretch of speech has been read for over {self._stall_s:g} s")
+        if self._failures >= _MOST_FAILURES:
+            raise ModelUnavailableError(f"the last {self._failures} stretches of speech could not be read")
 
     def close(self, timeout_s: float) -> None:
         """Read nothing any more, and end the thread; what waits fails with ``ShuttingDownError``."""
@@ -179,6 +184,7 @@ class ReadingDesk:
             self._began_at = self._clock()
             asked.settle(partial(self._read, asked))
             self._began_at = None
+            self._failures = self._failures + 1 if asked.future.exception() else 0
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
 

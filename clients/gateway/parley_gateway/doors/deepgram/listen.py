@@ -141,6 +141,7 @@ class _Results:
         self._started_s = 0.0
         self._stopped_s: dict[int, tuple[float, float]] = {}
         self._last_word_s: float | None = None
+        self._heard_s = 0.0
 
     def of(self, event: RecognitionEvent) -> Sequence[dict[str, Any]]:
         """What the client is told of an event."""
@@ -157,7 +158,7 @@ class _Results:
             case TranscriptEvent(is_final=True):
                 return self._final(event)
             case TranscriptEvent() if self._options.interim_results and event.text:
-                end_s = event.words[-1].end_ms / 1000 if event.words else self._started_s
+                end_s = event.words[-1].end_ms / 1000 if event.words else max(self._started_s, self._heard_s)
                 return [self._result(event, (self._started_s, end_s))]
             case FinalizedEvent():
                 return self._finalized(event)
@@ -170,6 +171,7 @@ class _Results:
 
     def silence(self, heard_s: float) -> Sequence[dict[str, Any]]:
         """What the client is told now that so much was heard (seconds)."""
+        self._heard_s = heard_s
         wanted, last = self._options.utterance_end_ms, self._last_word_s
         if wanted is None or last is None or self._speaking or heard_s - last < wanted / 1000:
             return []
@@ -177,9 +179,9 @@ class _Results:
         return [forms.utterance_end(last)]
 
     def _final(self, event: TranscriptEvent) -> Sequence[dict[str, Any]]:
-        if event.words:
-            self._last_word_s = event.words[-1].end_ms / 1000
         span_s = self._stopped_s.pop(event.utterance, (self._started_s, self._started_s))
+        if event.text:  # some models know no times of words
+            self._last_word_s = event.words[-1].end_ms / 1000 if event.words else span_s[1]
         result = self._result(event, span_s)
         result |= {"is_final": True, "speech_final": self._options.endpointing is not False}
         if not self.finalizing:

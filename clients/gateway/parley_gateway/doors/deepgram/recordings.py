@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.errors import InvalidAudioError, InvalidMessageError
 from parley_client.stages import Transcription
-from parley_client.transcription import MODEL
+from parley_client.transcription import TRANSCRIBERS
 from parley_gateway.audio.captions import segments_of
 from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.doors.deepgram.messages import Transaction, alternative
@@ -41,7 +41,7 @@ class RecordingRoute:
         options = read_query(request.query_params, ListenOptions)
         if request.headers.get("content-type", "").startswith("application/json"):
             raise InvalidMessageError("recordings at other addresses are not fetched: send the audio itself")
-        transaction = Transaction(MODEL)
+        transaction = Transaction(TRANSCRIBERS[0])
         spool = self._gateway.spool
         spool.check_announced(request.headers, place.owner)
         with spool.open(place.owner) as audio:
@@ -50,14 +50,17 @@ class RecordingRoute:
                     await recording.append(piece, transaction.note)
                 await recording.finish(transaction.note)
                 await while_connected(request, self._decode(recording, audio, options))
-            reply = await while_connected(request, self._transcribe(place, audio, options))
+            reply = await while_connected(request, self._transcribe(place, audio, options, transaction))
         return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
 
-    async def _transcribe(self, place: Place, audio: SpooledFile, options: ListenOptions) -> TranscribeReply:
+    async def _transcribe(
+        self, place: Place, audio: SpooledFile, options: ListenOptions, transaction: Transaction
+    ) -> TranscribeReply:
         wanted = TranscribeRequest(language=options.base_language, phrases=options.phrases)
         async with self._gateway.spool.samples_of(audio) as samples:
             with place.lease() as server:
                 async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
+                    transaction.model = await recordings.model()
                     return await recordings.transcribe(samples, wanted)
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:
@@ -86,6 +89,6 @@ def _body(reply: TranscribeReply, transaction: Transaction, options: ListenOptio
                 "end": segment.end_s,
                 **alternative(segment.text, segment.confidence, segment.words),
             }
-            for segment in segments_of(reply.words)
+            for segment in segments_of(reply)
         ]
     return {"metadata": transaction.metadata(reply.duration_ms / 1000), "results": results}

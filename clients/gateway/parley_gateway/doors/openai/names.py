@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parley_client.transcription import TRANSCRIBERS
 from parley_gateway.doors.openai.errors import RefusedRequestError
 
-RECOGNIZERS = ("parakeet_transcribe", "parakeet_tdt", "nemotron_streaming")
+RECOGNIZERS = (*TRANSCRIBERS, "parakeet_tdt", "nemotron_streaming", "moonshine")
 LANGUAGE_MODELS = ("qwen3",)
 SYNTHESIZERS = ("espeak", "chatterbox")
 MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS)

@@ -24,7 +24,8 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """What comes with a recording."""
 
     model: str
-    """`parakeet_transcribe`, or the name of a model of OpenAI's for it."""
+    """`parakeet_transcribe` or `moonshine_transcribe`, or the name of a model of OpenAI's for that of them which
+    the server has."""
     language: str | None = None
     """Of the speech, as in `en`."""
     languages: list[str] = []
@@ -37,7 +38,8 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Ignored: transcripts are not drawn."""
     timestamp_granularities: list[Literal["word", "segment"]] = []
-    """With `verbose_json`: what is given times; segments if nothing is said."""
+    """With `verbose_json`: what is given times; segments if nothing is said. Words are refused
+    by a model that knows no times of them."""
     stream: bool = False
     """Send the text as it is recognised, as server-sent events."""
     chunking_strategy: Any = None

@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
 from parley_client.stages import Recognition, Transcription
+from parley_client.transcription import TRANSCRIBERS
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
 from parley_gateway.doors.openai import events
-from parley_gateway.doors.openai.errors import RefusedRequestError
+from parley_gateway.doors.openai.errors import RefusedRequestError, unsupported
 from parley_gateway.doors.openai.names import RECOGNIZERS, choose_model
 from parley_gateway.doors.openai.transcription_request import TranscriptionFields, read_request, texts
 from parley_gateway.gateway import Gateway
@@ -26,7 +27,8 @@ from parley_gateway.spool import SpooledFile
 from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import stream, while_connected
 
-_DEFAULT = "parakeet_transcribe"
+_ANY = ""
+"""The model for recordings that the server has."""
 
 
 class TranscriptionRoute:
@@ -46,7 +48,7 @@ class TranscriptionRoute:
             self._gateway.spool.check_announced(request.headers, place.owner)
             with self._gateway.spool.open(place.owner) as recording:
                 fields = await read_request(request, recording)
-                model = choose_model(fields.model, RECOGNIZERS, _DEFAULT)
+                model = choose_model(fields.model, RECOGNIZERS, _ANY)
                 audio = held.enter_context(self._gateway.spool.open(place.owner))
                 await while_connected(request, self._decode(recording, audio))
             if fields.stream:
@@ -57,7 +59,7 @@ class TranscriptionRoute:
                     stall_s=self._settings.stall_s,
                     held=held.pop_all(),
                 )
-            reply = await while_connected(request, self._transcribe(place, audio, fields))
+            reply = await while_connected(request, self._transcribe(place, audio, fields, model))
             return _answer(reply, fields)
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile) -> None:
@@ -68,12 +70,15 @@ class TranscriptionRoute:
             raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
 
     async def _transcribe(
-        self, place: Place, audio: SpooledFile, fields: TranscriptionFields
+        self, place: Place, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
         async with self._gateway.spool.samples_of(audio) as samples:
             with place.lease() as server:
-                async with Transcription(server, timeout_s=self._settings.transcribe_s) as recordings:
+                named = model if model in TRANSCRIBERS else None
+                async with Transcription(
+                    server, model=named, timeout_s=self._settings.transcribe_s
+                ) as recordings:
                     return await recordings.transcribe(samples, request)
 
     async def _stream(
@@ -83,7 +88,7 @@ class TranscriptionRoute:
         options = AsrOptions(
             language=_language(fields), phrases=texts(fields.keywords), partial_interval_ms=0, words=False
         )
-        if model == _DEFAULT:
+        if model in (_ANY, *TRANSCRIBERS):
             model = self._settings.recognizer
         said: list[str] = []
         async with self._gateway.spool.samples_of(audio) as samples:
@@ -119,20 +124,24 @@ def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
         case "text":
             return PlainTextResponse(reply.text + "\n")
         case "srt":
-            return PlainTextResponse(to_srt(segments_of(reply.words)), media_type="application/x-subrip")
+            return PlainTextResponse(to_srt(segments_of(reply)), media_type="application/x-subrip")
         case "vtt":
-            return PlainTextResponse(to_vtt(segments_of(reply.words)), media_type="text/vtt")
+            return PlainTextResponse(to_vtt(segments_of(reply)), media_type="text/vtt")
     seconds = reply.duration_ms / 1000
     body: dict[str, Any] = {"text": reply.text, "usage": {"type": "duration", "seconds": seconds}}
     if fields.response_format == "verbose_json":
         body |= {"task": "transcribe", "language": _language(fields), "duration": seconds}
         granularities = fields.timestamp_granularities or ["segment"]
         if "word" in granularities:
+            if reply.text and not reply.words:
+                raise unsupported(
+                    "timestamp_granularities", "has 'word', but this model knows no times of words"
+                )
             body["words"] = [
                 {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
                 for word in reply.words
             ]
         if "segment" in granularities:
-            found = segments_of(reply.words)
+            found = segments_of(reply)
             body["segments"] = [verbose_segment(number, one) for number, one in enumerate(found)]
     return JSONResponse(body)

@@ -48,12 +48,12 @@ class STT(stt.STT[Never]):
     """Speech to text of a recogniser of a Parley server.
 
     Interim texts come while somebody speaks. A flush, which sessions ask for at the end of speech, brings
-    the final text at once. Whole recordings go to the server's ``parakeet_transcribe``.
+    the final text at once. Whole recordings go to the server's model for them.
 
     Args:
         server: ``host:port`` of the gRPC endpoint.
         credentials: TLS; None: plain text.
-        model: ``parakeet_tdt`` or ``nemotron_streaming``.
+        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``.
         language: that is spoken.
         phrases: names and words that are expected; the session's keyterms are added.
         phrase_weight: how much, 0 to 10.
