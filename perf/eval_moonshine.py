@@ -39,6 +39,7 @@ from parley.serving.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 ROOT = Path(__file__).resolve().parent.parent
+RECORDINGS = ROOT / "models/test-recordings"
 LIMIT = 0.1
 JOIN_MS = 8_000
 _PAUSES = VadOptions(silence_ms=300)
@@ -51,11 +52,11 @@ def words(text: str) -> list[str]:
     return _WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
 
 
-def load_recordings(weights: Path, manifest: Path) -> list[Clip]:
-    """Those that the manifest names and that are there: beside it, or with the weights."""
+def load_recordings(manifest: Path) -> list[Clip]:
+    """Those that the manifest names and that are there: beside it, or among the fetched weights."""
     found = []
     for entry in json.loads(manifest.read_text()):
-        places = [folder / entry["file"] for folder in (manifest.parent, weights)]
+        places = [folder / entry["file"] for folder in (manifest.parent, RECORDINGS)]
         path = next((place for place in places if place.is_file()), None)
         if path is None:
             print(f"{entry['file']} is not there and is left out", file=sys.stderr)
@@ -226,9 +227,7 @@ def main() -> int:
     """Evaluate and say whether the limit is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
-    parser.add_argument(
-        "--recordings", type=Path, default=ROOT / "tests/data/real/manifest.json", metavar="FILE"
-    )
+    parser.add_argument("--recordings", type=Path, default=ROOT / "perf/recordings.json", metavar="FILE")
     parser.add_argument("--limit", type=float, default=LIMIT, help="highest word error rate (default: 0.1)")
     parser.add_argument("--show", action="store_true", help="print the texts of the recordings as they are")
     parser.add_argument("--only", choices=["errors", "gate", "costs"], help="print only this")
@@ -236,7 +235,9 @@ def main() -> int:
 
     reader = Reader.load(args.weights, open_session)
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    clips = load_recordings(args.weights, args.recordings)
+    clips = load_recordings(args.recordings)
+    if not clips:
+        parser.error(f"no recordings: `make fetch MODEL={RECORDINGS.name}` brings them")
     voices = [clip.audio for clip in load_clips(ROOT / "tests/data/asr_eval") if clip.text]
     worst = 0.0
     if args.only in (None, "errors"):

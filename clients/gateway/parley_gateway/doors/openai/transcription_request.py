@@ -24,8 +24,8 @@ class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """What comes with a recording."""
 
     model: str
-    """`parakeet_transcribe` or `moonshine_transcribe`, or the name of a model of OpenAI's for that of them which
-    the server has."""
+    """`parakeet_transcribe` or `moonshine_transcribe`, or the name of a model of OpenAI's for the one
+    that the server has."""
     language: str | None = None
     """Of the speech, as in `en`."""
     languages: list[str] = []

@@ -1,0 +1,190 @@
+"""Moonshine with its own weights, in this process and on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from parley.asr.messages import (
+    AsrOptions,
+    OnsetEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscribeRequest,
+    TranscriptEvent,
+)
+from parley.asr.moonshine import checkpoint
+from parley.asr.moonshine.desk import ImmediateDesk
+from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.reader import Reader
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.rails.step import Chunk
+from parley.canaries import ask_canaries
+from parley.engines.registry import RECOGNIZERS
+from parley.launcher.options import ROOT, ServerOptions
+from parley.launcher.server import EmbeddedServer
+from parley.serving.loopback import LoopbackPort
+from parley.serving.onnx import open_session
+from parley.vad.silero import FILE, SileroVad, bundled_folder
+from parley_client.transcription import Transcriber
+
+MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
+WEIGHTS = MODELS_DIR / checkpoint.DEFAULT
+RECORDING = MODELS_DIR / "test-recordings" / "two_cities.wav"
+pytestmark = pytest.mark.skipif(
+    not all(path.is_file() for path in (RECORDING, *(WEIGHTS / name for name in checkpoint.FILES))),
+    reason="needs the weights of moonshine and test-recordings",
+)
+SAID = (
+    "it was the best of times it was the worst of times it was the age of wisdom it was the age of "
+    "foolishness it was the epoch of belief"
+)
+LASTS_S = 10.4
+QUIET = np.zeros(12_800, np.int16)
+CHUNK = 1_280
+MODELS = ("silero_vad", "moonshine", "moonshine_transcribe")
+
+
+def plain(text):
+    return "".join(c for c in text.lower().replace("-", " ") if c.isalnum() or c == " ").split()
+
+
+@pytest.fixture(scope="module")
+def speech():
+    audio, rate = soundfile.read(RECORDING, dtype="int16")
+    return soxr.resample(audio, rate, 16_000)[: int(LASTS_S * 16_000)]
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return Reader.load(WEIGHTS, open_session)
+
+
+@pytest.fixture(scope="module")
+def vad():
+    return SileroVad(open_session(bundled_folder() / FILE))
+
+
+def texts_of(events):
+    """What the turn says in the end, as the agent puts it together."""
+    said = {}
+    for event in events:
+        if isinstance(event, TranscriptEvent) and event.is_final:
+            if event.first in said:
+                said = {at: text for at, text in said.items() if at < event.first} | {
+                    event.first: event.before
+                }
+            said[event.utterance] = event.text
+    return plain(" ".join(said.values()))
+
+
+def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speech):
+    rail = MoonshineRail(reader, ImmediateDesk(reader), vad, MoonshineLimits())
+    stream = rail.new_stream(AsrOptions(join_ms=8_000))
+    call = np.concatenate([QUIET, speech, QUIET])
+    events = []
+    for at in range(0, len(call), CHUNK):
+        (heard,) = rail.step([Chunk(stream, call[at : at + CHUNK])])
+        stream = heard.stream
+        events += heard.reply.events
+    wrong = [word for word in texts_of(events) if word not in SAID.split()]
+    assert len(wrong) <= 1
+    assert abs(len(texts_of(events)) - len(SAID.split())) <= 1
+    transcripts = [event for event in events if isinstance(event, TranscriptEvent)]
+    assert not any(event.words for event in transcripts)
+    assert sum(not event.is_final for event in transcripts) > 10
+    assert all(event.confidence >= 0.45 for event in transcripts if event.text)
+
+
+def test_a_recording_has_segments_with_times(reader, vad, speech):
+    recording = MoonshineRecording(speech, TranscribeRequest(), reader, RecordingLimits())
+    rounds = MoonshineRounds(reader, vad)
+    while not recording.done:
+        rounds.run([recording])
+        assert recording.error is None
+    reply = recording.reply()
+    assert len(set(plain(reply.text)) - set(SAID.split())) <= 1
+    assert reply.words == []
+    assert " ".join(segment.text for segment in reply.segments) == reply.text
+    ends = [(segment.start_ms, segment.end_ms) for segment in reply.segments]
+    assert ends == sorted(ends)
+    assert ends[-1][1] <= reply.duration_ms == len(speech) // 16
+
+
+def test_silence_and_noise_are_no_text(reader):
+    nothing = reader.phrases([], 1.0)
+    noise = np.random.default_rng(0).normal(0, 30, 32_000).astype(np.int16)
+    for audio in (np.zeros(0, np.int16), np.zeros(48_000, np.int16), noise):
+        assert reader.read(audio, nothing).text == ""
+
+
+def test_a_name_that_is_expected_is_written_as_it_was_said(reader, speech):
+    """Boosting a word that the model nearly wrote by itself changes it, and nothing else."""
+    stretch = speech[int(4.7 * 16_000) : int(8.5 * 16_000)]
+    plain_text = reader.read(stretch, reader.phrases([], 1.0)).text
+    boosted = reader.read(stretch, reader.phrases(["age of Wisdom"], 2.0)).text
+    assert "age of Wisdom" in boosted
+    misled = reader.read(stretch, reader.phrases(["Ljubljana", "quarterly report"], 1.0)).text
+    assert misled == plain_text
+
+
+async def hear(port, key, audio):
+    recognizer = RECOGNIZERS["moonshine"](port, key, timeout_s=20.0)
+    await recognizer.start(AsrOptions(join_ms=8_000))
+    events = []
+    for at in range(0, len(audio), CHUNK):
+        events += (await recognizer.push(audio[at : at + CHUNK])).events
+    events += (await recognizer.flush()).events
+    async with asyncio.timeout(30):
+        while sum(isinstance(event, SpeechStoppedEvent) for event in events) > sum(
+            isinstance(event, TranscriptEvent) and event.is_final for event in events
+        ):
+            await asyncio.sleep(0.02)
+            events += (await recognizer.push(audio[:0])).events
+    await recognizer.close()
+    return events
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    options = ServerOptions(
+        profile="open",
+        load_models=MODELS,
+        state_dir=tmp_path_factory.mktemp("moonshine"),
+        grpc_port=0,
+        http_port=0,
+        metrics_port=0,
+        environment={"PARLEY_MODELS_DIR": str(MODELS_DIR)},
+    )
+    with EmbeddedServer(options) as running:
+        yield running
+
+
+async def test_streams_share_the_model_on_a_real_server(server, speech):
+    port = LoopbackPort(server.endpoints.grpc)
+    try:
+        calls = [hear(port, f"call-{number}", np.concatenate([speech, QUIET])) for number in range(2)]
+        for events in await asyncio.gather(*calls):
+            assert len(set(texts_of(events)) - set(SAID.split())) <= 1
+            began = [event for event in events if isinstance(event, SpeechStartedEvent)]
+            assert len([event for event in events if isinstance(event, OnsetEvent)]) >= len(began) >= 3
+    finally:
+        await port.close()
+
+
+async def test_clients_find_the_model_for_recordings(server, speech):
+    async with Transcriber(server.endpoints.grpc) as transcriber:
+        reply = await transcriber.transcribe(speech)
+    assert len(set(plain(reply.text)) - set(SAID.split())) <= 1
+    assert reply.segments
+
+
+def test_the_canaries_are_answered(server):
+    results = ask_canaries(server.endpoints.grpc, dict.fromkeys(MODELS, ""), 20.0)
+    assert {result.model: result.detail for result in results if not result.ok} == {}
