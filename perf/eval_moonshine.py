@@ -36,6 +36,7 @@ from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds,
 from parley.asr.rails.step import Chunk, Heard
 from parley.protocol import VadOptions
 from parley.serving.onnx import open_session
+from parley.turns.overlap_words import as_said
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +50,7 @@ _WORDS = re.compile(r"[a-z0-9']+")
 
 def words(text: str) -> list[str]:
     """The words that count: without case, punctuation and dashes."""
-    return _WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+    return as_said(_WORDS.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")))
 
 
 def load_recordings(manifest: Path) -> list[Clip]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from parley.protocol import ToolRequest
+from parley.turns.overlap_words import as_said
 from simulate.history import words
 from simulate.scenario import ExpectedCall
 
 
 def word_errors(said: str, heard: str) -> tuple[int, int]:
-    """Words that were left out, put in or exchanged, and how many were said."""
-    wanted, given = words(said), words(heard)
+    """Words that were left out, put in or exchanged, and how many were said; "10" and "ten" are the same."""
+    wanted, given = as_said(words(said)), as_said(words(heard))
     row = list(range(len(given) + 1))
     for count, word in enumerate(wanted, 1):
         diagonal, row[0] = row[0], count

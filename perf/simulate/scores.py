@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from parley.protocol import TurnMetrics
 from parley_client.turns import percentile
+from parley.turns.overlap_words import as_said
 from simulate import history
 from simulate.commits import Answer, Commit, Reading, read
 from simulate.log import Act, CallLog
@@ -204,8 +205,8 @@ def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
     text = _heard_text(reading, act)
     if exchange.heard:
-        heard = history.words(text)
-        lost = [word for word in exchange.heard if word not in heard]
+        heard = as_said(history.words(text))
+        lost = [word for word in exchange.heard if not set(as_said([word])) <= set(heard)]
         scores.keywords.note(f"{name}: {', '.join(lost)} not in {text!r}" if lost else "")
     calls = [request for answer in reading.answers_to(act) for _, request in answer.tools]
     right = len(calls) == len(exchange.tools) and all(map(call_matches, exchange.tools, calls))

@@ -19,7 +19,10 @@ FILE = Path(__file__).with_name("cues.toml")
 
 # Recognisers also write the typographic apostrophe and dashes.
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
-_WORD = re.compile(r"(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
+# A time, a date, a price and a large number are one word: no figures that are said one after the other.
+_WORD = re.compile(
+    r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*"
+)
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 
@@ -87,7 +90,8 @@ class Rules:
 
     def complete(self, words: Sequence[str]) -> Cue | None:
         """Whether the whole turn is a phrase to which nothing needs to be added."""
-        if list(words) in self._complete:
+        # Recognisers that write punctuation write "bye-bye".
+        if " ".join(words).replace("-", " ").split() in self._complete:
             return Cue("phrase", " ".join(words), finished=True)
         return None
 

@@ -20,11 +20,34 @@ SHORT_ECHO_WORDS = 6
 
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WORD = re.compile(r"\w[\w'-]*")
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 def words_of(text: str) -> list[str]:
     """The words of a text in lower case, without punctuation."""
     return _WORD.findall(text.lower().replace(_APOSTROPHE, "'"))
+
+
+def as_said(words: Iterable[str]) -> list[str]:
+    """Words with English ones for figures, and without hyphens.
+
+    Some recognisers write "10 minutes" and "twenty-five", others "ten minutes" and "twenty five".
+    """
+    return [said for word in words for part in word.split("-") if part for said in _spelled(part)]
+
+
+def _spelled(word: str) -> list[str]:
+    if not (word.isascii() and word.isdecimal() and len(word) <= 2):
+        return [word]
+    number = int(word)
+    if number < len(_SMALL):
+        return [_SMALL[number]]
+    tens, ones = divmod(number, 10)
+    return [_TENS[tens - 2], *([_SMALL[ones]] if ones else [])]
 
 
 @dataclass(frozen=True)
@@ -54,11 +77,12 @@ def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:
         words: what was heard.
         agent_words: what of this answer has been played so far.
     """
-    own = list(agent_words[-(ECHO_WORDS if len(words) > 2 else SHORT_ECHO_WORDS) :])
-    if not words or not own:
+    own = as_said(agent_words[-(ECHO_WORDS if len(words) > 2 else SHORT_ECHO_WORDS) :])
+    heard = as_said(words)
+    if not heard or not own:
         return False
-    matches = SequenceMatcher(None, list(words), own, autojunk=False).get_matching_blocks()
-    return sum(match.size for match in matches) >= ECHO_SHARE * len(words)
+    matches = SequenceMatcher(None, heard, own, autojunk=False).get_matching_blocks()
+    return sum(match.size for match in matches) >= ECHO_SHARE * len(heard)
 
 
 @cache

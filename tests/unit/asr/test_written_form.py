@@ -91,6 +91,13 @@ SPELLING = {
     "spelled a n n a i think": "spelled anna i think",
 }
 UNCHANGED = [
+    "It's $5, or $5.99 for 3.",
+    "At 7:30, 8:00, 9:15 p.m.",
+    "My number is 555-1212.",
+    "Call 1-800-555-1212.",
+    "The U.S.A. has 330,000,000 people, and 3.5% of them know.",
+    "What's the weather in Paris?",
+    "Write to John.Smith@example.com.",
     "",
     " ",
     "set a timer for ten minutes",

@@ -35,6 +35,10 @@ def sound(*, closing=False, agent=AGENT, **options):
         ("...", Resume("no_words", "...")),
         ("ten minutes for the pasta", Resume("echo", "ten minutes for the pasta")),
         ("okay ten minutes", Resume("echo", "okay ten minutes")),
+        ("Okay, 10 minutes for the pasta.", Resume("echo", "Okay, 10 minutes for the pasta.")),
+        ("No, make it 12.", Interrupt("words")),
+        ("Wait, wait.", Interrupt("command")),
+        ("Mm-hmm.", Resume("backchannel", "Mm-hmm.")),
         ("twelve minutes for the pizza please", Interrupt("words")),
     ],
 )

@@ -42,7 +42,7 @@ UNFINISHED = {
         "Paris, London, and then",
         "seven plus",
     ],
-    "preposition": ["set a timer for", "what's the weather in", "I want to go to", "a letter from"],
+    "preposition": ["Set a timer for.", "What's the weather in?", "set a timer for", "what's the weather in", "I want to go to", "a letter from"],
     "determiner": ["set a", "what is the", "call my", "play some"],
     "filler": ["set a timer for um", "um", "well you know", "Let me see..."],
     "opening": [
@@ -57,12 +57,13 @@ UNFINISHED = {
             "when is",
             "no make it",
         ),
+        *("Can you.", "Tell me.", "What is?"),
         *("what time", "do you", "so what time is", "where can i"),
     ],
     "punctuation": ["Set a timer,", "it was late…", "I was thinking -", "Yes,"],
 }
 FINISHED = {
-    "phrase": ["yes", "No.", "thank you", "Stop!", "that\N{RIGHT SINGLE QUOTATION MARK}s all", "log in"],
+    "phrase": ["yes", "No.", "thank you", "Stop!", "Bye-bye.", "that\N{RIGHT SINGLE QUOTATION MARK}s all", "log in"],
     "question": ["What time is it?", "Is it raining in Paris?", "Is it?", "Do you?"],
 }
 NOTHING = [
@@ -91,6 +92,12 @@ NOTHING = [
     "turn it on",
     "that is what I meant",
     "vitamins k a and b are in it",
+    "Set a timer for 10 minutes.",
+    "Wake me up at 7:30.",
+    "It was 10,000.",
+    "It costs $1,250.50.",
+    "We meet on 3/4/25.",
+    "My phone number is 555-1234.",
 ]
 
 
