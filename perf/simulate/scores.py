@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from parley.protocol import TurnMetrics
-from parley_client.turns import percentile
 from parley.turns.overlap_words import as_said
+from parley_client.turns import percentile
 from simulate import history
 from simulate.commits import Answer, Commit, Reading, read
 from simulate.log import Act, CallLog

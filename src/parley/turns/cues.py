@@ -20,9 +20,7 @@ FILE = Path(__file__).with_name("cues.toml")
 # Recognisers also write the typographic apostrophe and dashes.
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 # A time, a date, a price and a large number are one word: no figures that are said one after the other.
-_WORD = re.compile(
-    r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*"
-)
+_WORD = re.compile(r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 

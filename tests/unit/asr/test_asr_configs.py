@@ -10,7 +10,12 @@ from parley.engines.registry import RECOGNIZERS
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
-RAILS = ("parakeet_tdt", "nemotron_streaming")
+RAILS = ("parakeet_tdt", "nemotron_streaming", "moonshine")
+CONFIGS = [
+    *((model, "config.pbtxt") for model in RAILS),
+    *((model, "configs/tiny.pbtxt") for model in ("parakeet_tdt", "nemotron_streaming")),
+    ("moonshine", "configs/open.pbtxt"),
+]
 
 
 def read(path):
@@ -37,8 +42,7 @@ def test_the_gpu_profile_takes_the_published_weights():
         assert config.parameters["weights"].string_value == expected
 
 
-@pytest.mark.parametrize("model", RAILS)
-@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/tiny.pbtxt"])
+@pytest.mark.parametrize(("model", "profile"), CONFIGS)
 def test_one_instance_holds_all_streams(model, profile):
     config = read(REPOSITORY / model / profile)
     (group,) = config.instance_group
@@ -47,13 +51,23 @@ def test_one_instance_holds_all_streams(model, profile):
     assert config.sequence_batching.oldest.max_candidate_sequences > sessions <= config.max_batch_size
 
 
-@pytest.mark.parametrize("rail", RAILS)
-@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/tiny.pbtxt"])
+@pytest.mark.parametrize(("rail", "profile"), CONFIGS)
 def test_every_session_of_the_agent_finds_a_place_for_its_audio(rail, profile):
     agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", rail))
     instances = sum(group.count for group in agent.instance_group)
     sessions = instances * int(agent.parameters["max_sessions"].string_value)
     assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
+
+
+def test_moonshine_is_asked_and_answers_as_the_others_in_both_of_its_profiles():
+    for model, other in (("moonshine", "parakeet_tdt"), ("moonshine_transcribe", "parakeet_transcribe")):
+        gpu, of_open = (read(REPOSITORY / model / path) for path in ("config.pbtxt", "configs/open.pbtxt"))
+        # Where it is the only recogniser it is not left out for want of weights.
+        assert gpu.parameters.pop("optional").string_value == "true"
+        assert gpu == of_open
+        expected = read(REPOSITORY / other / "config.pbtxt")
+        for field in ("max_batch_size", "input", "output", "sequence_batching", "instance_group"):
+            assert getattr(of_open, field) == getattr(expected, field)
 
 
 def test_all_rails_are_asked_and_answer_alike():

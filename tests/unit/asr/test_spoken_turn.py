@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.asr.rails.spoken_turn import Piece, SpokenTurn, rest_of
+from parley.asr.rails.spoken_turn import Piece, SpokenTurn, rest_of, split_text
 from parley.protocol import Alternative, Word
 
 MS = 16
@@ -113,3 +113,40 @@ def test_readings_that_agree_about_the_beginning_are_left(texts, before, rest):
     alternatives = [Alternative(text=text, score=-1.0) for text in texts]
     words = [word(text, 0, 10) for text in before.split()]
     assert [own.text for own in rest_of(alternatives, words)] == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "parts"),
+    [
+        ("Set a timer for 10 minutes.", ["Set a timer for."], ["Set a timer for", "10 minutes."]),
+        ("Set a timer for ten.", ["set a time four"], ["Set a timer for", "ten."]),
+        ("My fellow Americans ask not.", ["My fellow-american."], ["My fellow", "Americans ask not."]),
+        ("One two three four", ["one", "two three"], ["One", "two three", "four"]),
+        (
+            "It was the age of wisdom. It was the age of foolishness. It was the epoch.",
+            ["It was the age of wisdom.", "It was the age of foolishness,"],
+            ["It was the age of wisdom.", "It was the age of foolishness.", "It was the epoch."],
+        ),
+        ("Ten minutes.", [""], ["", "Ten minutes."]),
+        ("Set a timer.", ["Set a timer."], ["Set a timer.", ""]),
+        ("", ["Set a timer."], ["", ""]),
+        ("Yes.", ["No.", "", "Hm."], ["Yes.", "", "", ""]),
+    ],
+)
+def test_a_text_without_times_is_parted_by_what_was_said_before(text, before, parts):
+    assert split_text(text, before) == parts
+
+
+WORD = st.sampled_from(["a", "b", "it", "was", "It", "was,", "the."])
+
+
+@given(st.lists(WORD), st.lists(st.lists(WORD).map(" ".join), min_size=1, max_size=4))
+def test_no_word_is_lost_or_said_twice(words, before):
+    parts = split_text(" ".join(words), before)
+    assert len(parts) == len(before) + 1
+    assert " ".join(filter(None, parts)).split() == words
+
+
+@given(st.lists(st.lists(WORD, min_size=1).map(" ".join), min_size=1, max_size=4), st.lists(WORD))
+def test_what_is_read_as_before_is_parted_as_before(before, last):
+    assert split_text(" ".join([*before, *last]), before) == [*before, " ".join(last)]

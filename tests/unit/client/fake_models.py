@@ -14,6 +14,7 @@ from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, Transcrib
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk, WordMark
 from parley_client.stages import open_server
+from parley_client.transcription import TRANSCRIBERS
 
 
 def add_text(response, name, value):
@@ -55,6 +56,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.answer = None
         self.transcribed = []  # (samples, TranscribeRequest) of recordings
         self.transcript = TranscribeReply(text="")  # or an error's text
+        self.transcriber = ""  # the model that was asked last
         self.ready = set()
 
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
@@ -67,7 +69,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         return service_pb2.ModelStatisticsResponse()  # no model that a canary could be asked of
 
     async def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
-        if request.model_name == "parakeet_transcribe":
+        if request.model_name in TRANSCRIBERS:
             return await self._transcribe(request, context)
         start = request.parameters["sequence_start"].bool_param
         end = request.parameters["sequence_end"].bool_param
@@ -91,6 +93,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def _transcribe(self, request, context):
         message = msgspec.json.decode(text_of(request), type=TranscribeRequest)
         self.transcribed.append((samples_of(request), message))
+        self.transcriber = request.model_name
         self.hearing.set()
         await self.may_hear.wait()
         if isinstance(self.transcript, str):

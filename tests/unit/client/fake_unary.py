@@ -13,8 +13,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.requests = []
         self.answer = answer
         self.failure = None
+        self.ready = set()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+
+    async def ModelReady(self, request, context):  # noqa: N802
+        return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
 
     async def ModelInfer(self, request, context):  # noqa: N802
         self.requests.append(request)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+
 import grpc
 import numpy as np
 import pytest
 import soundfile
 from fake_unary import serving
+from rich.console import Console
 
 from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
 from parley_client.cli import main
+from parley_client.commands import transcribe
 from parley_client.transcription import Transcriber
 
 AUDIO = np.arange(1_000, dtype=np.int16)
@@ -61,6 +65,32 @@ async def test_an_answer_that_cannot_be_read_is_a_failure(triton, answer):
     async with Transcriber(triton.address) as transcriber:
         with pytest.raises(InferenceError, match="read"):
             await transcriber.transcribe(AUDIO)
+
+
+async def test_the_model_that_the_server_has_is_asked(triton):
+    triton.ready = {"moonshine_transcribe"}
+    async with Transcriber(triton.address) as transcriber:
+        await transcriber.transcribe(AUDIO)
+        triton.ready = {"parakeet_transcribe", "moonshine_transcribe"}
+        await transcriber.transcribe(AUDIO)
+    assert [request.model_name for request in triton.requests] == [
+        "moonshine_transcribe",
+        "parakeet_transcribe",
+    ]
+
+
+async def test_segments_are_printed_where_words_have_no_times(triton, tmp_path, capsys):
+    part = b'{"text": "Hello.", "start_ms": 100, "end_ms": 900, "confidence": 0.8}'
+    triton.answer = b'{"text": "Hello.", "segments": [' + part + b"]}"
+    path = tmp_path / "a.wav"
+    soundfile.write(path, AUDIO, 16_000)
+    parser = argparse.ArgumentParser()
+    transcribe.add_arguments(parser)
+    args = parser.parse_args([str(path), "--words", "--server", triton.address])
+    assert await transcribe.run(args, Console()) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == ["0.10", "0.90", "80%", "Hello."]
+    assert "no times of words" in err
 
 
 def test_no_server_is_one_line_and_a_hint(tmp_path, capsys):

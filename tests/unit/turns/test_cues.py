@@ -42,7 +42,14 @@ UNFINISHED = {
         "Paris, London, and then",
         "seven plus",
     ],
-    "preposition": ["Set a timer for.", "What's the weather in?", "set a timer for", "what's the weather in", "I want to go to", "a letter from"],
+    "preposition": [
+        "Set a timer for.",
+        "What's the weather in?",
+        "set a timer for",
+        "what's the weather in",
+        "I want to go to",
+        "a letter from",
+    ],
     "determiner": ["set a", "what is the", "call my", "play some"],
     "filler": ["set a timer for um", "um", "well you know", "Let me see..."],
     "opening": [
@@ -63,7 +70,15 @@ UNFINISHED = {
     "punctuation": ["Set a timer,", "it was late…", "I was thinking -", "Yes,"],
 }
 FINISHED = {
-    "phrase": ["yes", "No.", "thank you", "Stop!", "Bye-bye.", "that\N{RIGHT SINGLE QUOTATION MARK}s all", "log in"],
+    "phrase": [
+        "yes",
+        "No.",
+        "thank you",
+        "Stop!",
+        "Bye-bye.",
+        "that\N{RIGHT SINGLE QUOTATION MARK}s all",
+        "log in",
+    ],
     "question": ["What time is it?", "Is it raining in Paris?", "Is it?", "Do you?"],
 }
 NOTHING = [

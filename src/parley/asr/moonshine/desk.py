@@ -184,12 +184,19 @@ class ReadingDesk:
             self._began_at = self._clock()
             asked.settle(partial(self._read, asked))
             self._began_at = None
-            self._failures = self._failures + 1 if asked.future.exception() else 0
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
 
     def _read(self, asked: Asked) -> Text:
-        return self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
+        try:
+            text = self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
+        except Abandoned:
+            raise
+        except Exception:
+            self._failures += 1
+            raise
+        self._failures = 0
+        return text
 
     def _next(self) -> Asked | None:
         with self._changed:

@@ -207,6 +207,19 @@ async def test_silence_after_the_last_word_is_told_once(gateway):
     assert [told(message) for message in messages[1:]] == ["Metadata"]
 
 
+async def test_without_times_of_words_silence_counts_from_the_end_of_speech(gateway):
+    stopped = SpeechStoppedEvent(utterance=1, at_ms=700, detected_at_ms=900)
+    hears(gateway, [STARTED, stopped, TranscriptEvent(utterance=1, text="Hello.", is_final=True)])
+    async with listen(gateway, f"{LINEAR}&utterance_end_ms=1000") as socket:
+        await socket.send(bytes(2 * 16_000))
+        assert told(json.loads(await socket.recv())) == ("Hello.", True, True, False)
+        for _ in range(20):
+            await socket.send(bytes(2 * 1_600))
+        await say(socket, "CloseStream")
+        messages, _ = await rest(socket)
+    assert messages[0] == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.7}
+
+
 async def test_an_empty_message_closes_the_stream_too(gateway):
     async with listen(gateway) as socket:
         await socket.send(b"")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from recordings_for_tests import TONE, wav
 
-from parley.asr.messages import TranscribeReply
+from parley.asr.messages import Segment, TranscribeReply
 from parley.protocol import Word
 from parley_gateway.errors import UnauthorizedError
 
@@ -32,6 +32,26 @@ async def test_a_recording_is_written_down(gateway):
     samples, message = gateway.models.transcribed[0]
     assert np.array_equal(samples, TONE)
     assert (message.language, message.phrases) == ("en", ["Anna"])
+
+
+async def test_a_model_without_times_of_words_gives_those_of_utterances(gateway):
+    gateway.models.ready = {"moonshine_transcribe"}
+    gateway.models.transcript = TranscribeReply(
+        text="Hello.",
+        confidence=0.9,
+        segments=[Segment(text="Hello.", start_ms=100, end_ms=400, confidence=0.9)],
+    )
+    answer = await gateway.http.post(
+        "/v1/listen?utterances=true",
+        content=wav(),
+        headers={"content-type": "audio/wav", "authorization": "Token x"},
+    )
+    body = answer.json()
+    reading = body["results"]["channels"][0]["alternatives"][0]
+    assert (reading["transcript"], reading["words"]) == ("Hello.", [])
+    (utterance,) = body["results"]["utterances"]
+    assert (utterance["start"], utterance["end"], utterance["transcript"]) == (0.1, 0.4, "Hello.")
+    assert body["metadata"]["models"] == ["moonshine_transcribe"]
 
 
 async def test_raw_audio_is_written_down(gateway):

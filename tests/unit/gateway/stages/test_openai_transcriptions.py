@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from recordings_for_tests import TONE, wav
 
-from parley.asr.messages import SpeechStoppedEvent, TranscribeReply, TranscriptEvent
+from parley.asr.messages import Segment, SpeechStoppedEvent, TranscribeReply, TranscriptEvent
 from parley.errors import DeadlineExceededError
 from parley.protocol import Word
 from parley_client.stages import Recognition
@@ -102,6 +102,59 @@ async def test_details(gateway):
 async def test_only_the_times_that_are_asked_for(gateway, asked, there):
     answer = await transcribe(gateway, response_format="verbose_json", **{"timestamp_granularities[]": asked})
     assert [name for name in ("words", "segments") if name in answer.json()] == [there]
+
+
+SEGMENTED = TranscribeReply(
+    text="Hello there. Good-bye!",
+    confidence=0.8,
+    segments=[
+        Segment(text="Hello there.", start_ms=100, end_ms=700, confidence=0.9),
+        Segment(text="Good-bye!", start_ms=2_000, end_ms=2_300, confidence=0.6),
+    ],
+    duration_ms=3_000,
+)
+
+
+async def transcribe_without_times(gateway, **fields):
+    gateway.models.transcript = SEGMENTED
+    gateway.models.ready = {"moonshine_transcribe"}
+    return await gateway.http.post(
+        PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1", **fields}
+    )
+
+
+async def test_the_model_that_the_server_has_is_asked(gateway):
+    assert (await transcribe_without_times(gateway)).json()["text"] == SEGMENTED.text
+    assert gateway.models.transcriber == "moonshine_transcribe"
+    await transcribe_without_times(gateway, model="parakeet_transcribe")
+    assert gateway.models.transcriber == "parakeet_transcribe"
+
+
+async def test_segments_need_no_times_of_words(gateway):
+    answer = await transcribe_without_times(gateway, response_format="srt")
+    assert answer.text == (
+        "1\n00:00:00,100 --> 00:00:00,700\nHello there.\n\n2\n00:00:02,000 --> 00:00:02,300\nGood-bye!\n"
+    )
+    body = (await transcribe_without_times(gateway, response_format="verbose_json")).json()
+    assert [(one["text"], one["start"], one["end"]) for one in body["segments"]] == [
+        ("Hello there.", 0.1, 0.7),
+        ("Good-bye!", 2.0, 2.3),
+    ]
+    assert body["segments"][1]["avg_logprob"] == pytest.approx(np.log(0.6))
+
+
+async def test_times_of_words_that_nobody_knows_are_refused(gateway):
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    answer = await transcribe_without_times(gateway, **fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "timestamp_granularities")
+    assert "no times of words" in error["message"]
+    gateway.models.transcript = TranscribeReply(text="", duration_ms=100)
+    silence = await gateway.http.post(
+        PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1", **fields}
+    )
+    assert silence.json()["words"] == []
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "flac", "aac"])

@@ -1,0 +1,98 @@
+"""Networks whose texts follow from their audio alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parley.asr.moonshine.checkpoint import END, Vocabulary
+from parley.asr.moonshine.desk import Asked
+from parley.asr.moonshine.networks import Heard
+from parley.asr.moonshine.reader import Reader
+from parley.errors import InferenceError, OverloadedError
+
+MS = 16
+WORDS = 2_000
+VOCABULARY = Vocabulary((b"<unk>", b"<s>", b"</s>", *(f"▁t{n}".encode() for n in range(WORDS))))
+
+
+class LengthNetwork:
+    """The text of audio is one word that names its length in tens of milliseconds, such as ``t120``.
+
+    Audio that is nearly silent has one too, of which the network is not sure.
+    """
+
+    def __init__(self):
+        self.read = []  # samples of everything that was encoded
+        self.failure = None
+
+    def encode(self, audio):
+        if self.failure is not None:
+            raise self.failure
+        self.read.append(len(audio))
+        sure = float(np.abs(audio).max() > 0.05)
+        return Heard(np.array([[[len(audio), sure]]], np.float32), np.ones((1, len(audio)), np.int64))
+
+    def step(self, heard, token, past):
+        samples, sure = heard.states[0, 0]
+        scores = np.zeros(len(VOCABULARY.pieces), np.float32)
+        chosen = END if past else 3 + int(samples) // (10 * MS)
+        scores[chosen] = 20.0 if sure else 1.0
+        return scores, {"said": np.ones(1, np.float32)}
+
+
+class ScriptedNetwork:
+    """Says the tokens of a script, whatever is heard; each may have rivals with scores of their own."""
+
+    def __init__(self, *script, tokens=40):
+        self.script = script
+        self.tokens = tokens
+        self.fed = []
+
+    def encode(self, audio):
+        return Heard(np.zeros((1, 1, 1), np.float32), np.ones((1, len(audio)), np.int64))
+
+    def step(self, _heard, token, past):
+        self.fed.append(token)
+        at = len(past) if past else 0
+        scores = np.zeros(self.tokens, np.float32)
+        said = self.script[at] if at < len(self.script) else {END: 9.0}
+        for choice, score in (said if isinstance(said, dict) else {said: 9.0}).items():
+            scores[choice] = score
+        return scores, {str(number): np.zeros(0, np.float32) for number in range(at + 1)}
+
+
+class HeldDesk:
+    """Reads when the test says so."""
+
+    def __init__(self, reader):
+        self.reader = reader
+        self.waiting = []
+        self.room = 100
+        self.failure = None
+
+    def ask(self, audio, boosting, *, final):
+        if len(self.waiting) >= self.room:
+            raise OverloadedError("no room")
+        asked = Asked(audio, boosting, final=final, clock=lambda: 0.0)
+        self.waiting.append(asked)
+        return asked
+
+    def read(self, count=None):
+        """Read what was asked for; return how much was wanted."""
+        now, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
+        wanted = [asked for asked in now if not asked.dropped]
+        for asked in wanted:
+            asked.settle(lambda asked=asked: self.reader.read(asked.audio, asked.boosting))
+        return wanted
+
+    def check(self):
+        if self.failure is not None:
+            raise self.failure
+
+
+def new_reader(network=None):
+    return Reader(network or LengthNetwork(), VOCABULARY)
+
+
+def broken():
+    return InferenceError("it broke")

@@ -1,0 +1,139 @@
+"""Whole recordings, read piece by piece."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from asr_fakes import LoudnessModels
+from moonshine_fakes import MS, LengthNetwork, broken, new_reader
+
+from parley.asr.messages import TranscribeRequest
+from parley.asr.moonshine.cutting import Window
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.errors import InferenceError, InvalidMessageError
+from parley.protocol import VadOptions
+
+VAD = VadOptions(silence_ms=320)
+
+
+def sound(*pieces):
+    return np.concatenate([np.full(ms * MS, 8_000 if loud else 0, np.int16) for ms, loud in pieces])
+
+
+@pytest.fixture
+def network():
+    return LengthNetwork()
+
+
+@pytest.fixture
+def reader(network):
+    return new_reader(network)
+
+
+@pytest.fixture
+def models():
+    return LoudnessModels()
+
+
+@pytest.fixture
+def finish(reader, models):
+    def run(*recordings):
+        rounds = MoonshineRounds(reader, models)
+        left, order = list(recordings), []
+        while left:
+            rounds.run(left)
+            order += [recordings.index(one) for one in left if one.done or one.error]
+            left = [one for one in left if not (one.done or one.error)]
+        return order
+
+    return run
+
+
+def new(reader, audio, *, vad=VAD, window=Window(3_000, 1_500), **request):  # noqa: B008 - frozen
+    return MoonshineRecording(audio, TranscribeRequest(**request), reader, RecordingLimits(vad, window))
+
+
+def times(reply):
+    return [(segment.start_ms, segment.end_ms) for segment in reply.segments]
+
+
+def test_what_lies_far_apart_is_read_apart(reader, finish):
+    recording = new(reader, sound((960, True), (2_000, False), (960, True), (960, False)))
+    finish(recording)
+    reply = recording.reply()
+    assert len(reply.segments) == 2
+    assert reply.text == " ".join(segment.text for segment in reply.segments)
+    (begin, end), (again, last) = times(reply)
+    assert begin == 0
+    assert 960 <= end <= 2_000
+    assert 2_500 <= again <= 2_960
+    assert 3_920 <= last <= reply.duration_ms == 4_880
+    assert reply.words == []
+    assert reply.confidence > 0.9
+
+
+def test_what_lies_close_together_is_read_at_once_if_there_is_room(reader, finish):
+    close = sound((640, True), (640, False), (640, True), (640, False))
+    recording = new(reader, close)
+    finish(recording)
+    assert len(recording.reply().segments) == 1
+    recording = new(reader, close, window=Window(1_500, 700))
+    finish(recording)
+    assert len(recording.reply().segments) == 2
+
+
+def test_long_speech_is_cut_and_nothing_is_lost(reader, finish, network):
+    recording = new(reader, sound((20_000, True), (960, False)))
+    finish(recording)
+    segments = times(recording.reply())
+    assert len(segments) >= 7
+    assert all(end == start for (_, end), (start, _) in pairwise(segments))
+    assert max(network.read) <= 3_000 * MS
+    assert 20_000 <= sum(network.read) // MS - 96 <= 20_700
+
+
+def test_without_voice_activity_all_of_it_is_read(reader, finish, models):
+    recording = new(reader, sound((960, True), (2_000, False)), vad=None)
+    finish(recording)
+    assert models.calls == []
+    assert times(recording.reply()) == [(0, 2_960)]
+
+
+def test_silence_has_no_segments(reader, finish, network):
+    recording = new(reader, sound((5_000, False)))
+    finish(recording)
+    reply = recording.reply()
+    assert (reply.text, reply.segments, reply.confidence) == ("", [], 0.0)
+    assert network.read == []
+
+
+def test_a_short_recording_does_not_wait_for_a_long_one(reader, finish):
+    long, short = new(reader, sound((20_000, True))), new(reader, sound((640, True)))
+    assert finish(long, short) == [1, 0]
+
+
+@pytest.mark.parametrize("samples", [1, 511, 513])
+def test_the_shortest_recordings_are_no_exception(reader, finish, samples):
+    recording = new(reader, np.full(samples, 9_000, np.int16))
+    finish(recording)
+    assert recording.error is None
+    assert recording.reply().duration_ms == samples // MS
+
+
+@pytest.mark.parametrize("failing", ["detect", "read"])
+def test_a_failure_is_that_of_the_recording(reader, finish, models, network, failing):
+    failed, other = new(reader, sound((640, True))), new(reader, sound((640, True)))
+    network.failure = broken() if failing == "read" else None
+    models.failure = {"detect": broken()} if failing == "detect" else {}
+    finish(failed)
+    assert isinstance(failed.error, InferenceError)
+    network.failure, models.failure = None, {}
+    finish(other)
+    assert other.reply().text
+
+
+def test_phrases_that_no_token_spells_are_refused(reader):
+    with pytest.raises(InvalidMessageError):
+        new(reader, sound((640, True)), phrases=["\u4f60\u597d"])
