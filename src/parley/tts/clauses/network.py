@@ -1,10 +1,9 @@
-"""A network that makes the sound of a clause, and how it is stopped while it does."""
+"""A network that makes the sound of clauses, and how it is stopped while it does."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +11,9 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError
+from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.messages import SpeakRequest
 
 
 class StoppedError(Exception):
@@ -65,20 +66,37 @@ class Stop:
         return outputs
 
 
-@dataclass(frozen=True)
-class ClauseSound:
-    """What a network made of a clause."""
+class ClauseSound(Protocol):
+    """The sound of a clause, which may be made piece by piece. Used from the thread of the network."""
 
-    audio: NDArray[np.float32]
-    """``[n]``, with whatever silence the network has put around it."""
-    begins: Sequence[int]
-    """Sample at which each word of the clause begins."""
+    @property
+    def begins(self) -> Sequence[int]:
+        """Sample at which each word of the clause begins."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it has been made."""
+        ...
+
+    def make(self, stop: Stop) -> NDArray[np.int16]:
+        """The samples that follow, as they are heard; not to be called when it is complete.
+
+        The first begin and the last end at zero, with little silence; pieces join without a step.
+
+        Raises:
+            StoppedError: they are not wanted any more.
+            InferenceError: the network failed, or made what is no speech.
+        """
+        ...
 
 
 class ClauseNetwork(Protocol):
-    """Makes the sound of a clause at once. Used from one thread."""
+    """Makes the sound of clauses. Used from one thread."""
 
     sample_rate: int
+    limits: ClauseLimits
+    """How texts are cut for it."""
 
     def check(self, voice: str | None, language: str) -> None:
         """Return if it can speak so; from any thread.
@@ -93,15 +111,16 @@ class ClauseNetwork(Protocol):
         """The words of a text as they are said; may be none."""
         ...
 
-    def speak(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> ClauseSound:
-        """The sound of a clause.
+    def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> ClauseSound:
+        """Begin the sound of a clause.
+
+        Args:
+            words: of the clause.
+            request: that it belongs to, for the voice and the seed.
+            stop: ends it.
 
         Raises:
             StoppedError: it is not wanted any more.
-            InferenceError: the network failed.
+            InferenceError: the network failed, or made what is no speech.
         """
-        ...
-
-    def gain_db(self, voice: str | None) -> float:
-        """What makes the voice as loud as the others."""
         ...

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError
+from parley.tts.clauses.network import Stop, StoppedError
 
 Floats = NDArray[np.float32]
 
 CEILING = 0.891
 """Highest sample of what is sent: -1 dB."""
-_SILENT = 10 ** (-60 / 20)
+SILENT = 10 ** (-60 / 20)
 _FRAME_S = 0.005
 _INAUDIBLE_DB = -50.0
 """Below the loudest frame of the clause. The last sound of "five" or "month" is at about -40."""
@@ -35,6 +37,35 @@ class Trimmed:
     """Samples that were taken off its beginning."""
 
 
+class WholeSound:
+    """The sound of a clause that was made at once; see :class:`parley.tts.clauses.network.ClauseSound`.
+
+    Args:
+        audio: f32 ``[n]``, with whatever silence the network has put around it.
+        begins: sample at which each word of the clause begins.
+        gain_db: what makes the voice as loud as the others.
+        rate: hertz.
+
+    Raises:
+        InferenceError: it is no speech.
+    """
+
+    def __init__(self, audio: Floats, begins: Sequence[int], *, gain_db: float, rate: int) -> None:
+        check_sound(audio)
+        trimmed = trim(audio, rate)
+        self._audio = amplify(trimmed.audio, gain_db, rate)
+        last = max(0, len(self._audio) - 1)
+        self.begins: Sequence[int] = [min(max(0, begin - trimmed.cut), last) for begin in begins]
+        self.complete = False
+
+    def make(self, stop: Stop) -> NDArray[np.int16]:
+        """All of it."""
+        if stop.asked:
+            raise StoppedError
+        self.complete = True
+        return self._audio
+
+
 def check_sound(audio: Floats) -> None:
     """Refuse what is no speech.
 
@@ -43,7 +74,7 @@ def check_sound(audio: Floats) -> None:
     """
     if not np.isfinite(audio).all():
         raise InferenceError("the network made values that are not numbers")
-    if np.abs(audio).max(initial=0.0) <= _SILENT:
+    if np.abs(audio).max(initial=0.0) <= SILENT:
         raise InferenceError("the network made nothing that can be heard")
 
 

@@ -28,28 +28,48 @@ class ClauseLimits:
     """A clause with fewer words is not cut off from the end of the text."""
     phonemes: int = 300
     """Characters of one clause at most, spaces and marks included."""
+    by_sentence: bool = False
+    """Whether no clause has words of two sentences."""
 
 
 def split_clauses(
-    words: Sequence[PronouncedWord], limits: ClauseLimits | None = None
+    words: Sequence[PronouncedWord], limits: ClauseLimits | None = None, *, before: int = 0
 ) -> list[list[PronouncedWord]]:
     """Cut after sentences, else at commas, else before conjunctions, else before prepositions.
 
     Of the first clause the first such place is taken that is strong enough, so that it is short; of
     the others the last. Where there is no such place, it is cut between two words.
+
+    Args:
+        words: of the text.
+        limits: of the clauses.
+        before: clauses that there are of the text before these words.
     """
     limits = limits or ClauseLimits()
-    left = [piece for word in words for piece in _pieces(word, limits.phonemes)]
+    pieces = [piece for word in words for piece in _pieces(word, limits.phonemes)]
     clauses: list[list[PronouncedWord]] = []
-    while left:
-        least, most = limits.words[min(len(clauses), len(limits.words) - 1)]
-        fitting = _fitting(left, limits.phonemes)
-        end = len(left)
-        if fitting < end or end >= most + limits.rest:
-            end = _cut(left, min(least, fitting), min(most, fitting), first=not clauses)
-        clauses.append(left[:end])
-        left = left[end:]
+    for sentence in _sentences(pieces) if limits.by_sentence else [pieces]:
+        left = sentence
+        while left:
+            least, most = limits.words[min(before + len(clauses), len(limits.words) - 1)]
+            fitting = _fitting(left, limits.phonemes)
+            end = len(left)
+            if fitting < end or end >= most + limits.rest:
+                end = _cut(left, min(least, fitting), min(most, fitting), first=before + len(clauses) == 0)
+            clauses.append(left[:end])
+            left = left[end:]
     return clauses
+
+
+def _sentences(words: Sequence[PronouncedWord]) -> list[list[PronouncedWord]]:
+    ends = [
+        place
+        for place in range(1, len(words))
+        # "2.0" is said with a full stop, but is no end.
+        if not SENTENCE_ENDS.isdisjoint(words[place - 1].after)
+        and words[place].start > words[place - 1].start
+    ]
+    return [list(words[begin:end]) for begin, end in zip([0, *ends], [*ends, len(words)], strict=True)]
 
 
 def _cut(words: Sequence[PronouncedWord], least: int, most: int, *, first: bool) -> int:

@@ -1,4 +1,4 @@
-"""Requests that share one network, and the thread that makes their clauses."""
+"""Requests that share one network, and the thread that makes their audio."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 
 MAX_TEXT = 4_000
 """Characters of one request: about four minutes of speech."""
+_SEEDS = 2**31
 _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class _Job:
 
 
 class ClauseSynthesizer:
-    """Speaks requests side by side, a clause at a time: first that whose audio runs out first.
+    """Speaks requests side by side, a piece at a time: first that whose audio runs out first.
 
     ``submit`` and ``abort`` must come from one thread.
 
@@ -90,7 +91,7 @@ class ClauseSynthesizer:
             sink.fail(error)
 
     def abort(self, request_id: str) -> None:
-        """Stop a request at once: while a clause is made, waiting, or still on its way here."""
+        """Stop a request at once: while a piece is made, waiting, or still on its way here."""
         with self._changed:
             job = self._jobs.get(request_id)
             is_waiting = job is not None and job is not self._running
@@ -128,6 +129,8 @@ class ClauseSynthesizer:
         rate = request.sample_rate
         if rate is not None and not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
             raise UnsupportedSampleRateError(f"{rate} Hz; possible are {_LOWEST_RATE} to {_HIGHEST_RATE}")
+        if request.seed is not None and not 0 <= request.seed < _SEEDS:
+            raise InvalidMessageError(f"seed {request.seed} is not between 0 and {_SEEDS - 1}")
         self._network.check(request.voice, request.language)
         if self._early_aborts.take(request.request_id):
             sink.finish()
@@ -169,12 +172,12 @@ class ClauseSynthesizer:
             return self._running
 
     def _advance(self, job: _Job) -> bool:
-        """Make the next clause of a request and send it; whether the request is over."""
+        """Make the next piece of a request and send it; whether the request is over."""
         made_s = job.utterance.made_s
         if not job.sink.wanted:
             job.stop.ask()
         try:
-            for chunk, audio in job.utterance.make_clause(job.stop):
+            for chunk, audio in job.utterance.make_piece(job.stop):
                 if job.stop.asked or not job.sink.send(chunk, audio):
                     job.stop.ask()
                     break
@@ -190,6 +193,6 @@ class ClauseSynthesizer:
         if job.stop.asked or job.utterance.complete:
             job.sink.finish()
             return True
-        # A clause that is late is heard at once.
+        # A piece that is late is heard at once.
         job.due = max(job.due, time.monotonic()) + job.utterance.made_s - made_s
         return False

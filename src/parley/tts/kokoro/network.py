@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +12,13 @@ from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.serving.onnx import open_session
-from parley.tts.clauses.network import ClauseSound, Stop
+from parley.tts.clauses.network import Stop
+from parley.tts.clauses.sound import WholeSound
+from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.symbols import IDS, LONGEST, PAD
 from parley.tts.kokoro.voices import DEFAULT, KNOWN_VOICES, LANGUAGES, gain_db
+from parley.tts.messages import SpeakRequest
 from parley.tts.voice_routing import speaks
 
 GRAPH = "kokoro-quantized.onnx"
@@ -37,6 +41,16 @@ class FrontEnd(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class MadeClause:
+    """Audio, and where its words begin."""
+
+    audio: NDArray[np.float32]
+    """``[n]``, with silence at both ends."""
+    begins: Sequence[int]
+    """Sample at which each word begins."""
+
+
 class KokoroNetwork:
     """Speaks clauses; see :class:`parley.tts.clauses.network.ClauseNetwork`.
 
@@ -47,6 +61,7 @@ class KokoroNetwork:
     """
 
     sample_rate = SAMPLE_RATE
+    limits = ClauseLimits()
 
     def __init__(self, session: Any, styles: Mapping[str, NDArray[np.float32]], front_end: FrontEnd) -> None:
         self._session = session
@@ -64,8 +79,18 @@ class KokoroNetwork:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
         return self._front_end.pronounce(text)
 
-    def speak(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> ClauseSound:
+    def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> WholeSound:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
+        made = self.make(words, request.voice, stop)
+        return WholeSound(made.audio, made.begins, gain_db=gain_db(request.voice), rate=self.sample_rate)
+
+    def make(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> MadeClause:
+        """What the network itself makes of a clause.
+
+        Raises:
+            StoppedError: it is not wanted any more.
+            InferenceError: the network failed.
+        """
         symbols, firsts = _symbols(words)
         styles = self._styles[voice or DEFAULT]
         feeds = {
@@ -78,11 +103,7 @@ class KokoroNetwork:
             raise InferenceError("the network made durations that are not numbers")
         ends = np.cumsum(durations.reshape(-1).astype(np.int64)) * _FRAME
         # Symbol n comes after the pad, so it begins where entry n ends.
-        return ClauseSound(waveform.reshape(-1), [int(ends[first]) for first in firsts])
-
-    def gain_db(self, voice: str | None) -> float:
-        """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
-        return gain_db(voice)
+        return MadeClause(waveform.reshape(-1), [int(ends[first]) for first in firsts])
 
 
 def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:

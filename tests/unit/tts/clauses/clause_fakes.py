@@ -8,7 +8,9 @@ import threading
 import numpy as np
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import ClauseSound, StoppedError
+from parley.tts.clauses.network import StoppedError
+from parley.tts.clauses.sound import WholeSound
+from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 
 RATE = 24_000
@@ -22,9 +24,11 @@ class FakeNetwork:
     """A word is a tone of 100 ms; a clause has silence around it."""
 
     sample_rate = RATE
+    limits = ClauseLimits()
 
     def __init__(self):
         self.made = []
+        self.read = []
         self.failures = []
         self.gate = threading.Event()  # clear: nothing is finished
         self.gate.set()
@@ -37,6 +41,7 @@ class FakeNetwork:
             raise UnsupportedLanguageError(language)
 
     def pronounce(self, text):
+        self.read.append(text)
         words = []
         for match in re.finditer(r"\S*[a-z]\S*", text, re.IGNORECASE):
             bare = match[0].rstrip(".,!?")
@@ -44,7 +49,7 @@ class FakeNetwork:
             words.append(PronouncedWord(bare, bare, match.start(), match.end(), "", after))
         return words
 
-    def speak(self, words, voice, stop):
+    def speak(self, words, request, stop):
         self.made.append(" ".join(word.text for word in words))
         self.begun.release()
         while not self.gate.wait(0.001):
@@ -54,14 +59,40 @@ class FakeNetwork:
             failure = self.failures.pop()
             if isinstance(failure, Exception):
                 raise failure
-            return ClauseSound(failure, [0] * len(words))
+            return WholeSound(failure, [0] * len(words), gain_db=0.0, rate=RATE)
         tone = 0.3 * np.sin(2 * np.pi * 40 / WORD * np.arange(WORD * len(words)))
         silence = np.zeros(LEAD)
         audio = np.concatenate([silence, tone, silence]).astype(np.float32)
-        return ClauseSound(audio, [LEAD + WORD * index for index in range(len(words))])
+        begins = [LEAD + WORD * index for index in range(len(words))]
+        return WholeSound(audio, begins, gain_db=6.0 if request.voice == "ben" else 0.0, rate=RATE)
 
-    def gain_db(self, voice):
-        return 6.0 if voice == "ben" else 0.0
+
+class Pieces:
+    """The sound of a clause in pieces of a word each."""
+
+    def __init__(self, words):
+        self.begins = [index * WORD for index in range(len(words))]
+        self.left = len(words)
+
+    @property
+    def complete(self):
+        return self.left == 0
+
+    def make(self, stop):
+        if stop.asked:
+            raise StoppedError
+        self.left -= 1
+        return np.full(WORD, 1000, np.int16)
+
+
+class PieceNetwork(FakeNetwork):
+    """As the other, in pieces."""
+
+    limits = ClauseLimits(words=((3, 60),), by_sentence=True)
+
+    def speak(self, words, request, stop):
+        self.made.append(" ".join(word.text for word in words))
+        return Pieces(words)
 
 
 class Sink:

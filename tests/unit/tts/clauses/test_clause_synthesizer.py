@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clause_fakes import RATE, WORD, FakeNetwork, Sink
+from clause_fakes import RATE, WORD, FakeNetwork, PieceNetwork, Sink
 
 from parley.errors import (
     InferenceError,
@@ -38,9 +38,16 @@ def rig():
     assert not rig.synthesizer._thread.is_alive()
 
 
+@pytest.fixture
+def streaming():
+    rig = Rig(PieceNetwork())
+    yield rig
+    rig.synthesizer.close()
+
+
 class Rig:
-    def __init__(self):
-        self.network = FakeNetwork()
+    def __init__(self, network=None):
+        self.network = network or FakeNetwork()
         self.synthesizer = ClauseSynthesizer(self.network, name="fake", max_requests=3)
 
     def say(self, text=TEXT, request_id="a", sink=None, **fields):
@@ -73,6 +80,41 @@ def test_clauses_are_joined_without_a_step_and_without_long_silence(rig):
     quiet = np.convolve(np.abs(samples) < 10, np.ones(int(0.35 * RATE)), "valid")
     assert quiet.max() < 0.35 * RATE
     assert len(samples) < (16 * WORD) + len(rig.network.made) * 0.36 * RATE
+
+
+@pytest.mark.parametrize("rate", [None, 8_000, 48_000])
+def test_a_clause_that_is_made_in_pieces_is_sent_in_pieces(streaming, rate):
+    text = "One two three. Four five."
+    sink = streaming.say(text, sample_rate=rate).wait()
+    hertz = rate or RATE
+    assert streaming.network.made == ["One two three", "Four five"]
+    assert len(sink.chunks) >= 5
+    assert [text[word.start_char : word.end_char] for word in sink.words] == text.split()
+    pause = len(sink.samples) / hertz - 0.5  # both sentences'
+    begins = [word.at_sample / hertz for word in sink.words]
+    np.testing.assert_allclose(begins, [0, 0.1, 0.2, 0.3 + pause / 2, 0.4 + pause / 2], atol=0.001)
+    spans = [text[chunk.start_char : chunk.end_char] for chunk in sink.chunks]
+    if rate is None:
+        assert spans == ["One", "two", "three.", "Four", "five."]
+    for chunk, audio in zip(sink.chunks, sink.audio, strict=True):
+        for word in chunk.words:
+            assert chunk.offset <= word.at_sample <= chunk.offset + len(audio)
+
+
+def test_a_long_text_is_read_while_it_is_spoken(streaming):
+    text = "Seven words are in each of these. " * 30
+    sink = streaming.say(text, sink=Sink(takes=1)).wait()
+    assert len(sink.chunks) == 1
+    assert len(streaming.network.read) == 1
+    whole = streaming.say(text, request_id="b").wait()
+    assert "".join(streaming.network.read[1:]) == text
+    assert [text[word.start_char : word.end_char] for word in whole.words] == text.split()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_seed_out_of_range_is_refused(rig, seed):
+    with pytest.raises(InvalidMessageError, match="seed"):
+        rig.say(seed=seed).wait()
 
 
 def test_each_voice_has_its_level(rig):

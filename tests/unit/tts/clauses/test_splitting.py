@@ -56,6 +56,26 @@ def test_it_is_cut_where_a_speaker_could_pause(text, clauses):
     assert cut(text) == clauses
 
 
+def test_whole_sentences_are_cut_only_where_they_are_too_long():
+    limits = ClauseLimits(words=((3, 6),), by_sentence=True)
+    clauses = split_clauses(
+        words_of("Yes. We are open now. One two three four, five six seven eight nine."), limits
+    )
+    said = [" ".join(word.text for word in clause) for clause in clauses]
+    assert said == ["Yes", "We are open now", "One two three four", "five six seven eight nine"]
+
+
+def test_a_full_stop_within_a_word_ends_no_sentence():
+    version = [PronouncedWord("two", "tu", 0, 3, "", "."), PronouncedWord("zero", "zO", 0, 3)]
+    assert split_clauses(version, ClauseLimits(by_sentence=True)) == [version]
+
+
+def test_only_the_first_clause_of_a_text_is_a_small_one():
+    words = words_of("one two three four, five six seven eight nine ten eleven twelve")
+    assert len(split_clauses(words)[0]) == 4
+    assert len(split_clauses(words, before=5)[0]) == 12
+
+
 def test_words_said_for_one_number_are_no_place_to_cut():
     number = [PronouncedWord("in", "in", 14, 17) for _ in range(3)]
     clauses = split_clauses([*words_of("one two three"), *number, *words_of("a b c d e f g")])

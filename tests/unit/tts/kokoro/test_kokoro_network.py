@@ -16,10 +16,12 @@ from kokoro_weights import FRAME, write_graph, write_weights
 from parley.engines.kokoro import KokoroSpeaker
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.tts.clauses.network import Stop, StoppedError
+from parley.tts.clauses.sound import CEILING
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.network import load_network
 from parley.tts.kokoro.symbols import IDS
 from parley.tts.kokoro.voices import KNOWN_VOICES, gain_db
+from parley.tts.messages import SpeakRequest
 
 
 def word(phonemes, before="", after=""):
@@ -42,7 +44,7 @@ def network(folder):
 
 
 def test_words_begin_where_their_first_sound_does(network):
-    sound = network.speak([word("hə", before="“"), word("w", after=",")], "af_heart", Stop())
+    sound = network.make([word("hə", before="“"), word("w", after=",")], "af_heart", Stop())
     # Of the pads one frame each, of all symbols three: “ h ə blank w comma.
     assert sound.begins == [FRAME * (1 + 3), FRAME * (1 + 4 * 3)]
     assert sound.audio.shape == (FRAME * (2 + 6 * 3),)
@@ -51,28 +53,39 @@ def test_words_begin_where_their_first_sound_does(network):
 
 def test_the_style_is_that_of_the_voice_and_the_number_of_symbols(network):
     levels = [
-        np.abs(network.speak([word("h" * length)], voice, Stop()).audio).max()
+        np.abs(network.make([word("h" * length)], voice, Stop()).audio).max()
         for voice, length in (("af_heart", 2), ("af_heart", 5), ("af_heart", 50), ("bm_lewis", 2), (None, 2))
     ]
     np.testing.assert_allclose(levels, [0.102, 0.105, 0.109, 0.372, 0.102], atol=1e-3)
 
 
 def test_what_the_network_has_no_symbol_for_is_left_out(network):
-    plain, marked = (network.speak([word(text)], None, Stop()).audio for text in ("hə", "h\u2603ə"))
+    plain, marked = (network.make([word(text)], None, Stop()).audio for text in ("hə", "h\u2603ə"))
     np.testing.assert_array_equal(plain, marked)
 
 
 def test_a_clause_that_is_too_long_is_an_error_of_ours(network):
     with pytest.raises(InferenceError, match="at most 510"):
-        network.speak([word("h" * 511)], None, Stop())
-    assert len(network.speak([word("h" * 510)], None, Stop()).audio)
+        network.make([word("h" * 511)], None, Stop())
+    assert len(network.make([word("h" * 510)], None, Stop()).audio)
 
 
 def test_what_was_stopped_is_not_begun(network):
     stop = Stop()
     stop.ask()
     with pytest.raises(StoppedError):
-        network.speak([word("hə")], None, stop)
+        network.make([word("hə")], None, stop)
+
+
+def test_it_is_heard_without_the_silence_and_at_the_level_of_its_voice(network):
+    request = SpeakRequest(request_id="a", voice="bm_lewis")
+    raw = network.make([word("həw")], "bm_lewis", Stop())
+    sound = network.speak([word("həw")], request, Stop())
+    heard = sound.make(Stop())
+    assert sound.complete
+    assert len(heard) <= len(raw.audio)
+    loudest = np.abs(raw.audio).max() * 10 ** (gain_db("bm_lewis") / 20)
+    assert np.abs(heard).max() / 32767 == pytest.approx(min(loudest, CEILING), rel=0.01)
 
 
 def test_what_it_cannot_speak_is_refused(network):
