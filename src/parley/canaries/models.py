@@ -347,6 +347,7 @@ CANARIES: dict[str, CanaryCall] = {
         "moonshine_transcribe", partial(_ask_transcriber, "moonshine_transcribe")
     ),
     "espeak": _canary("espeak", _ask_espeak),
+    "piper": _canary("piper", partial(_ask_silently, "piper")),
     "kokoro": _canary("kokoro", partial(_ask_silently, "kokoro")),
     "qwen3": _canary("qwen3", partial(_ask_chat_model, "qwen3")),
     "t3": _canary("t3", _ask_t3),

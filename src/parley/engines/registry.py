@@ -11,6 +11,7 @@ from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.kokoro import KokoroSpeaker
 from parley.engines.parakeet import ParakeetRecognizer
+from parley.engines.piper import PiperSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
 from parley.errors import ModelLoadingError
@@ -60,6 +61,7 @@ CHAT_MODELS: Mapping[str, MakeChatModel] = {
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,
+    "piper": PiperSpeaker,
     "kokoro": KokoroSpeaker,
     "chatterbox": ChatterboxSpeaker,
 }

@@ -26,6 +26,7 @@ def open_session(
     device_id: int = 0,
     threads: int = 1,
     more_outputs: Sequence[str] = (),
+    part: bytes = b"",
 ) -> Any:
     """Load an ONNX file.
 
@@ -35,6 +36,7 @@ def open_session(
         device_id: index of the GPU.
         threads: CPU threads of one run; concurrent runs add theirs.
         more_outputs: names of values inside of the graph that become outputs too, after its own.
+        part: what is loaded in the file's place, cut out of it by :mod:`parley.serving.onnx_parts`.
 
     Returns:
         An ``onnxruntime.InferenceSession``, on a GPU a :class:`WatchedSession`.
@@ -55,7 +57,9 @@ def open_session(
             raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
         providers.insert(0, (_CUDA, {"device_id": device_id}))
     try:
-        graph = path.read_bytes() + _outputs(more_outputs) if more_outputs else str(path)
+        graph: str | bytes = part or str(path)
+        if more_outputs:
+            graph = (part or path.read_bytes()) + _outputs(more_outputs)
         session = onnxruntime.InferenceSession(graph, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions have no common base class
         raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error

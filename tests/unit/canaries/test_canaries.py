@@ -106,6 +106,7 @@ RIGHT = {
     "moonshine": [outputs(REPLY=AsrReply(stream_ms=32))],
     "moonshine_transcribe": [outputs(REPLY=TranscribeReply(text="", duration_ms=100))],
     "espeak": spoken(0, 5, -3),
+    "piper": [],
     "kokoro": [],
     "qwen3": generated(TextDelta(text="Hi"), DONE),
     "t3": drawn(6_560),

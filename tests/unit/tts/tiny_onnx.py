@@ -22,8 +22,9 @@ def field(number: int, content) -> bytes:
 
 
 def node(op: str, inputs: str, output: str, **attributes: int) -> bytes:
-    """A NodeProto; ``inputs``: names with blanks between them."""
-    content = b"".join(field(1, name) for name in inputs.split()) + field(2, output) + field(4, op)
+    """A NodeProto; ``inputs``: names with blanks between them, or with bars if names have blanks."""
+    names = inputs.split("|") if "|" in inputs else inputs.split()
+    content = b"".join(field(1, name) for name in names) + field(2, output) + field(4, op)
     for name, value in attributes.items():
         content += field(5, field(1, name) + field(3, value) + field(20, 2))
     return field(1, content)

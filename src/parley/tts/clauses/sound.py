@@ -22,6 +22,8 @@ _INAUDIBLE_DB = -50.0
 _BEFORE_S, _AFTER_S = 0.010, 0.030
 """Left of the silence at both ends; faded."""
 _LIMITER_S = 0.001
+_BLOCKS_AROUND = 3
+"""Blocks of that length, on both sides of a sample, that its gain may depend on."""
 
 # Seconds, by the last mark of a clause.
 _PAUSES = {".": 0.28, "!": 0.28, "?": 0.28, "…": 0.32, ":": 0.2, ";": 0.2, "—": 0.2, ",": 0.13}
@@ -102,18 +104,42 @@ def _rise(length: int) -> Floats:
     return np.asarray(0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, length)), np.float32)
 
 
-def amplify(audio: Floats, gain_db: float, rate: int) -> NDArray[np.int16]:
-    """Change the level; what would be above :data:`CEILING` is turned down for some milliseconds.
+class Level:
+    """Brings a voice to its loudness; what would be above :data:`CEILING` is turned down for a moment.
 
     Args:
-        audio: f32 ``[n]``.
         gain_db: of everything.
         rate: hertz.
+
+    Attributes:
+        margin: samples on both sides of what is wanted that it depends on.
     """
-    loud = audio * np.float32(10 ** (gain_db / 20))
-    if np.abs(loud).max(initial=0.0) > CEILING:
-        loud = _limited(loud, int(_LIMITER_S * rate))
-    return np.asarray(np.round(loud * 32767.0), np.int16)
+
+    def __init__(self, gain_db: float, rate: int) -> None:
+        self._gain = np.float32(10 ** (gain_db / 20))
+        self._block = int(_LIMITER_S * rate)
+        self.margin = (_BLOCKS_AROUND + 1) * self._block
+
+    def apply(self, audio: Floats, at: int, inner: slice) -> NDArray[np.int16]:
+        """Samples as they are heard.
+
+        Args:
+            audio: f32 ``[n]``, with ``margin`` samples around what is wanted, where there are so many.
+            at: place of its first sample in all of the audio. Wherever that is cut, the result is the same.
+            inner: what is wanted of it.
+        """
+        margin = _BLOCKS_AROUND * self._block
+        first = inner.start - margin
+        first = max(0, first - (at + first) % self._block)
+        loud = audio[first : inner.stop + margin] * self._gain
+        if np.abs(loud).max(initial=0.0) > CEILING:
+            loud = _limited(loud, self._block)
+        return np.asarray(np.round(loud[inner.start - first : inner.stop - first] * 32767.0), np.int16)
+
+
+def amplify(audio: Floats, gain_db: float, rate: int) -> NDArray[np.int16]:
+    """A whole clause, f32 ``[n]``, at its level; ``rate``: hertz."""
+    return Level(gain_db, rate).apply(audio, 0, slice(0, len(audio)))
 
 
 def _limited(audio: Floats, size: int) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parley.errors import InferenceError
-from parley.tts.clauses.sound import CEILING, amplify, check_sound, pause_samples, trim
+from parley.tts.clauses.sound import CEILING, Level, amplify, check_sound, pause_samples, trim
 
 RATE = 24_000
 
@@ -52,6 +52,19 @@ def test_what_is_too_loud_is_turned_down_and_the_rest_is_left():
     np.testing.assert_allclose(loud[quiet], audio[quiet] * 10 ** (6 / 20), atol=1e-3)
     slope = np.abs(np.diff(loud)).max()
     assert slope < 2 * np.abs(np.diff(audio)).max()
+
+
+def test_pieces_have_the_level_of_the_whole():
+    audio = (tone(0.3, 0.6) * np.linspace(0, 1, int(0.3 * RATE))).astype(np.float32)
+    level = Level(9.0, RATE)
+    whole = level.apply(audio, 0, slice(0, len(audio)))
+    assert np.abs(whole).max() > 0.95 * CEILING * 32767
+    pieces, begin = [], 0
+    for end in (1_000, 1_500, 4_321, len(audio)):
+        first, last = max(0, begin - level.margin), min(end + level.margin, len(audio))
+        pieces.append(level.apply(audio[first:last], first, slice(begin - first, end - first)))
+        begin = end
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
 def test_what_fits_is_only_amplified():

@@ -1,29 +1,18 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from random_letters import random_network
 
 from parley.tts.english.dictionary import load_dictionary
 from parley.tts.english.network import LetterNetwork
 from parley.tts.english.pronouncer import EnglishPronouncer
 from parley.tts.normalization.normalizer import TextNormalizer
-
-LETTERS, SOUNDS, SIZE = 29, 74, 12
-
-
-def random_network(seed=3):
-    random = np.random.default_rng(seed)
-
-    def draw(*shape):
-        return random.normal(0, 0.6, shape).astype(np.float32)
-
-    arrays = {"enc_emb": draw(LETTERS, SIZE), "dec_emb": draw(SOUNDS, SIZE)}
-    for name in ("enc", "dec"):
-        arrays |= {f"{name}_{part}": draw(3 * SIZE, SIZE) for part in ("w_ih", "w_hh")}
-        arrays |= {f"{name}_{part}": draw(3 * SIZE) for part in ("b_ih", "b_hh")}
-    return arrays | {"fc_w": draw(SOUNDS, SIZE), "fc_b": draw(SOUNDS)}
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,28 @@
+"""A voice of Piper: segments of English text in, a stream of PCM with word marks out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from parley.serving.logs import log_to_triton
+from parley.serving.parameters import Parameters
+from parley.tts.piper.model import PiperModel
+
+
+class TritonPythonModel:
+    """Triton's entry point; see :mod:`parley.tts.piper.model`."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the voice."""
+        log_to_triton(pb_utils, args["model_name"])
+        self._model = PiperModel(pb_utils, Parameters.from_args(args))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests over; they are answered by the synthesis thread."""
+        self._model.accept(requests)
+
+    def finalize(self) -> None:
+        """Stop."""
+        self._model.close()
