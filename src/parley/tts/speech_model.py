@@ -79,7 +79,7 @@ class SpeechModel:
 
     def __init__(self, pb_utils: Any, synthesizer: Speaking, *, check_every: int = 1) -> None:
         self._pb = pb_utils
-        self._synthesizer = synthesizer
+        self.synthesizer = synthesizer
         self._check_every = check_every
 
     def accept(self, requests: list[Any]) -> None:
@@ -93,7 +93,7 @@ class SpeechModel:
 
     def close(self) -> None:
         """End every request and free what they used."""
-        self._synthesizer.close()
+        self.synthesizer.close()
 
     def _begin(self, responder: Responder, raw: bytes) -> None:
         try:
@@ -101,7 +101,7 @@ class SpeechModel:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise InvalidMessageError(f"request cannot be read: {error}") from error
         if isinstance(message, AbortSpeech):
-            self._synthesizer.abort(message.request_id)
+            self.synthesizer.abort(message.request_id)
             responder.finish()
         else:
-            self._synthesizer.submit(message, TritonSink(responder, self._check_every))
+            self.synthesizer.submit(message, TritonSink(responder, self._check_every))

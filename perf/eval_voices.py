@@ -1,0 +1,237 @@
+"""How well the small voices speak: what a recogniser understands of them, their loudness, and their joins.
+
+The sentences of ``voices_sentences.txt`` go through the code that serves, without a server. Each voice is
+heard by Moonshine, whose own errors count too: it is a floor. Numbers are written out on both sides before
+words are compared. Ends with status 1 where a limit is not kept.
+
+With ``--listen FOLDER`` the audio is written there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from tts_report import percentiles
+from word_errors import word_errors
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.moonshine.reader import Reader
+from parley.audio.resample import Resampler
+from parley.errors import ParleyError
+from parley.launcher.options import ROOT
+from parley.llm.starting import cache_dir
+from parley.serving.onnx import open_session
+from parley.serving.parameters import Parameters
+from parley.tts.clicks import clicks
+from parley.tts.kokoro.model import KokoroModel
+from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES
+from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.normalization.nemo import load_grammars
+from parley.tts.normalization.normalizer import TextNormalizer
+from parley.tts.piper.model import PiperModel
+from parley.tts.piper.voices import KNOWN_VOICES as PIPER_VOICES
+from parley.tts.voices.enrollment.loudness import integrated
+
+SENTENCES = Path(__file__).parent / "voices_sentences.txt"
+MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}
+EAR = "moonshine-tiny-en"
+EAR_RATE = 16_000
+
+MOST_ERRORS = 0.04
+"""Of the words."""
+LOUDNESS, LOUDNESS_RANGE = -19.0, 2.0
+"""LUFS, of the mean over all sentences."""
+_FULL_SCALE = 32_767
+_NO_LETTERS = re.compile(r"[^a-z ]+")
+_WITHIN_WORDS = str.maketrans({"'": "", "\u2019": "", "-": " "})
+
+
+@dataclass
+class Sink:
+    """Keeps what one request is answered."""
+
+    chunks: list[SpeechChunk] = field(default_factory=list)
+    audio: list[NDArray[np.int16]] = field(default_factory=list)
+    first_s: float | None = None
+    error: ParleyError | None = None
+    began: float = field(default_factory=time.perf_counter)
+    ended: threading.Event = field(default_factory=threading.Event)
+    wanted: bool = True
+
+    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+        """Keep a piece."""
+        if self.first_s is None and len(audio):
+            self.first_s = time.perf_counter() - self.began
+        self.chunks.append(chunk)
+        self.audio.append(audio)
+        return True
+
+    def finish(self) -> None:
+        """All was said."""
+        self.ended.set()
+
+    def fail(self, error: ParleyError) -> None:
+        """It failed."""
+        self.error = error
+        self.ended.set()
+
+
+@dataclass
+class Report:
+    """Of one voice."""
+
+    words: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """Of audio."""
+    took_s: float = 0.0
+    first_s: list[float] = field(default_factory=list)
+    lufs: list[float] = field(default_factory=list)
+    peak: int = 0
+    clicks: int = 0
+
+    def problems(self) -> list[str]:
+        """The limits that are not kept."""
+        kept = {
+            "word errors": self.errors <= MOST_ERRORS * self.words,
+            "loudness": abs(statistics.mean(self.lufs) - LOUDNESS) <= LOUDNESS_RANGE,
+            "clipping": self.peak < _FULL_SCALE,
+            "clicks": self.clicks == 0,
+        }
+        return [name for name, is_kept in kept.items() if not is_kept]
+
+    def line(self) -> str:
+        """For the table."""
+        return (
+            f"{100 * self.errors / self.words:6.2f} % | {statistics.mean(self.lufs):6.1f} "
+            f"({min(self.lufs):5.1f} to {max(self.lufs):5.1f}) | {self.peak / _FULL_SCALE:5.2f} | "
+            f"{self.clicks:6d} | {percentiles(self.first_s)} | {self.took_s / self.seconds:9.3f} | "
+            f"{', '.join(self.problems()) or 'good'}"
+        )
+
+
+class Ear:
+    """Hears what is said."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = Reader.load(folder, partial(open_session, threads=1))
+        grammars = load_grammars(("en",), cache_dir() / "normalization")
+        self._normalizer = TextNormalizer(grammars, tags=False)
+
+    def hear(self, audio: NDArray[np.int16], rate: int) -> str:
+        """The text of a sentence."""
+        resampler = Resampler(rate, EAR_RATE)
+        silence = np.zeros(EAR_RATE // 5, np.int16)
+        heard = np.concatenate([silence, resampler.push(audio), resampler.finish(), silence])
+        return self._reader.read(heard, PhraseAutomaton.nothing()).text
+
+    def words(self, text: str) -> list[str]:
+        """What is compared of a text."""
+        spoken = self._normalizer.normalize(text, "en").text.lower().translate(_WITHIN_WORDS)
+        return _NO_LETTERS.sub(" ", spoken).split()
+
+
+def evaluate(
+    speak: Callable[[str, int], Sink],
+    ear: Ear,
+    sentences: Sequence[str],
+    seeds: Sequence[int],
+    keep: Callable[[int, NDArray[np.int16], int], None],
+    *,
+    show: bool,
+) -> Report:
+    """Let a voice say everything.
+
+    Args:
+        speak: says a text with a seed.
+        ear: hears it.
+        sentences: what is said.
+        seeds: each sentence is said once with each of them.
+        keep: is given the audio of each sentence with the first seed, and its rate.
+        show: print what is misheard.
+    """
+    report = Report()
+    for seed in seeds:
+        for number, text in enumerate(sentences):
+            sink = speak(text, seed)
+            rate, audio = sink.chunks[0].sample_rate, np.concatenate(sink.audio)
+            report.took_s += time.perf_counter() - sink.began
+            report.seconds += len(audio) / rate
+            report.first_s.append(sink.first_s or 0.0)
+            report.lufs.append(integrated(audio.astype(np.float32) / (_FULL_SCALE + 1), rate))
+            report.peak = max(report.peak, int(np.abs(audio.astype(np.int32)).max()))
+            report.clicks += len(clicks(audio, [chunk.offset for chunk in sink.chunks[1:]], rate))
+            said, heard = ear.words(text), ear.hear(audio, rate)
+            errors = word_errors(said, ear.words(heard))
+            report.words, report.errors = report.words + len(said), report.errors + errors
+            if errors and show:
+                print(f"    {text} => {heard}")
+            if seed == seeds[0]:
+                keep(number, audio, rate)
+    return report
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--voices", nargs="+", help="only these")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--sentences", type=int, help="only so many")
+    parser.add_argument("--models-dir", type=Path, default=ROOT / "models", help="folder of all weights")
+    parser.add_argument("--listen", type=Path, help="folder for the audio")
+    parser.add_argument("--show", action="store_true", help="print what is misheard")
+    args = parser.parse_args()
+    sentences = SENTENCES.read_text().splitlines()[: args.sentences]
+    ear = Ear(args.models_dir / EAR)
+    print("voice                | errors   | LUFS                      | peak  | clicks | "
+          "first ms, p50 / p95 | real time |")  # fmt: skip
+    failed = False
+    for name in args.models:
+        make, known = MODELS[name]
+        environment = {"PARLEY_MODELS_DIR": str(args.models_dir)}
+        model = make(None, Parameters(name, {}, environment=environment))
+        for voice in known:
+            if args.voices and voice.name not in args.voices:
+                continue
+            keep = partial(_write, args.listen, f"{name}-{voice.name}")
+            speak = partial(_speak, model, voice.name)
+            report = evaluate(speak, ear, sentences, args.seeds, keep, show=args.show)
+            print(f"{name + ' ' + voice.name:20} | {report.line()}", flush=True)
+            failed |= bool(report.problems())
+        model.close()
+    return int(failed)
+
+
+def _speak(model: PiperModel | KokoroModel, voice: str, text: str, seed: int) -> Sink:
+    sink = Sink()
+    model.synthesizer.submit(SpeakRequest(request_id="eval", text=text, voice=voice, seed=seed), sink)
+    if not sink.ended.wait(60):
+        raise TimeoutError(text)
+    if sink.error is not None:
+        raise sink.error
+    return sink
+
+
+def _write(folder: Path | None, name: str, number: int, audio: NDArray[np.int16], rate: int) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / f"{name}-{number:02d}.wav", audio, rate)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
