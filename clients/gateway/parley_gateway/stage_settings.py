@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from parley.errors import InvalidInputError
+from parley_client.stages.lineup import AUTO, read_names
 from parley_client.transcription import MAX_SECONDS
 from parley_gateway.kinds import Count, Seconds
 
@@ -16,8 +18,10 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     recognizer: Literal["parakeet_tdt", "nemotron_streaming", "moonshine"] = "parakeet_tdt"
     """The model that streams of speech go to."""
-    synthesizer: Literal["espeak", "chatterbox"] = "espeak"
-    """The model that speaks."""
+    synthesizer: str = AUTO
+    """The model that speaks: `espeak`, `kokoro` or `chatterbox`. Several with commas, in order of preference:
+    the one that has the voice speaks. `auto`: those of the server's conversations, as the parameter `tts` of
+    `voice_agent` says."""
     requests: Count = 64
     """Requests and streams at once, of each of these doors; more are answered with 429. A key, or of callers
     without one an address, gets at most three times what is still free, so that others always get in."""
@@ -39,3 +43,9 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A voice that is given no text, and says nothing, for so long is closed (seconds)."""
     stall_s: Seconds = 15.0
     """A client that does not read its answer for so long loses it (seconds)."""
+
+    def __post_init__(self) -> None:
+        try:
+            read_names(self.synthesizer)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parley.tts.espeak_voices import LANGUAGES, VOICES
 from parley.tts.voices.messages import VoiceDetails, VoiceSummary
 from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError
+from parley_client.stages import Synthesis, VoiceInfo, open_server
 from parley_client.voices import MAX_FILE_BYTES, NoVoicesError, Voices
 
 HELP = "list, make and delete the server's voices"
@@ -71,16 +71,18 @@ async def run(args: argparse.Namespace, console: Console) -> int:
 async def _list(args: argparse.Namespace, console: Console, voices: Voices) -> None:
     try:
         _show(args, console, await voices.list())
-    except NoVoicesError:  # so espeak speaks, which has the same ones everywhere
-        details = [VoiceDetails(name=name, languages=list(LANGUAGES)) for name in VOICES]
-        _show(
-            args,
-            console,
-            [
-                VoiceSummary(voice_id=one.name, digest="", prompt_s=0.0, built_in=True, details=one)
-                for one in details
-            ],
-        )
+    except NoVoicesError:  # so those speak that have the same voices everywhere
+        async with (
+            open_server(args.server, timeout_s=args.timeout) as server,
+            Synthesis(server, timeout_s=args.timeout) as synthesis,
+        ):
+            _show(args, console, [_summary(voice) for voice in await synthesis.voices()])
+
+
+def _summary(voice: VoiceInfo) -> VoiceSummary:
+    known = [part for part in (voice.synthesizer, voice.gender, voice.description) if part]
+    details = VoiceDetails(name=voice.name, languages=list(voice.languages), description=", ".join(known))
+    return VoiceSummary(voice_id=voice.voice_id, digest="", prompt_s=0.0, built_in=True, details=details)
 
 
 async def _enroll(args: argparse.Namespace, voices: Voices) -> VoiceSummary:
@@ -123,9 +125,15 @@ def _show(args: argparse.Namespace, console: Console, voices: Sequence[VoiceSumm
             escape(voice.details.name),
             escape(", ".join(voice.details.languages)),
             f"{voice.prompt_s:.1f} s" if voice.prompt_s else "",
-            "built in" if voice.built_in else escape(", ".join(voice.details.warnings)),
+            escape(_remark(voice)),
         )
     console.print(table)
+
+
+def _remark(voice: VoiceSummary) -> str:
+    if voice.built_in:
+        return voice.details.description or "built in"
+    return ", ".join(voice.details.warnings)
 
 
 def _show_all(args: argparse.Namespace, console: Console, voice: VoiceSummary) -> None:

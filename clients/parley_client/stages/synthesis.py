@@ -13,23 +13,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import dataclasses
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import uuid4
 
 import msgspec
 
 from parley.engines.chatterbox import ChatterboxSpeaker
-from parley.engines.espeak import MODEL, EspeakSpeaker
 from parley.engines.speaker import ModelSpeaker
-from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley.errors import OverloadedError, ParleyError
 from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley.tts.messages import MoreText, SpeakRequest
+from parley.tts.voice_routing import find_route, qualify, spoken_languages
 from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley.waiting import try_within
 from parley_client.closing import ClosedAtTheEnd
+from parley_client.stages.lineup import AUTO, SPEAKERS, find_names, read_names
 from parley_client.stages.script import Script
 from parley_client.stages.server import StageServer
 from parley_client.stages.speech import Speech, SpeechPiece, Track
@@ -39,10 +42,7 @@ from parley_client.voices import MODEL as VOICES_MODEL
 _IDLE_S = 60.0
 _BUSY_S = 0.1
 _STOP_S = 5.0
-_SPEAKERS: dict[str, type[EspeakSpeaker | ChatterboxSpeaker]] = {
-    "espeak": EspeakSpeaker,
-    "chatterbox": ChatterboxSpeaker,
-}
+Lineup: TypeAlias = Sequence[tuple[str, ModelSpeaker]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class VoiceInfo:
     name: str
     languages: tuple[str, ...] = ()
     """Empty: not said."""
+    synthesizer: str = ""
+    """Whose it is; ``synthesizer/voice`` names it too."""
+    gender: str = ""
+    """``female`` or ``male``; empty: not said."""
+    description: str = ""
 
 
 class Synthesis(ClosedAtTheEnd):
@@ -60,7 +65,9 @@ class Synthesis(ClosedAtTheEnd):
 
     Args:
         server: where the synthesizer is.
-        model: ``espeak`` or ``chatterbox``.
+        model: ``espeak``, ``kokoro`` or ``chatterbox``; several with commas, in order of preference: the one
+            that has the voice speaks, and those that the server has not loaded are left out; ``auto``:
+            those of the server's conversations, as ``voice_agent`` is configured.
         timeout_s: seconds until the first audio, or the next, is overdue.
         idle_s: longest wait for more of a text that was begun (seconds).
 
@@ -69,22 +76,35 @@ class Synthesis(ClosedAtTheEnd):
     """
 
     def __init__(
-        self, server: StageServer, *, model: str = MODEL, timeout_s: float = 20.0, idle_s: float = _IDLE_S
+        self, server: StageServer, *, model: str = AUTO, timeout_s: float = 20.0, idle_s: float = _IDLE_S
     ) -> None:
-        kind = _SPEAKERS.get(model)
-        if kind is None:
-            raise InvalidInputError(f"no synthesizer {model!r}; there are {', '.join(_SPEAKERS)}")
+        self._named = read_names(model)
+        self._server = server
         self._port = GrpcPort(lambda: server.channel)
-        self._speaker = kind(self._port, timeout_s=timeout_s)
         self._name = model
         self._timeout_s = timeout_s
+        self._lineup: Lineup | None = None
         self._idle_s = idle_s
         self._requests = Requests()
 
-    @property
-    def languages(self) -> Sequence[str]:
-        """What the synthesizer speaks."""
-        return self._speaker.languages
+    async def synthesizer_of(self, voice: str | None, language: str = "en") -> str:
+        """The name of the synthesizer that speaks with this voice; one that has to be asked may not have it.
+
+        Raises:
+            UnsupportedVoiceError: none of them has the voice.
+            UnsupportedLanguageError: none of them, or not this voice, speaks the language.
+            ParleyError: the server could not be asked.
+        """
+        lineup = await self._speakers()
+        return lineup[find_route(lineup, voice, language).index][0]
+
+    async def languages(self) -> Sequence[str]:
+        """What they speak.
+
+        Raises:
+            ParleyError: the server could not be asked.
+        """
+        return spoken_languages(await self._speakers())
 
     def speak(
         self,
@@ -105,7 +125,7 @@ class Synthesis(ClosedAtTheEnd):
 
         Args:
             text: at most 20,000 characters.
-            voice: one of :meth:`voices`; None: the first.
+            voice: one of :meth:`voices`; None: that of the first synthesizer that speaks the language.
             language: as in ``en`` or ``en-GB``.
             sample_rate: hertz, 8,000 to 48,000; None: the synthesizer's own.
             exaggeration: of emotion, where the synthesizer can.
@@ -151,22 +171,33 @@ class Synthesis(ClosedAtTheEnd):
             seed=seed,
         )
         script = Script(self._idle_s)
-        spoken = (
-            _Written(self._speaker, request, script)
-            if isinstance(self._speaker, ChatterboxSpeaker)
-            else _InSegments(self._speaker, request, script)
-        )
+        spoken = _Routed(self._speakers, request, script)
         return Speech(script, spoken.pieces(), spoken.stop, self._requests, self._name)
 
     async def voices(self) -> Sequence[VoiceInfo]:
-        """All voices; the first is the default of ``espeak``.
+        """All voices; the first is the default, but of ``chatterbox``.
 
         Raises:
             InferenceError: the server could not be asked, or did not answer in time.
         """
-        if self._speaker.voices is not None:
-            languages = tuple(self._speaker.languages)
-            return [VoiceInfo(voice, voice, languages) for voice in self._speaker.voices]
+        lineup = await self._speakers()
+        lists = [await self._voices_of(name, speaker) for name, speaker in lineup]
+        own = [[voice.voice_id for voice in voices] for voices in lists]
+        names = qualify([(name, voices) for (name, _), voices in zip(lineup, own, strict=True)])
+        return [
+            dataclasses.replace(voice, voice_id=name)
+            for qualified, voices in zip(names, lists, strict=True)
+            for name, voice in zip(qualified, voices, strict=True)
+        ]
+
+    async def _voices_of(self, synthesizer: str, speaker: ModelSpeaker) -> list[VoiceInfo]:
+        if speaker.known_voices is not None:
+            return [
+                VoiceInfo(
+                    voice.name, voice.name, voice.languages, synthesizer, voice.gender, voice.description
+                )
+                for voice in speaker.known_voices
+            ]
         response = await self._port.infer(
             ModelRequest(
                 VOICES_MODEL, {"REQUEST": struct_tensor(ListVoices())}, ("REPLY",), timeout_s=self._timeout_s
@@ -174,7 +205,13 @@ class Synthesis(ClosedAtTheEnd):
         )
         listed = tensor_struct(response["REPLY"], VoicesReply).voices
         return [
-            VoiceInfo(one.voice_id, one.details.name or one.voice_id, tuple(one.details.languages))
+            VoiceInfo(
+                one.voice_id,
+                one.details.name or one.voice_id,
+                tuple(one.details.languages),
+                synthesizer,
+                description=one.details.description,
+            )
             for one in listed
         ]
 
@@ -185,12 +222,52 @@ class Synthesis(ClosedAtTheEnd):
             UnsupportedVoiceError: there is not.
             InferenceError: the server could not be asked, or did not answer in time.
         """
-        await self._speaker.check_voice(voice)
+        lineup = await self._speakers()
+        route = find_route(lineup, voice, None)
+        if not route.certain and route.voice is not None:
+            await lineup[route.index][1].check_voice(route.voice)
+
+    async def _speakers(self) -> Lineup:
+        if self._lineup is None:
+            names = await find_names(self._server, self._named) if len(self._named) != 1 else self._named
+            self._lineup = [(name, SPEAKERS[name](self._port, timeout_s=self._timeout_s)) for name in names]
+        return self._lineup
 
     async def close(self) -> None:
         """Stop what is being spoken."""
         await self._requests.close()
         await self._port.close()
+
+
+class _Routed:
+    """The synthesizer that has the voice, found when the text begins to be spoken."""
+
+    def __init__(
+        self, speakers: Callable[[], Awaitable[Lineup]], request: SpeakRequest, script: Script
+    ) -> None:
+        self._speakers = speakers
+        self._request = request
+        self._script = script
+        self._spoken: _InSegments | _Written | None = None
+
+    async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
+        """What is said."""
+        lineup = await self._speakers()
+        route = find_route(lineup, self._request.voice, self._request.language)
+        request = msgspec.structs.replace(self._request, voice=route.voice)
+        speaker = lineup[route.index][1]
+        if isinstance(speaker, ChatterboxSpeaker):
+            self._spoken = _Written(speaker, request, self._script)
+        else:
+            self._spoken = _InSegments(speaker, request, self._script)
+        async with aclosing(self._spoken.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def stop(self) -> None:
+        """Stop what is being spoken."""
+        if self._spoken is not None:
+            await self._spoken.stop()
 
 
 class _InSegments:

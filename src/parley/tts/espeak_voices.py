@@ -26,8 +26,7 @@ VOICES = tuple(_VARIANTS)
 """The first is the default."""
 LANGUAGES = tuple(_FILES)
 KNOWN_VOICES = tuple(
-    KnownVoice(name, LANGUAGES, "female" if name.startswith("woman") else "male", "espeak-ng")
-    for name in VOICES
+    KnownVoice(name, LANGUAGES, "female" if name.startswith("woman") else "male") for name in VOICES
 )
 
 

@@ -47,6 +47,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self):
         self.heard = []  # (start, end, samples, flush)
         self.asked = []  # JSON of every decoupled request
+        self.asked_models = []  # who was asked
         self.may_hear = asyncio.Event()
         self.may_hear.set()
         self.hearing = asyncio.Event()
@@ -58,9 +59,17 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.transcript = TranscribeReply(text="")  # or an error's text
         self.transcriber = ""  # the model that was asked last
         self.ready = set()
+        self.agent_tts = None  # what voice_agent is configured with; None: it is not there
 
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
+
+    async def ModelConfig(self, request, context):  # noqa: N802 - gRPC's name
+        if request.name != "voice_agent" or self.agent_tts is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model: {request.name!r}")
+        reply = service_pb2.ModelConfigResponse()
+        reply.config.parameters["tts"].string_value = self.agent_tts
+        return reply
 
     async def RepositoryIndex(self, request, context):  # noqa: N802 - gRPC's name
         await context.abort(grpc.StatusCode.UNAVAILABLE, "This protocol is restricted")
@@ -106,6 +115,7 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         async for request in requests:
             message = msgspec.json.decode(text_of(request))
             self.asked.append(message)
+            self.asked_models.append(request.model_name)
             async for outputs in self.answer(message):
                 response = service_pb2.ModelStreamInferResponse()
                 if isinstance(outputs, str):

@@ -30,6 +30,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
             response.raw_output_contents.append(len(self.answer).to_bytes(4, "little") + self.answer)
         return response
 
+    async def ModelConfig(self, request, context):  # noqa: N802
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model: {request.name!r}")
+
 
 @asynccontextmanager
 async def serving(answer):

@@ -14,6 +14,7 @@ from parley.errors import (
     InvalidMessageError,
     ModelUnavailableError,
     SessionIdleError,
+    UnsupportedVoiceError,
 )
 from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta
 from parley.protocol import Tool
@@ -237,6 +238,58 @@ async def test_voices_of_espeak_are_known(models):
         voices = await synthesis.voices()
     assert voices[0].voice_id == "man-1"
     assert "en" in voices[0].languages
+
+
+async def test_voices_of_all_synthesizers_of_the_conversations(models):
+    fake, server = models
+    fake.agent_tts, fake.ready = "piper-of-another-day, kokoro,espeak", {"kokoro", "espeak"}
+    async with Synthesis(server) as synthesis:
+        voices = await synthesis.voices()
+        assert [voice.voice_id for voice in voices][:2] == ["af_heart", "af_alloy"]
+        assert {voice.synthesizer for voice in voices} == {"kokoro", "espeak"}
+        assert (voices[0].gender, voices[0].languages) == ("female", ("en", "en-us"))
+        assert await synthesis.synthesizer_of("man-1") == "espeak"
+        assert await synthesis.synthesizer_of(None, "de") == "espeak"
+        assert {"en-gb", "de"} <= set(await synthesis.languages())
+
+
+@pytest.mark.parametrize(
+    ("configured", "ready", "voice", "asked"),
+    [
+        ("kokoro,espeak", {"kokoro", "espeak"}, None, ("kokoro", None)),
+        ("kokoro,espeak", {"kokoro", "espeak"}, "bm_george", ("kokoro", "bm_george")),
+        ("kokoro,espeak", {"kokoro", "espeak"}, "espeak/woman-1", ("espeak", "woman-1")),
+        ("kokoro,espeak", {"espeak"}, None, ("espeak", None)),
+        ("kokoro,espeak", set(), None, ("kokoro", None)),
+        (None, set(), None, ("espeak", None)),
+    ],
+)
+async def test_the_synthesizer_that_has_the_voice_is_asked(models, configured, ready, voice, asked):
+    fake, server = models
+    Voice(fake)
+    fake.agent_tts, fake.ready = configured, ready
+    async with Synthesis(server) as synthesis:
+        assert [piece async for piece in synthesis.speak("Hello there.", voice=voice)]
+    assert (fake.asked_models, fake.asked[0].get("voice")) == ([asked[0]], asked[1])
+
+
+async def test_a_voice_that_no_synthesizer_has_is_refused_before_anybody_is_asked(models):
+    fake, server = models
+    Voice(fake)
+    async with Synthesis(server, model="kokoro") as synthesis:
+        with pytest.raises(UnsupportedVoiceError, match="af_heart"):
+            _ = [piece async for piece in synthesis.speak("Hello.", voice="man-1")]
+        with pytest.raises(UnsupportedVoiceError):
+            await synthesis.check_voice("man-1")
+        await synthesis.check_voice("kokoro/bf_emma")
+    assert fake.asked == []
+
+
+async def test_a_list_names_nobody_twice_and_nobody_else(models):
+    _, server = models
+    for wrong in ("espeak,espeak", "espeak,", "", "auto,espeak"):
+        with pytest.raises(InvalidInputError):
+            Synthesis(server, model=wrong)
 
 
 class Writer:

@@ -28,7 +28,8 @@ _TIMEOUT_S = 20.0
 class ParleyTTSSettings(TTSSettings):
     """What can be changed while the pipeline runs; it counts from the next answer on.
 
-    ``model`` is ``espeak`` or ``chatterbox``.
+    ``model`` is ``espeak``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
+    :class:`parley_client.stages.Synthesis`.
 
     Parameters:
         exaggeration: of emotion, 0 to 2, where the model can; None: its default.
@@ -81,7 +82,7 @@ class ParleyTTSService(TTSService):
         **kwargs: Any,
     ) -> None:
         complete = self.Settings(
-            model="espeak",
+            model="auto",
             voice=None,
             language=Language.EN,
             exaggeration=None,

@@ -151,7 +151,7 @@ async def test_a_voice_that_is_not_there_is_refused(gateway):
     with pytest.raises(InvalidStatus) as caught:
         async with open_voice(gateway, "model=x"):
             pass
-    assert "no voice" in caught.value.response.headers["dg-error"]
+    assert "voice 'x'" in caught.value.response.headers["dg-error"]
 
 
 @pytest.mark.parametrize("message", [b"audio", "{", '{"type": "Sing"}', '{"type": "Speak"}'])

@@ -6,10 +6,13 @@ import json
 import threading
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from fake_models import Voice
 from recordings_for_tests import read
+
+from parley_gateway.stage_settings import StageSettings
 
 PATH = "/v1/audio/speech"
 TEXT = "Hello there. How are you?"
@@ -68,6 +71,22 @@ async def test_speech_as_events(gateway, voice):
 async def test_voices_and_languages_can_be_named(gateway, voice, name):
     await speak(gateway, voice=name, model="espeak", language="de", instructions="Be kind.", speed=1)
     assert {(asked["voice"], asked["language"]) for asked in gateway.models.asked} == {("woman-1", "de")}
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "asked"),
+    [
+        ("tts-1", "alloy", ("kokoro", None)),
+        ("tts-1", "bm_george", ("kokoro", "bm_george")),
+        ("tts-1", "man-2", ("espeak", "man-2")),
+        ("espeak", "alloy", ("espeak", None)),
+    ],
+)
+async def test_the_synthesizer_that_has_the_voice_speaks(gateway, voice, model, name, asked):
+    gateway.models.agent_tts, gateway.models.ready = "kokoro,espeak", {"kokoro", "espeak"}
+    await speak(gateway, voice=name, model=model)
+    assert {message.get("voice") for message in gateway.models.asked} == {asked[1]}
+    assert set(gateway.models.asked_models) == {asked[0]}
 
 
 async def test_audio_is_sent_while_it_is_being_made(gateway, voice):
@@ -202,6 +221,25 @@ async def test_audio_that_breaks_off_is_no_whole_answer(gateway):
     told = await speak(gateway, response_format="pcm", stream_format="sse")
     last = json.loads(told.text.splitlines()[-2].removeprefix("data: "))
     assert last["error"]["code"] == "inference_failed"
+
+
+async def test_voices_of_all_synthesizers_are_listed(gateway):
+    gateway.models.agent_tts, gateway.models.ready = "kokoro,espeak", {"kokoro", "espeak"}
+    listed = (await gateway.http.get("/v1/audio/voices")).json()["data"]
+    voices = {one["id"]: one for one in listed}
+    assert (listed[0]["id"], len(voices)) == ("af_heart", 32)
+    george, woman = voices["bm_george"], voices["woman-1"]
+    assert (george["model"], george["gender"], george["languages"]) == ("kokoro", "male", ["en", "en-gb"])
+    assert "British" in george["description"]
+    assert (woman["model"], woman["gender"], woman["description"]) == ("espeak", "female", None)
+
+
+def test_a_synthesizer_that_does_not_exist_cannot_be_configured():
+    for names in ("auto", "espeak", "kokoro, espeak"):
+        assert msgspec.convert({"synthesizer": names}, StageSettings).synthesizer == names
+    for names in ("parrot", "espeak,espeak", ""):
+        with pytest.raises(msgspec.ValidationError, match="synthesizer"):
+            msgspec.convert({"synthesizer": names}, StageSettings)
 
 
 async def test_voices_are_listed(gateway):

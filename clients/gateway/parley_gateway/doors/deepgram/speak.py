@@ -41,12 +41,13 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: StageDesk
         with desk.lease(principal) as server:
             idle_s = settings.voice_idle_s
             async with Synthesis(server, model=settings.synthesizer, idle_s=idle_s) as synthesis:
+                model = await synthesis.synthesizer_of(voice)
                 if voice is not None:
                     await synthesis.check_voice(voice)
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
                 begin = partial(synthesis.begin, voice=voice, sample_rate=form.agent_rate)
-                speaking = _Speaking(websocket, begin, gateway, form, meter)
+                speaking = _Speaking(websocket, begin, gateway, form, meter, model=model)
                 await speaking.run()
     except ParleyError as error:
         if speaking is not None:
@@ -71,6 +72,8 @@ class _Speaking:
         gateway: Gateway,
         form: AudioFormat,
         meter: Meter,
+        *,
+        model: str,
     ) -> None:
         self._websocket = websocket
         self._begin = begin
@@ -78,7 +81,7 @@ class _Speaking:
         self._form = form
         self._meter = meter
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._transaction = forms.Transaction(gateway.settings.stages.synthesizer)
+        self._transaction = forms.Transaction(model)
         self._growing: Speech | None = None
         self._turns: deque[_Turn] = deque()  # the first is being spoken
         self._changed = asyncio.Event()

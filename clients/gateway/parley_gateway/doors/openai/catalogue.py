@@ -75,6 +75,9 @@ class CatalogueRoutes:
                         "name": voice.name,
                         "created_at": 0,
                         "languages": list(voice.languages),
+                        "model": voice.synthesizer,
+                        "gender": voice.gender or None,
+                        "description": voice.description or None,
                     }
                     for voice in await synthesis.voices()
                 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parley_client.stages.lineup import SPEAKERS
 from parley_client.transcription import TRANSCRIBERS
 from parley_gateway.doors.openai.errors import RefusedRequestError
 
 RECOGNIZERS = (*TRANSCRIBERS, "parakeet_tdt", "nemotron_streaming", "moonshine")
 LANGUAGE_MODELS = ("qwen3",)
-SYNTHESIZERS = ("espeak", "chatterbox")
+SYNTHESIZERS = tuple(SPEAKERS)
 MODELS = (*RECOGNIZERS, *LANGUAGE_MODELS, *SYNTHESIZERS)
 
 # Clients that are switched over by their address alone name these; they get the gateway's model.

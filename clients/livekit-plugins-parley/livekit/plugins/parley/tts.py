@@ -35,8 +35,9 @@ class TTS(tts.TTS[Never]):
     Args:
         server: ``host:port`` of the gRPC endpoint.
         credentials: TLS; None: plain text.
-        model: ``espeak`` or ``chatterbox``.
-        voice: name of a voice; None: the model's first.
+        model: ``espeak``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
+            :class:`parley_client.stages.Synthesis`.
+        voice: name of a voice; None: the default.
         language: as in ``en`` or ``en-GB``.
         sample_rate: of the audio, 8,000 to 48,000 Hz.
         exaggeration: of emotion, 0 to 2, where the model can; None: its default.
@@ -50,7 +51,7 @@ class TTS(tts.TTS[Never]):
         *,
         server: str = "127.0.0.1:8001",
         credentials: grpc.ChannelCredentials | None = None,
-        model: str = "espeak",
+        model: str = "auto",
         voice: str | None = None,
         language: str = "en",
         sample_rate: int = 24_000,
@@ -72,7 +73,7 @@ class TTS(tts.TTS[Never]):
 
     @property
     def model(self) -> str:
-        """Name of the synthesizer."""
+        """Name of the synthesizer, as it was given."""
         return self._model
 
     @property

@@ -1,0 +1,85 @@
+"""Which synthesizers a client means, and which of them a server has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley.engines.chatterbox import ChatterboxSpeaker
+from parley.engines.espeak import MODEL as ESPEAK
+from parley.engines.espeak import EspeakSpeaker
+from parley.engines.kokoro import KokoroSpeaker
+from parley.errors import InvalidInputError
+from parley_client.channel import error_of
+from parley_client.stages.server import StageServer
+
+AUTO = "auto"
+"""In place of names: the synthesizers of the server's conversations."""
+_AGENT = "voice_agent"
+_TIMEOUT_S = 5.0
+
+SPEAKERS: dict[str, type[EspeakSpeaker | KokoroSpeaker | ChatterboxSpeaker]] = {
+    "espeak": EspeakSpeaker,
+    "kokoro": KokoroSpeaker,
+    "chatterbox": ChatterboxSpeaker,
+}
+
+
+def read_names(models: str) -> tuple[str, ...]:
+    """The synthesizers in ``models``; none for :data:`AUTO`.
+
+    Args:
+        models: a name, several with commas in order of preference, or ``auto``.
+
+    Raises:
+        InvalidInputError: there is no such synthesizer, or it is named twice.
+    """
+    if models == AUTO:
+        return ()
+    names = tuple(name.strip() for name in models.split(","))
+    for name in names:
+        if name not in SPEAKERS:
+            raise InvalidInputError(f"no synthesizer {name!r}; there are {', '.join(SPEAKERS)}")
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"a synthesizer is named twice: {models}")
+    return names
+
+
+async def find_names(server: StageServer, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the synthesizers that the server has loaded; all of them if it has none.
+
+    Args:
+        server: the server.
+        names: in order of preference; one alone is not looked for. None: those of its conversations.
+
+    Raises:
+        ParleyError: the server cannot be asked.
+    """
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    names = tuple(names) or await _names_of_agent(stub)
+    if len(names) == 1:
+        return names
+    ready = await asyncio.gather(*(_is_ready(stub, name) for name in names))
+    return tuple(name for name, is_ready in zip(names, ready, strict=True) if is_ready) or names
+
+
+async def _names_of_agent(stub: service_pb2_grpc.GRPCInferenceServiceStub) -> tuple[str, ...]:
+    """As ``voice_agent`` is configured; a variable of its server's environment is not seen from here."""
+    request = service_pb2.ModelConfigRequest(name=_AGENT)
+    try:
+        reply = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return (ESPEAK,)  # a server of stages alone; of one that is away the next request tells
+    configured = reply.config.parameters["tts"].string_value.split(",")
+    return tuple(name.strip() for name in configured if name.strip() in SPEAKERS) or (ESPEAK,)
+
+
+async def _is_ready(stub: service_pb2_grpc.GRPCInferenceServiceStub, name: str) -> bool:
+    try:
+        reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=name), timeout=_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    return bool(reply.ready)
