@@ -85,6 +85,15 @@ def test_python_variables_do_not_leak_into_helpers(installation):
     assert not {"PYTHONPATH", "PYTHONHOME"} & set(found)
 
 
+def test_models_know_which_others_are_loaded(installation):
+    def loaded(**options):
+        found = build_environment(installation, ServerOptions(**options), {"PARLEY_LOADED_MODELS": "old"})
+        return found["PARLEY_LOADED_MODELS"].split(",")
+
+    assert loaded(load_models=("espeak", "qwen3")) == ["espeak", "qwen3"]
+    assert {"voice_agent", "espeak"} <= set(loaded())
+
+
 def test_the_callers_environment_wins_over_defaults(installation):
     inherited = {"OMP_NUM_THREADS": "7", "VLLM_CACHE_ROOT": "/cache"}
     found = build_environment(installation, ServerOptions(environment={"OMP_NUM_THREADS": "3"}), inherited)
