@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from parley.engines.chatterbox import MODEL as CHATTERBOX
+from parley.engines.espeak import MODEL as ESPEAK
 from parley.tts.voices.messages import VoiceDetails, VoiceSummary
 from parley_client.commands.common import add_server
 from parley_client.errors import AudioFileError
@@ -70,13 +72,18 @@ async def run(args: argparse.Namespace, console: Console) -> int:
 
 async def _list(args: argparse.Namespace, console: Console, voices: Voices) -> None:
     try:
-        _show(args, console, await voices.list())
-    except NoVoicesError:  # so those speak that have the same voices everywhere
-        async with (
-            open_server(args.server, timeout_s=args.timeout) as server,
-            Synthesis(server, timeout_s=args.timeout) as synthesis,
-        ):
-            _show(args, console, [_summary(voice) for voice in await synthesis.voices()])
+        recorded: Sequence[VoiceSummary] | None = await voices.list()
+    except NoVoicesError:
+        recorded = None
+    async with (
+        open_server(args.server, timeout_s=args.timeout) as server,
+        Synthesis(server, timeout_s=args.timeout) as synthesis,
+    ):
+        fixed = [voice for voice in await synthesis.voices() if voice.synthesizer != CHATTERBOX]
+    if recorded is not None and {voice.synthesizer for voice in fixed} == {ESPEAK}:
+        # Where voices are made, espeak alone is configured until a variable names who speaks with them.
+        fixed = []
+    _show(args, console, [*(recorded or ()), *map(_summary, fixed)])
 
 
 def _summary(voice: VoiceInfo) -> VoiceSummary:

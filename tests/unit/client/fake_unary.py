@@ -14,6 +14,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.answer = answer
         self.failure = None
         self.ready = set()
+        self.agent_tts = None  # what voice_agent is configured with; None: it is not there
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -31,7 +32,11 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         return response
 
     async def ModelConfig(self, request, context):  # noqa: N802
-        await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model: {request.name!r}")
+        if self.agent_tts is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model: {request.name!r}")
+        reply = service_pb2.ModelConfigResponse()
+        reply.config.parameters["tts"].string_value = self.agent_tts
+        return reply
 
 
 @asynccontextmanager

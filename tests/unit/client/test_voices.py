@@ -126,6 +126,15 @@ async def test_a_server_without_recorded_voices_has_those_of_its_synthesizer(tri
     assert json.loads(capsys.readouterr().out.splitlines()[1])["voice_id"] == "man-2"
 
 
+async def test_recorded_voices_and_those_of_other_synthesizers_are_listed_together(triton, capsys):
+    triton.answer, triton.agent_tts = answer(ANNA), "kokoro"
+    assert await run(triton) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[1:3]] == ["anna-1234", "af_heart"]
+    assert len(printed) == 1 + 1 + 28
+    assert printed[2].rstrip().endswith("kokoro, female, American")
+
+
 def test_what_stands_before_the_action_counts():
     def read(*arguments):
         args = build_parser().parse_args(["voices", *arguments])
