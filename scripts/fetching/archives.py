@@ -12,10 +12,9 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
 from fetching.manifest import FetchError
 
@@ -79,7 +78,7 @@ def _zip_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[t
 
 
 def _tar_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[tuple[str, IO[bytes]]]:
-    with _bounded(archive) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as members:
+    with _Bounded(archive) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as members:
         for info in members:
             if info.name in wanted:
                 content = members.extractfile(info) if info.isreg() else None
@@ -109,23 +108,16 @@ def _append(stream: IO[bytes], destination: Destination, arrived: Callable[[int]
         raise EOFError(f"{destination.size - (end - there)} of {destination.size} bytes of a member")
 
 
-class _Bounded:
-    """Reads what a gzip file holds, up to a bound: the headers of a tar file may announce anything."""
+class _Bounded(gzip.GzipFile):
+    """Gives what a gzip file holds, up to a bound: the headers of a tar file may announce anything."""
 
-    def __init__(self, stream: BinaryIO, most: int) -> None:
-        self._stream = stream
-        self._left = most
+    def __init__(self, archive: Path) -> None:
+        super().__init__(archive, "rb")
+        self._left = _MOST_EXPANSION * archive.stat().st_size + _HEADERS
 
-    def read(self, size: int) -> bytes:
-        block = self._stream.read(size)
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
         self._left -= len(block)
         if self._left < 0:
             raise EOFError("it unpacks to far more than what weights do")
         return block
-
-
-@contextmanager
-def _bounded(archive: Path) -> Iterator[BinaryIO]:
-    most = _MOST_EXPANSION * archive.stat().st_size + _HEADERS
-    with gzip.open(archive, "rb") as stream:
-        yield _Bounded(stream, most)  # type: ignore[arg-type, misc]

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -254,6 +256,12 @@ class TestTheOneThatThereIs:
     def test_profiles_are_those_of_the_model_repository(self, known):
         found = {path.stem for path in ROOT.glob("model_repository/*/configs/*.pbtxt")} | {"gpu", "open"}
         assert {profile for entry in known.values() for profile in entry.profiles} == found
+
+    def test_weights_that_models_of_the_open_profile_name_are_brought_for_it(self, known):
+        for path in ROOT.glob("model_repository/*/configs/open.pbtxt"):
+            config = text_format.Parse(path.read_text(), ModelConfig())
+            if name := config.parameters["weights"].string_value:
+                assert "open" in known[name].profiles, path
 
     def test_what_is_made_is_made_of_one_pinned_file(self, known):
         made = [entry for entry in known.values() if isinstance(entry, Made)]
