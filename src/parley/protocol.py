@@ -210,6 +210,8 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     sampling: SamplingOptions = SamplingOptions()
     greeting: str | None = None
     """Said first, word for word. Empty: nothing. None: the server's greeting, if it has one."""
+    describe: bool = False
+    """Whether :class:`Connected` tells what the agent has."""
 
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
@@ -366,6 +368,22 @@ ClientMessage: TypeAlias = (
 # --- server to client -------------------------------------------------------------------
 
 
+class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent of this server has."""
+
+    recognizer: str
+    """Name of the model that recognises speech."""
+    language_model: str
+    synthesizer: str
+    """Name of the model that speaks first; others may replace it when it fails."""
+    languages: list[str]
+    """What the synthesizer speaks. The recogniser may understand less."""
+    tools: list[str] = []
+    """Names of the server's own tools, which no tool of a client may have."""
+    examples: list[str] = []
+    """Things that a user may say to this agent; empty: whatever they like."""
+
+
 class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     """The session is open: audio may be sent."""
 
@@ -374,6 +392,8 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     input_sample_rate: int = INPUT_SAMPLE_RATE
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
+    agent: AgentDescription | None = None
+    """Only where `describe` asks for it."""
 
 
 class Updated(_Event, frozen=True, tag="updated", kw_only=True):

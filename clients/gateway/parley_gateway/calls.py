@@ -182,6 +182,26 @@ class Calls:
         finally:
             self._note_idle()
 
+    async def describe(self, server: Server) -> protocol.AgentDescription:
+        """What the agent of a server has; its session is a health check's and takes no caller's place.
+
+        Raises:
+            ModelUnavailableError: this agent does not tell.
+            ParleyError: what the server answered.
+        """
+        # Without a prompt there is nothing to read ahead, and without a greeting nothing is spoken.
+        start = protocol.Start(system_prompt="", greeting="", describe=True)
+        call_id = f"{protocol.CANARY_PREFIX}{uuid.uuid4().hex}"
+        stream = await self._transport(server).open(call_id, self._settings.attempt_s)
+        call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)
+        try:
+            agent = (await call.open()).agent
+        finally:
+            await self._end(call)
+        if agent is None:
+            raise ModelUnavailableError("the agent of this server does not tell what it has")
+        return agent
+
     @contextmanager
     def attend(self) -> Iterator[None]:
         """Something runs that :meth:`drain` waits for, beside calls: a WebSocket."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from parley_gateway.doors.agent import Agent
 from parley_gateway.doors.deepgram.speech import SpeakBody
 from parley_gateway.doors.openai.chat_request import ChatRequest
 from parley_gateway.doors.openai.speech import SpeechRequest
@@ -20,6 +21,7 @@ from parley_gateway.doors.tokens import TokenAnswer, TokenRequest
 from parley_gateway.schemas import add_components
 
 _KINDS = (
+    Agent,
     SessionOptions,
     SessionCreated,
     SessionStatus,

@@ -70,6 +70,8 @@ class AgentConfig:
     """When a pause ends the user's turn, for sessions that do not say it themselves."""
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     """For sessions that bring none."""
+    examples: tuple[str, ...] = ()
+    """Things that users may say to this agent, as far as what it can do is limited; separated by ``|``."""
     greeting: str = ""
     """Said first in sessions that bring none; empty (as a parameter ``none``, as below): nothing."""
     apology: str = "Sorry, I have a problem. Please say that again."
@@ -142,6 +144,7 @@ class AgentConfig:
             turn=parameters.text("turn", default.turn),
             eagerness=_eagerness(parameters, default.eagerness),
             system_prompt=parameters.text("system_prompt", default.system_prompt),
+            examples=_phrases(parameters, "examples"),
             greeting=_phrase(parameters, "greeting", default.greeting),
             apology=_phrase(parameters, "apology", default.apology),
             acted_apology=_phrase(parameters, "acted_apology", default.acted_apology),
@@ -206,6 +209,11 @@ def _phrase(parameters: Parameters, name: str, default: str) -> str:
     """What is to be said; ``none``: nothing."""
     phrase = parameters.text(name, default)
     return "" if phrase == "none" else phrase
+
+
+def _phrases(parameters: Parameters, name: str) -> tuple[str, ...]:
+    parts = (part.strip() for part in parameters.text(name, "").split("|"))
+    return tuple(part for part in parts if part)
 
 
 def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:

@@ -14,6 +14,7 @@ from parley import protocol
 from parley.agent.changes import Changes
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
+from parley.agent.description import describe
 from parley.agent.engines import Engines
 from parley.agent.listener import Listener
 from parley.agent.outlet import Outlet, Reason
@@ -186,7 +187,9 @@ class Session:
             await self._listener.open()
             self._emit(
                 protocol.Connected(
-                    session_id=self.session_id, output_sample_rate=self._start.output_sample_rate
+                    session_id=self.session_id,
+                    output_sample_rate=self._start.output_sample_rate,
+                    agent=describe(self._engines, self._config) if self._start.describe else None,
                 )
             )
             self._conversation.open()

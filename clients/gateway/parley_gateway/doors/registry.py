@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from fastapi import APIRouter
 
-from parley_gateway.doors import deepgram, openai, operations, page, sessions, tokens
+from parley_gateway.doors import agent, deepgram, openai, operations, page, sessions, tokens
 from parley_gateway.doors.realtime import door as realtime
 from parley_gateway.doors.twilio import door as twilio
 from parley_gateway.gateway import Gateway
@@ -16,6 +16,7 @@ Door: TypeAlias = Callable[[Gateway], APIRouter]
 
 DOORS: tuple[Door, ...] = (
     operations.routes,
+    agent.routes,
     sessions.routes,
     realtime.routes,
     openai.routes,

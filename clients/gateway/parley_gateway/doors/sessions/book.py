@@ -43,6 +43,7 @@ class Session:
         self.expires_s = time.monotonic() + connect_s
         self.state: Literal["waiting", "connecting", "open", "over"] = "waiting"
         self.reason = ""
+        self.message = ""
         self.call: Call | None = None
         self._agent_state: Literal["listening", "processing", "speaking"] = "listening"
         self._turns = 0
@@ -87,6 +88,7 @@ class Session:
             turns=self._turns,
             pending_tools=list(self._pending.values()) if is_open else [],
             reason=self.reason,
+            message=self.message,
         )
 
 
@@ -165,7 +167,7 @@ class SessionBook:
         """
         if session.state != "connecting":
             return False
-        session.reason = error.code
+        session.reason, session.message = error.code, str(error)
         if error.retryable:
             session.state = "waiting"
             self._wait(session)
@@ -181,7 +183,8 @@ class SessionBook:
         """
         if session.state == "over":
             raise SessionExpiredError(f"the session is over: {session.reason}")
-        session.state, session.call, session.reason = "open", call, ""
+        session.state, session.call = "open", call
+        session.reason = session.message = ""
 
     def end(self, session: Session, reason: str) -> None:
         """The session is over; the first reason counts."""

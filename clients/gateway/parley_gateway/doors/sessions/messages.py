@@ -20,8 +20,8 @@ SUBPROTOCOL = "parley.v1"
 
 # --- REST -------------------------------------------------------------------------------------
 
-# What the gateway decides itself: it only takes 16 kHz.
-_FIXED = frozenset(("input_sample_rate",))
+# What the gateway decides itself: it only takes 16 kHz, and `/v1/agent` describes the agent.
+_FIXED = frozenset(("input_sample_rate", "describe"))
 
 SessionOptions = msgspec.defstruct(
     "SessionOptions",
@@ -90,6 +90,8 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Tool requests that wait for an answer."""
     reason: str = ""
     """Why it is over, or why the last attempt to connect failed."""
+    message: str = ""
+    """The same for people, where a failure has a message."""
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

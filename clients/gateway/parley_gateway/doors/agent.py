@@ -1,0 +1,117 @@
+"""``GET /v1/agent``: what a session may ask for here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import grpc.aio
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from parley import protocol
+from parley_client.channel import error_of
+from parley_gateway.gateway import Gateway
+from parley_gateway.schemas import answers
+from parley_gateway.servers import Server
+
+_log = logging.getLogger("parley.gateway")
+_TIMEOUT_S = 5.0
+# Asking opens a session: however often clients ask, that is done once in so long (seconds).
+_KEPT_S = 15.0
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent behind this gateway has."""
+
+    recognizer: str
+    """Name of the model that recognises speech."""
+    language_model: str
+    synthesizer: str
+    """Name of the model that speaks."""
+    languages: list[str]
+    """What a session may be held in: what the agent both understands and speaks."""
+    tools: list[str]
+    """Names of the server's own tools, which no tool of a session may have."""
+    examples: list[str]
+    """Things that a user may say to this agent; empty: whatever they like."""
+
+
+class AgentFacts:
+    """Asks a server what its agent has, and keeps the answer for a while.
+
+    Args:
+        gateway: of the process.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._asking = asyncio.Lock()
+        self._known: Agent | None = None
+        self._server: Server | None = None
+        self._asked_at = 0.0
+
+    async def get(self) -> Agent:
+        """What the agent has.
+
+        Raises:
+            NoServerReadyError: there is no server.
+            ParleyError: what the server answered instead.
+        """
+        async with self._asking:
+            is_fresh = time.monotonic() - self._asked_at < _KEPT_S
+            if self._known is None or self._server is None or not (is_fresh and self._server.is_ready):
+                with self._gateway.servers.lease() as lease:
+                    self._known = await self._ask(lease.server)
+                    self._server, self._asked_at = lease.server, time.monotonic()
+            return self._known
+
+    async def _ask(self, server: Server) -> Agent:
+        described = await self._gateway.calls.describe(server)
+        return Agent(
+            recognizer=described.recognizer,
+            language_model=described.language_model,
+            synthesizer=described.synthesizer,
+            languages=_common(described.languages, await _understood(server, described)),
+            tools=described.tools,
+            examples=described.examples,
+        )
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """``/v1/agent``."""
+    facts = AgentFacts(gateway)
+    router = APIRouter(tags=["sessions"])
+
+    @router.get("/v1/agent", responses=answers(200, Agent, 401, 403, 429, 503))
+    async def agent(request: Request) -> Response:
+        """What a session may ask for here: languages, and names that its tools may not have."""
+        await gateway.guard.admit(request, "agent")
+        return Response(msgspec.json.encode(await facts.get()), media_type="application/json")
+
+    return router
+
+
+async def _understood(server: Server, described: protocol.AgentDescription) -> list[str] | None:
+    """The languages of the recogniser, as its configuration names them; None: it does not."""
+    stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    request = service_pb2.ModelConfigRequest(name=described.recognizer)
+    try:
+        answer = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        refusal = error_of(error)
+        _log.warning("the configuration of %s is not known: %s", described.recognizer, refusal)
+        return None
+    named = answer.config.parameters["languages"].string_value.split(",")
+    return [name.strip() for name in named if name.strip()] or None
+
+
+def _common(spoken: list[str], understood: list[str] | None) -> list[str]:
+    """Dialects are spoken, and understood as their language."""
+    if understood is None:
+        return spoken
+    return [name for name in spoken if name in understood or name.partition("-")[0] in understood]
