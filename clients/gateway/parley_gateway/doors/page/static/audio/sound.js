@@ -1,8 +1,8 @@
 // @ts-check
 /** Microphone and loudspeaker: the audio context, its two worklets, and what has really been heard. */
+import { openMicrophone, stopTracks } from './devices.js';
 import { HeardTracker } from './heard.js';
 
-const MICROPHONE = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
 /** Frames over which the clock of the microphone is compared with the page's. */
 const COMPARED = 200;
 
@@ -13,19 +13,28 @@ const PATIENCE_MS = 700;
 const OPEN_MS = 10_000;
 
 /** @typedef {'insecure' | 'asking' | 'refused' | 'none' | 'taken'} Trouble why there is no microphone */
-/** @typedef {{samples: Int16Array, peak: number, end: number}} MicrophoneFrame
- *  `end`: when its last sample was heard, milliseconds on the clock of performance.now(). */
+/** @typedef {{samples: Int16Array, peak: number, end: number, at: number}} MicrophoneFrame
+ *  `end`: when its last sample was heard, milliseconds on the clock of performance.now(). `at`: the same in
+ *  seconds of the audio context. */
 /** @typedef {{id: string | null, playing: boolean, playedMs: number, peak: number}} Heard */
 
 export class Sound {
   /**
    * @param {{onFrame: (frame: MicrophoneFrame) => void, onHeard: (heard: Heard) => void,
-   *   onTrouble: (trouble: Trouble | null) => void}} handlers
+   *   onTrouble: (trouble: Trouble | null) => void, onPlayed: (samples: Int16Array, at: number) => void,
+   *   onOther: () => void}} handlers
+   *   `onPlayed`: what went to the loudspeaker, at 16 kHz, and when its last sample did, in seconds of the
+   *   audio context. `onOther`: the microphone that was chosen has gone, and the system's is heard.
    */
-  constructor({ onFrame, onHeard, onTrouble }) {
+  constructor({ onFrame, onHeard, onTrouble, onPlayed, onOther }) {
     this._onFrame = onFrame;
     this._onHeard = onHeard;
     this._onTrouble = onTrouble;
+    this._onPlayed = onPlayed;
+    this._onOther = onOther;
+    this._microphone = '';
+    this._speaker = '';
+    this._missing = false;
     this._heard = new HeardTracker();
     /** @type {AudioContext | null} */
     this._context = null;
@@ -66,6 +75,38 @@ export class Sound {
     this._playback = new AudioWorkletNode(context, 'parley-playback', { numberOfInputs: 0 });
     this._playback.port.onmessage = ({ data }) => this._takeReport(data);
     this._playback.connect(context.destination);
+    const played = new AudioWorkletNode(context, 'parley-capture');
+    played.port.onmessage = ({ data }) => this._onPlayed(data.samples, data.end);
+    this._playback.connect(played);
+    played.connect(context.destination);
+    await this._useSpeaker();
+  }
+
+  /**
+   * Use these devices from now on.
+   * @param {string} microphone @param {string} speaker ids; empty: the system's choice
+   */
+  async choose(microphone, speaker) {
+    const isOther = microphone !== this._microphone;
+    this._microphone = microphone;
+    this._speaker = speaker;
+    await this._useSpeaker();
+    if (isOther && this._stream) await this.listen();
+  }
+
+  /** Something was plugged in: it may be the microphone that is missing. */
+  async look() {
+    if (this._missing) await this.listen();
+  }
+
+  async _useSpeaker() {
+    const context = /** @type {any} */ (this._context);
+    if (!context?.setSinkId || (context.sinkId ?? '') === this._speaker) return;
+    try {
+      await context.setSinkId(this._speaker);
+    } catch {
+      // It has gone: what plays now goes on.
+    }
   }
 
   /** Ask for the microphone. Without one, silence is sent, and the user may type. */
@@ -73,11 +114,12 @@ export class Sound {
     this._stop();
     const { _context: context, _capture: capture } = this;
     if (!context || !capture) return;
+    this._missing = false;
     const slow = setTimeout(() => this._capture === capture && this._onTrouble('asking'), PATIENCE_MS);
     try {
-      const stream = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
+      const { stream, isOther } = await openMicrophone(this._microphone);
       if (this._capture !== capture) {
-        stop(stream); // the call is over
+        stopTracks(stream); // the call is over
         return;
       }
       this._stop();
@@ -85,11 +127,16 @@ export class Sound {
       this._source = context.createMediaStreamSource(stream);
       this._source.connect(capture);
       const [track] = stream.getAudioTracks();
-      track.onended = () => this._onTrouble('none');
+      // Unplugged: there may be another one.
+      track.onended = () => void this.listen();
       track.enabled = !this._muted;
       this._onTrouble(null);
+      if (isOther) this._onOther();
     } catch (error) {
-      if (this._capture === capture) this._onTrouble(troubleOf(/** @type {DOMException} */ (error)));
+      if (this._capture !== capture) return;
+      const trouble = troubleOf(/** @type {DOMException} */ (error));
+      this._missing = trouble === 'none';
+      this._onTrouble(trouble);
     } finally {
       clearTimeout(slow);
     }
@@ -129,13 +176,14 @@ export class Sound {
     const context = this._context;
     this._stop();
     this._context = this._capture = this._playback = null;
+    this._missing = false;
     this._offsets = [];
     this._heard.clear();
     await context?.close();
   }
 
   _stop() {
-    if (this._stream) stop(this._stream);
+    if (this._stream) stopTracks(this._stream);
     this._source?.disconnect();
     this._stream = this._source = null;
   }
@@ -145,7 +193,7 @@ export class Sound {
     // Messages arrive a little late, some more than others: the earliest is the truth.
     this._offsets.push(performance.now() - 1000 * end);
     if (this._offsets.length > COMPARED) this._offsets.shift();
-    this._onFrame({ samples, peak, end: 1000 * end + Math.min(...this._offsets) });
+    this._onFrame({ samples, peak, end: 1000 * end + Math.min(...this._offsets), at: end });
   }
 
   /** @param {any} report */
@@ -176,14 +224,6 @@ async function soon(work) {
     await Promise.race([work, late]);
   } finally {
     clearTimeout(timer);
-  }
-}
-
-/** @param {MediaStream} stream */
-function stop(stream) {
-  for (const track of stream.getTracks()) {
-    track.onended = null;
-    track.stop();
   }
 }
 

@@ -72,12 +72,27 @@ export function createSession(options, key, signal) {
   return ask('v1/sessions', { method: 'POST', body: options, key, signal });
 }
 
-/** @param {Session} session @returns {Promise<{state: string, reason: string}>} */
+/** @param {Session} session @returns {Promise<{state: string, reason: string, message?: string}>} */
 export function sessionStatus({ session_id: id, token }) {
   return ask(`v1/sessions/${encodeURIComponent(id)}/status`, { key: token });
 }
 
-/** @typedef {{id: string, name?: string, languages?: string[]}} Voice */
+/** Whether a call would be taken. A refusal says that it would not. */
+export function askReadiness() {
+  return ask('readyz', {});
+}
+
+/**
+ * @typedef {{recognizer: string, language_model: string, synthesizer: string, languages: string[],
+ *   tools: string[], examples: string[]}} Agent
+ */
+
+/** What the agent has. @param {string | null} key @returns {Promise<Agent>} */
+export function askAgent(key) {
+  return ask('v1/agent', { key });
+}
+
+/** @typedef {{id: string, name?: string, description?: string, language?: string, languages?: string[]}} Voice */
 
 /** @param {string | null} key @returns {Promise<{data: Voice[]}>} */
 export function listVoices(key) {

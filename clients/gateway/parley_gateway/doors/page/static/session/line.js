@@ -15,9 +15,10 @@ const GOOD_MS = 5000;
 /**
  * @typedef {'idle' | 'connecting' | 'live' | 'busy' | 'away' | 'lost' | 'locked' | 'failed' | 'ended'} Phase
  */
-/** @typedef {{phase: Phase, detail: string, retry: boolean, retryAfterMs: number}} Outcome */
-/** @typedef {{phase: Phase, detail: string, retryAt: number, again: boolean}} LineState
- *  `retryAt`: on the clock of performance.now(), 0: not at all. `again`: there was a connection before. */
+/** @typedef {{phase: Phase, detail: string, code: string, retry: boolean, retryAfterMs: number}} Outcome */
+/** @typedef {{phase: Phase, detail: string, code: string, retryAt: number, again: boolean}} LineState
+ *  `detail`: for people, `code`: a stable word. `retryAt`: on the clock of performance.now(), 0: not at all.
+ *  `again`: there was a connection before. */
 
 export class Line {
   /**
@@ -58,22 +59,22 @@ export class Line {
     let again = false;
     try {
       for (;;) {
-        this._tell('connecting', '', 0, again);
+        this._tell({ phase: 'connecting', again });
         const outcome = await this._once(options(), call.signal, backoff, () => {
-          this._tell('live', '', 0, again);
+          this._tell({ phase: 'live', again });
           again = true;
         });
         if (!outcome.retry) {
-          this._tell(outcome.phase, outcome.detail, 0, again);
+          this._tell({ ...outcome, again });
           return;
         }
         const waitMs = backoff.next(outcome.retryAfterMs);
-        this._tell(outcome.phase, outcome.detail, performance.now() + waitMs, again);
+        this._tell({ ...outcome, retryAt: performance.now() + waitMs, again });
         await this._wait(waitMs, call.signal);
       }
     } catch (error) {
       if (!call.signal.aborted) throw error;
-      this._tell('ended', 'hangup', 0, again);
+      this._tell({ phase: 'ended', detail: 'hangup', code: 'hangup', again });
     } finally {
       this._call = null;
     }
@@ -87,7 +88,7 @@ export class Line {
 
   /** The call cannot be held, for a reason of the page's own. @param {string} why */
   fail(why) {
-    this._tell('failed', why, 0, false);
+    this._tell({ phase: 'failed', detail: why });
   }
 
   /** Do not wait any longer. */
@@ -154,21 +155,21 @@ export class Line {
     signal.throwIfAborted();
   }
 
-  /** @param {Phase} phase @param {string} detail @param {number} retryAt @param {boolean} again */
-  _tell(phase, detail, retryAt, again) {
-    this._onState({ phase, detail, retryAt, again });
+  /** @param {{phase: Phase, detail?: string, code?: string, retryAt?: number, again?: boolean}} state */
+  _tell({ phase, detail = '', code = '', retryAt = 0, again = false }) {
+    this._onState({ phase, detail, code, retryAt, again });
   }
 }
 
 /** @param {Refusal} refusal @returns {Outcome} */
 function outcomeOf(refusal) {
-  const { status, retryAfterMs, message } = refusal;
+  const { status, retryAfterMs, message, code } = refusal;
   if (status === 401) {
-    return { phase: 'locked', detail: message, retry: false, retryAfterMs };
+    return { phase: 'locked', detail: message, code, retry: false, retryAfterMs };
   }
   /** @type {Phase} */
   const phase = status === 429 ? 'busy' : refusal.retryable ? 'away' : 'failed';
-  return { phase, detail: message, retry: refusal.retryable, retryAfterMs };
+  return { phase, detail: message, code, retry: refusal.retryable, retryAfterMs };
 }
 
 /**
@@ -182,5 +183,5 @@ function outcomeOfClosure({ code, reason }, told) {
   if (code === 1001 || told === 'shutdown') phase = 'away';
   else if (code === 1000) phase = 'ended';
   else if (code === 1008 || code === 1009) phase = 'failed';
-  return { phase, detail, retry: phase === 'lost' || phase === 'away', retryAfterMs: 0 };
+  return { phase, detail, code: detail, retry: phase === 'lost' || phase === 'away', retryAfterMs: 0 };
 }

@@ -105,11 +105,11 @@ export class Stream {
  */
 async function refusalOf(session) {
   try {
-    const { state, reason } = await sessionStatus(session);
+    const { state, reason, message } = await sessionStatus(session);
     const isBusy = reason === 'too_many_sessions' || reason === 'too_many_calls';
     // A session that nothing can help is over; others wait for another attempt.
     const facts = { status: isBusy ? 429 : 0, code: reason, retryable: state !== 'over' };
-    if (reason) return new Refusal(reason, facts);
+    if (reason) return new Refusal(message || reason, facts);
   } catch (error) {
     if (error instanceof Refusal && error.status !== 404) return error;
   }

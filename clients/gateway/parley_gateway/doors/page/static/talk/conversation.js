@@ -6,23 +6,27 @@ const LONGEST = 400;
 
 /**
  * @typedef {{kind: 'user', id: string, parts: Map<number, string>, text: string, partial: boolean,
- *   open: boolean, aside: boolean, typed: boolean}} UserEntry
+ *   open: boolean, aside: boolean, typed: boolean, at: number}} UserEntry
  * @typedef {{kind: 'agent', id: string, words: SpokenWords, heardMs: number, audioMs: number | null,
- *   held: boolean, done: boolean, cut: number | null, reason: string}} AgentEntry
+ *   held: boolean, done: boolean, cut: number | null, reason: string, at: number}} AgentEntry
  * @typedef {{kind: 'tool', id: string, name: string, given: object, output: unknown,
- *   state: 'running' | 'done' | 'failed' | 'cancelled', byServer: boolean}} ToolEntry
- * @typedef {{kind: 'note', id: string, text: string, tone: 'plain' | 'warning'}} NoteEntry
+ *   state: 'running' | 'done' | 'failed' | 'cancelled', byServer: boolean, asks: boolean, remark: string,
+ *   at: number}} ToolEntry
+ * @typedef {{kind: 'note', id: string, text: string, tone: 'plain' | 'warning', at: number}} NoteEntry
  * @typedef {UserEntry | AgentEntry | ToolEntry | NoteEntry} Entry
+ *  `at`: when it began, milliseconds of Date.now().
  */
 
 export class Conversation {
   /**
    * @param {(entry: Entry) => void} onChange an entry is new or has changed
    * @param {(entry: Entry) => void} onRemove
+   * @param {() => number} [now] milliseconds
    */
-  constructor(onChange, onRemove) {
+  constructor(onChange, onRemove, now = Date.now) {
     this._onChange = onChange;
     this._onRemove = onRemove;
+    this._now = now;
     /** @type {Map<string, Entry>} in their order */
     this._entries = new Map();
     /** @type {UserEntry | null} what the user is saying */
@@ -45,6 +49,25 @@ export class Conversation {
     this._call += 1;
   }
 
+  /** Forget everything: another conversation begins. */
+  clear() {
+    for (const entry of this.entries) this._remove(entry);
+  }
+
+  /** The call is over: what was not heard of the last answer never will be. */
+  end() {
+    this._close();
+    for (const entry of this._entries.values()) {
+      if (entry.kind === 'tool' && entry.state === 'running') this._toolCancelled({ call_id: bareId(entry.id) });
+      if (entry.kind !== 'agent' || entry.cut !== null || isHeard(entry)) continue;
+      entry.held = false;
+      entry.done = true;
+      entry.cut = entry.words.heardAt(entry.heardMs);
+      entry.reason = 'over';
+      this._onChange(entry);
+    }
+  }
+
   /** @param {import('../session/stream.js').Message} message */
   apply(message) {
     const handler = HANDLERS[message.type];
@@ -59,7 +82,7 @@ export class Conversation {
 
   /** @param {string} text @param {'plain' | 'warning'} [tone] */
   note(text, tone = 'plain') {
-    this._put({ kind: 'note', id: this._name('note'), text, tone });
+    this._put({ kind: 'note', id: this._name('note'), text, tone, at: this._now() });
   }
 
   /** @param {string} responseId @param {number} ms of its audio that were heard */
@@ -70,12 +93,25 @@ export class Conversation {
     this._onChange(entry);
   }
 
-  /** @param {string} callId @param {unknown} output @param {boolean} isError */
-  toolAnswered(callId, output, isError) {
+  /** The user is to say what a tool returns. @param {string} callId */
+  toolAsks(callId) {
+    const entry = this._entries.get(this._id(callId));
+    if (entry?.kind !== 'tool' || entry.state !== 'running') return;
+    entry.asks = true;
+    this._onChange(entry);
+  }
+
+  /**
+   * @param {string} callId @param {unknown} output @param {boolean} isError
+   * @param {string} [remark] to be shown with it
+   */
+  toolAnswered(callId, output, isError, remark = '') {
     const entry = this._entries.get(this._id(callId));
     if (entry?.kind !== 'tool' || entry.state !== 'running') return;
     entry.output = output;
     entry.state = isError ? 'failed' : 'done';
+    entry.asks = false;
+    entry.remark = isError ? '' : remark;
     this._onChange(entry);
   }
 
@@ -122,7 +158,8 @@ export class Conversation {
   _newUser() {
     const id = this._name('user');
     const parts = new Map();
-    return { kind: 'user', id, parts, text: '', partial: true, open: true, aside: false, typed: false };
+    const at = this._now();
+    return { kind: 'user', id, parts, text: '', partial: true, open: true, aside: false, typed: false, at };
   }
 
   // --- the agent --------------------------------------------------------------------------
@@ -157,6 +194,7 @@ export class Conversation {
       done: false,
       cut: null,
       reason: '',
+      at: this._now(),
     };
     this._put(entry);
     return entry;
@@ -207,7 +245,18 @@ export class Conversation {
     const byServer = type === 'tool_run';
     const state = byServer ? (isError ? 'failed' : 'done') : 'running';
     this._close();
-    this._put({ kind: 'tool', id: this._id(callId), name, given, output: undefined, state, byServer });
+    this._put({
+      kind: 'tool',
+      id: this._id(callId),
+      name,
+      given,
+      output: undefined,
+      state,
+      byServer,
+      asks: false,
+      remark: '',
+      at: this._now(),
+    });
   }
 
   /** @param {any} message */
@@ -215,6 +264,7 @@ export class Conversation {
     const entry = this._entries.get(this._id(callId));
     if (entry?.kind !== 'tool') return;
     entry.state = 'cancelled';
+    entry.asks = false;
     this._onChange(entry);
   }
 
@@ -249,6 +299,16 @@ export class Conversation {
     if (this._open === entry) this._open = null;
     if (this._entries.delete(entry.id)) this._onRemove(entry);
   }
+}
+
+/** @param {string} id of an entry @returns {string} as the server has it */
+export function bareId(id) {
+  return id.slice(id.indexOf('/') + 1);
+}
+
+/** @param {AgentEntry} entry @returns {boolean} whether all of it was heard, as far as that can be told */
+export function isHeard({ done, audioMs, heardMs }) {
+  return done && (audioMs === null || heardMs >= audioMs - 40);
 }
 
 /** @type {Record<string, (this: Conversation, message: any) => void>} */

@@ -13,10 +13,11 @@ const REMEMBERED = 16;
 
 /**
  * @typedef {{turn: number, said: string, totalMs: number | null, parts: {name: string, ms: number}[],
- *   details: {name: string, ms: number}[], interrupted: boolean, speculated: boolean}} TurnTime
- * @typedef {{end: number, detectedMs: number}} Pause the end of speech, and how long it took to notice
+ *   details: {name: string, ms: number}[], interrupted: boolean, speculated: boolean, typed: boolean}} TurnTime
+ * @typedef {{end: number, detectedMs: number, typed: boolean}} Pause
+ *   the end of speech, and how long it took to notice; or when a text was sent
  * @typedef {{turn: number, pause: Pause | null, said: string, leadMs: number, isAudible: boolean}} Response
- * @typedef {{silenceMs: number, totalMs: number, said: string}} Measured
+ * @typedef {{silenceMs: number, totalMs: number, said: string, typed: boolean}} Measured
  */
 
 export class Latency {
@@ -53,11 +54,17 @@ export class Latency {
     this._sentEnd = end;
   }
 
+  /** A text was sent instead of speech. @param {string} text @param {number} now milliseconds */
+  typed(text, now) {
+    this._pause = { end: now, detectedMs: 0, typed: true };
+    this._said = text;
+  }
+
   /** @param {import('../session/stream.js').Message} message @param {Int16Array | null} samples */
   apply(message, samples) {
     if (message.type === 'speech_stopped') {
       const end = this._sentEnd - (this._sentMs - message.at_ms);
-      this._pause = { end, detectedMs: message.detected_at_ms - message.at_ms };
+      this._pause = { end, detectedMs: message.detected_at_ms - message.at_ms, typed: false };
     } else if (message.type === 'transcript' && message.is_final && message.text) {
       this._said = message.text;
     } else if (message.type === 'turn_decision' && message.decision === 'commit') {
@@ -75,10 +82,10 @@ export class Latency {
     if (!response?.isAudible || playedMs <= response.leadMs) return;
     this._responses.delete(/** @type {string} */ (id));
     if (!response.pause || this._measured.has(response.turn)) return;
-    const { end, detectedMs } = response.pause;
+    const { end, detectedMs, typed } = response.pause;
     const totalMs = now - (playedMs - response.leadMs) - end;
     forget(this._measured);
-    this._measured.set(response.turn, { silenceMs: detectedMs, totalMs, said: response.said });
+    this._measured.set(response.turn, { silenceMs: detectedMs, totalMs, said: response.said, typed });
   }
 
   /** @param {any} message @param {Int16Array} samples */
@@ -111,6 +118,7 @@ export class Latency {
       details: detailsOf(metrics),
       interrupted: metrics.interrupted,
       speculated: metrics.speculated,
+      typed: measured?.typed ?? false,
     });
   }
 }

@@ -1,13 +1,35 @@
 // @ts-check
 /** What the user may choose, kept in this browser; never a key. */
-import { TOOLS } from './tools.js';
+import { readFunctions } from './functions.js';
+import { DEMO_TOOLS } from './tools.js';
 
 const STORED = 'parley-settings';
 
-/** @typedef {{voice: string, language: string, eagerness: string, bargeIn: boolean}} Settings */
+/**
+ * @typedef {{voice: string, language: string, eagerness: string, bargeIn: boolean, prompt: string,
+ *   greeting: string, temperature: string, demoTools: boolean, functions: string, microphone: string,
+ *   speaker: string}} Settings empty texts: the server's, or the system's, choice
+ */
+/**
+ * @typedef {{languages: string[], tools: string[], examples: string[],
+ *   voices: import('../session/api.js').Voice[] | null}} Offer
+ *  What the server has. `voices` null: it does not tell.
+ */
 
 /** @type {Settings} */
-export const DEFAULTS = { voice: '', language: 'en', eagerness: '', bargeIn: true };
+export const DEFAULTS = {
+  voice: '',
+  language: '',
+  eagerness: '',
+  bargeIn: true,
+  prompt: '',
+  greeting: '',
+  temperature: '',
+  demoTools: true,
+  functions: '',
+  microphone: '',
+  speaker: '',
+};
 
 /** @returns {Settings} */
 export function loadSettings() {
@@ -31,22 +53,91 @@ export function saveSettings(settings) {
   }
 }
 
-/** @param {Settings} settings @returns {object} how a session is held */
-export function sessionOptions({ voice, language, eagerness, bargeIn }) {
+/** @param {Settings} settings @param {Offer | null} offer @returns {string} that the server has, if it tells */
+export function languageOf({ language }, offer) {
+  const languages = offer?.languages ?? [];
+  if (!languages.length) return language || 'en';
+  if (languages.includes(language)) return language;
+  return languages.includes('en') ? 'en' : languages[0];
+}
+
+/**
+ * @param {import('../session/api.js').Voice[]} voices @param {string} language
+ * @returns {import('../session/api.js').Voice[]} those that speak it
+ */
+export function voicesFor(voices, language) {
+  const primary = (/** @type {string} */ name) => name.toLowerCase().split(/[-_]/)[0];
+  return voices.filter(({ languages, language: one }) => {
+    const spoken = languages ?? (one ? [one] : []);
+    return !spoken.length || spoken.some((name) => primary(name) === primary(language));
+  });
+}
+
+/** @param {Settings} settings @param {Offer | null} offer @returns {string} that the server has, if it tells */
+function voiceOf(settings, offer) {
+  if (!offer?.voices) return settings.voice;
+  const fitting = voicesFor(offer.voices, languageOf(settings, offer));
+  return fitting.some(({ id }) => id === settings.voice) ? settings.voice : '';
+}
+
+/**
+ * The functions that the user has defined; none where the text is wrong, which the settings do not let through.
+ * @param {Settings} settings @param {Offer | null} offer @returns {import('./functions.js').OwnFunction[]}
+ */
+export function ownFunctions({ functions }, offer) {
+  try {
+    const taken = offer?.tools ?? [];
+    return readFunctions(functions).filter(({ tool }) => !taken.includes(tool.name));
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * The page's tools of a session: the user's own come before those of the demo, the server's before both.
+ * @param {Settings} settings @param {Offer | null} offer @returns {import('./functions.js').Tool[]}
+ */
+export function toolsOf(settings, offer) {
+  const own = ownFunctions(settings, offer).map(({ tool }) => tool);
+  const taken = [...(offer?.tools ?? []), ...own.map(({ name }) => name)];
+  const demo = settings.demoTools ? DEMO_TOOLS.filter(({ name }) => !taken.includes(name)) : [];
+  return [...own, ...demo];
+}
+
+/** @param {Settings} settings @returns {object} */
+function samplingOf({ temperature }) {
+  return temperature === '' ? {} : { temperature: Number(temperature) };
+}
+
+/** @param {Settings} settings @param {Offer | null} offer @returns {object} how a session is held */
+export function sessionOptions(settings, offer) {
+  const { eagerness, bargeIn, prompt, greeting, temperature } = settings;
+  const voice = voiceOf(settings, offer);
   return {
-    language,
-    tools: TOOLS,
+    language: languageOf(settings, offer),
+    tools: toolsOf(settings, offer),
     ...(voice && { voice }),
+    ...(prompt.trim() && { system_prompt: prompt }),
+    ...(greeting.trim() && { greeting }),
+    ...(temperature !== '' && { sampling: samplingOf(settings) }),
     ...(eagerness && { turn: { eagerness } }),
     barge_in: { enabled: bargeIn },
   };
 }
 
-/** @param {Settings} settings @returns {import('../session/stream.js').Message} for a session that is open */
-export function updateOf({ voice, eagerness, bargeIn }) {
+/**
+ * For a session that is open.
+ * @param {Settings} settings @param {Offer | null} offer
+ * @returns {import('../session/stream.js').Message}
+ */
+export function updateOf(settings, offer) {
+  const { eagerness, bargeIn, prompt } = settings;
   return {
     type: 'update',
-    voice: voice || null,
+    system_prompt: prompt.trim() ? prompt : null,
+    tools: toolsOf(settings, offer),
+    voice: voiceOf(settings, offer) || null,
+    sampling: samplingOf(settings),
     turn: eagerness ? { eagerness } : {},
     barge_in: { enabled: bargeIn },
   };

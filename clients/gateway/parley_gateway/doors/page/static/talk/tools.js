@@ -1,7 +1,8 @@
 // @ts-check
 /**
- * Three tools to try the agent with; they run in the page. The weather is sample data, computed from the
- * names, so that the same question always has the same answer; the timer only says that it agrees.
+ * Three tools to try the agent with; they run in the page. The weather is made up: it is computed from the
+ * names, so that the same question always has the same answer; the timer only says that it agrees. The time
+ * is the true one.
  */
 
 const SKIES = ['sunny', 'cloudy', 'rainy', 'windy', 'foggy', 'snowy'];
@@ -46,7 +47,7 @@ const ZONES = {
 const text = (/** @type {string} */ description) => ({ type: 'string', description });
 
 /** What the language model is told. */
-export const TOOLS = [
+export const DEMO_TOOLS = [
   {
     name: 'get_weather',
     description: 'Get the weather in a city.',
@@ -94,6 +95,12 @@ const FUNCTIONS = {
     if (!(minutes > 0 && minutes <= 24 * 60)) throw new Error('a timer runs for 1 to 1440 minutes');
     return { ok: true };
   },
+};
+
+/** What is said beside the results of those whose results are not true. @type {Record<string, string>} */
+export const MADE_UP = {
+  get_weather: 'demo tool: the weather is made up',
+  set_timer: 'demo tool: no timer runs',
 };
 
 /**

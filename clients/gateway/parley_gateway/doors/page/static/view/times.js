@@ -22,6 +22,13 @@ export class Times {
     this._turns = [];
   }
 
+  /** Another call begins. */
+  clear() {
+    this._turns = [];
+    this._empty.hidden = false;
+    this._list.replaceChildren();
+  }
+
   /** @param {TurnTime} turn */
   add(turn) {
     this._turns.unshift(turn);
@@ -43,8 +50,9 @@ function rowOf(turn, longest) {
     String(Math.round(turn.totalMs ?? lengthOf(turn))),
     make('small', '', ' ms'),
   ]);
-  const what = turn.totalMs === null ? 'measured by the server' : turn.said;
-  const head = make('summary', '', [total, make('span', 'what', what), barOf(turn, longest)]);
+  const label = turn.typed ? [make('small', '', 'typed')] : [];
+  const what = make('span', 'what', turn.said ? [...label, turn.said] : 'The agent spoke by itself');
+  const head = make('summary', '', [total, what, barOf(turn, longest)]);
   const parts = turn.parts.map(({ name, ms }) => ({ name: NAMES[name], ms, key: name }));
   const rows = [...parts, ...turn.details.map((detail) => ({ ...detail, key: '' }))];
   const facts = rows

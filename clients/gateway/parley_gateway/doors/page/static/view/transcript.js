@@ -1,5 +1,6 @@
 // @ts-check
 /** Draws the conversation, and reads it out for those who listen to the page. */
+import { heardOf } from '../talk/summary.js';
 import { byId, make } from './dom.js';
 
 /** @typedef {import('../talk/conversation.js').Entry} Entry */
@@ -11,10 +12,13 @@ const REASONS = /** @type {Record<string, string>} */ ({
   speech: 'you spoke',
   input: 'you typed',
   client: 'you stopped it',
+  over: 'the call was over',
 });
 
 export class Transcript {
-  constructor() {
+  /** @param {(entry: Entry, answer: string) => void} onAnswer the user says what a tool returns */
+  constructor(onAnswer) {
+    this._onAnswer = onAnswer;
     this._list = byId('transcript');
     this._scroller = byId('talk');
     this._aloud = byId('aloud');
@@ -33,13 +37,18 @@ export class Transcript {
       this._items.set(entry.id, item);
       this._list.append(item);
     }
-    item.replaceChildren(...contentOf(entry));
+    item.replaceChildren(...contentOf(entry, this._onAnswer));
     item.classList.toggle('partial', entry.kind === 'user' && entry.partial);
     item.classList.toggle('aside', entry.kind === 'user' && entry.aside);
     if (entry.kind === 'tool') item.dataset.state = entry.state;
     if (entry.kind === 'note') item.dataset.tone = entry.tone;
     this._readOut(entry);
     if (follows) this._scroller.scrollTop = this._scroller.scrollHeight;
+  }
+
+  /** Show the end of it. */
+  follow() {
+    this._scroller.scrollTop = this._scroller.scrollHeight;
   }
 
   /** @param {Entry} entry */
@@ -71,10 +80,10 @@ function finalText(entry) {
   return entry.kind === 'note' ? entry.text : '';
 }
 
-/** @param {Entry} entry @returns {Node[]} */
-function contentOf(entry) {
+/** @param {Entry} entry @param {(entry: Entry, answer: string) => void} onAnswer @returns {Node[]} */
+function contentOf(entry, onAnswer) {
   if (entry.kind === 'note') return [make('p', '', entry.text)];
-  if (entry.kind === 'tool') return [make('span', 'who'), toolOf(entry)];
+  if (entry.kind === 'tool') return [make('span', 'who'), toolOf(entry, onAnswer)];
   if (entry.kind === 'user') {
     const label = entry.typed ? [make('small', '', 'typed')] : [];
     return [make('span', 'who', 'You'), make('p', 'said', [entry.text, ...label])];
@@ -83,20 +92,23 @@ function contentOf(entry) {
 }
 
 /** @param {import('../talk/conversation.js').AgentEntry} entry @returns {Node[]} */
-function wordsOf({ words, heardMs, audioMs, cut, done, held, reason }) {
-  const { text } = words;
+function wordsOf(entry) {
+  const { cut, held, reason } = entry;
+  const { heard, unheard } = heardOf(entry);
   if (cut !== null) {
     const label = make('small', '', REASONS[reason] ? `cut: ${REASONS[reason]}` : 'cut');
-    return [make('span', 'heard', text.slice(0, cut)), make('s', 'unheard', text.slice(cut)), label];
+    return [make('span', 'heard', heard), make('s', 'unheard', unheard), label];
   }
-  const isOver = done && (audioMs === null || heardMs >= audioMs - 40);
-  const heard = isOver ? text.length : words.heardAt(heardMs);
-  const parts = [make('span', 'heard', text.slice(0, heard)), make('span', 'coming', text.slice(heard))];
+  const parts = [make('span', 'heard', heard), make('span', 'coming', unheard)];
   return held ? [...parts, make('small', '', 'held')] : parts;
 }
 
-/** @param {import('../talk/conversation.js').ToolEntry} entry @returns {Node} */
-function toolOf({ name, given, output, state, byServer }) {
+/**
+ * @param {import('../talk/conversation.js').ToolEntry} entry
+ * @param {(entry: Entry, answer: string) => void} onAnswer @returns {Node}
+ */
+function toolOf(entry, onAnswer) {
+  const { name, given, output, state, byServer, asks, remark } = entry;
   const call = make('p', 'call', [make('code', '', name), make('span', '', written(given))]);
   const words = {
     running: 'running',
@@ -105,7 +117,29 @@ function toolOf({ name, given, output, state, byServer }) {
     done: byServer ? 'run by the server' : '',
   };
   const result = output === undefined ? words[state] : written(output);
-  return make('div', 'tool-card', [call, make('p', 'result', result)]);
+  const below = asks ? questionOf(entry, onAnswer) : make('p', 'result', result);
+  const label = remark ? [make('p', 'remark', remark)] : [];
+  return make('div', 'tool-card', [call, below, ...label]);
+}
+
+/**
+ * @param {import('../talk/conversation.js').ToolEntry} entry
+ * @param {(entry: Entry, answer: string) => void} onAnswer @returns {Node}
+ */
+function questionOf(entry, onAnswer) {
+  const field = /** @type {HTMLInputElement} */ (make('input'));
+  field.type = 'text';
+  field.autocomplete = 'off';
+  field.placeholder = 'What does it return? JSON, or a text';
+  field.ariaLabel = `What ${entry.name} returns`;
+  const button = /** @type {HTMLButtonElement} */ (make('button', 'quiet', 'Answer'));
+  button.type = 'submit';
+  const form = /** @type {HTMLFormElement} */ (make('form', 'question', [field, button]));
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    onAnswer(entry, field.value);
+  };
+  return form;
 }
 
 /** @param {unknown} value @returns {string} JSON, but for people */

@@ -1,0 +1,99 @@
+// @ts-check
+/**
+ * Whether a call could be held here, and with what: asked before anything else is done, and again and again
+ * while it could not.
+ */
+import { Refusal, askAgent, askReadiness, listVoices } from './api.js';
+import { Backoff } from './backoff.js';
+
+/**
+ * `ready`; `down`: the gateway has no server; `gone`: the gateway itself does not answer; `locked`: a key is
+ * needed, or another one; `asking`: not known yet.
+ * @typedef {{state: 'asking' | 'ready' | 'down' | 'gone' | 'locked', detail: string, retryAt: number}} Known
+ * @typedef {import('../talk/settings.js').Offer & {recognizer: string, language_model: string,
+ *   synthesizer: string}} Offered
+ */
+
+export class Presence {
+  /**
+   * @param {(known: Known) => void} onChange
+   * @param {{readiness: typeof askReadiness, agent: typeof askAgent, voices: typeof listVoices}} [gateway]
+   */
+  constructor(onChange, gateway = { readiness: askReadiness, agent: askAgent, voices: listVoices }) {
+    this._onChange = onChange;
+    this._gateway = gateway;
+    this._backoff = new Backoff();
+    /** @type {Known} */
+    this.known = { state: 'asking', detail: '', retryAt: 0 };
+    /** @type {Offered | null} as it was when the server was asked last */
+    this.offer = null;
+    /** @type {string | null} in memory only */
+    this.key = null;
+    /** Whether a key was ever asked for. */
+    this.keyed = false;
+    this._timer = 0;
+    /** @type {Promise<boolean> | null} */
+    this._asking = null;
+    globalThis.addEventListener?.('online', () => this.retryNow());
+  }
+
+  /** Ask now; while there is no server, again later. @returns {Promise<boolean>} whether a call could be held */
+  check() {
+    this._asking ??= this._check().finally(() => {
+      this._asking = null;
+    });
+    return this._asking;
+  }
+
+  /** Do not wait any longer. */
+  retryNow() {
+    if (this.known.retryAt) void this.check();
+  }
+
+  /** A call begins, or the page goes: nothing is asked any more. */
+  rest() {
+    clearTimeout(this._timer);
+    this.known.retryAt = 0;
+  }
+
+  async _check() {
+    clearTimeout(this._timer);
+    try {
+      await this._gateway.readiness();
+      const [agent, voices] = await Promise.all([
+        this._gateway.agent(this.key),
+        this._gateway.voices(this.key).then(
+          ({ data }) => data,
+          () => null, // a key that may not speak, or a synthesizer that does not tell
+        ),
+      ]);
+      this.offer = { ...agent, voices };
+      this._backoff.reset();
+      this._tell('ready', '', 0);
+      return true;
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      this._fail(error);
+      return false;
+    }
+  }
+
+  /** @param {Refusal} refusal */
+  _fail({ status, message, retryAfterMs }) {
+    if (status === 401 || status === 403) {
+      this.keyed = true;
+      const refused = status === 403 ? 'This key may not talk to the agent' : 'This key was not accepted';
+      this._tell('locked', this.key ? `${refused}: ${message}.` : '', 0);
+      return;
+    }
+    const waitMs = this._backoff.next(retryAfterMs);
+    this._tell(status ? 'down' : 'gone', message, performance.now() + waitMs);
+    this._timer = setTimeout(() => void this.check(), waitMs);
+  }
+
+  /** @param {Known['state']} state @param {string} detail @param {number} retryAt */
+  _tell(state, detail, retryAt) {
+    this.known = { state, detail, retryAt };
+    this._onChange(this.known);
+  }
+}
