@@ -20,7 +20,7 @@ from parley.errors import (
     ParleyError,
     from_wire,
 )
-from parley_client.errors import NoGrpcError, NoServerError, WrongPortError
+from parley_client.errors import NoGrpcError, NoServerError, UnknownHostError, WrongPortError
 
 _STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
     grpc.StatusCode.UNAVAILABLE: ModelUnavailableError,
@@ -87,9 +87,14 @@ async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
         return WrongPortError(f"{server} does not speak gRPC; {_OTHER_PORT}")
     if any(words in details for words in _CLOSED):
         return NoGrpcError(f"{server} closes connections at once; {_OTHER_PORT}")
-    if "lookup" in details:
-        return NoServerError(f"no address is known for the host of {server}")
+    if is_unknown_host(details):
+        return UnknownHostError(f"no address is known for the host of {server}")
     return NoServerError(f"nothing answers at {server}")
+
+
+def is_unknown_host(details: str) -> bool:
+    """Whether gRPC says that it knows no address for a name."""
+    return "lookup" in details or "DNS resolution failed" in details
 
 
 def error_of(failure: grpc.aio.AioRpcError) -> ParleyError:

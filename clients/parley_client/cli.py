@@ -31,20 +31,36 @@ _COMMANDS: dict[str, ModuleType] = {
     "gateway": gateway,
     "models": models,
 }
+_EXAMPLES = """\
+examples:
+  parley demo                      start a server, and play a recorded conversation with it
+  parley gateway                   talk to a running server in the browser, or with OpenAI clients
+  parley talk                      talk to it here
+
+parley COMMAND --help shows what a command can do, with examples."""
 _INTERRUPTED = 130
 _WRONG_USAGE = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
-    parser = argparse.ArgumentParser(prog="parley", description="Talk to a Parley voice agent.")
+    parser = argparse.ArgumentParser(
+        prog="parley",
+        description="Talk to a Parley voice agent.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"parley {version('parley')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         sub = commands.add_parser(
-            name, help=module.HELP, description=module.HELP[0].upper() + module.HELP[1:] + "."
+            name,
+            help=module.HELP,
+            description=module.HELP[0].upper() + module.HELP[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(sub)
+        sub.epilog = "\n\n".join(filter(None, [sub.epilog, f"examples:\n{module.EXAMPLES}"]))
     return parser
 
 

@@ -6,6 +6,7 @@
     └── ClientError
         ├── ConnectError        connect_failed    retryable
         │   ├── NoServerError
+        │   │   └── UnknownHostError
         │   ├── NoGrpcError
         │   └── WrongPortError  (not retryable)
         ├── CallLostError       call_lost         retryable (as a new call)
@@ -43,6 +44,10 @@ class ConnectError(ClientError):
 
 class NoServerError(ConnectError):
     """Nothing listens at the address."""
+
+
+class UnknownHostError(NoServerError):
+    """Nothing has the address's name."""
 
 
 class NoGrpcError(ConnectError):

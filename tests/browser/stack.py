@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from parley.launcher import EmbeddedServer, ServerOptions
@@ -25,6 +29,38 @@ def free_ports(count):
     for each in sockets:
         each.close()
     return ports
+
+
+@contextmanager
+def forwarding(port, address):
+    """A server that appears at a port: whatever comes there is passed on to an address."""
+    host, _, to_port = address.rpartition(":")
+
+    async def pump(reader, writer):
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader, writer):
+        there = await asyncio.open_connection(host, int(to_port))
+        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+    async def run(stop, listening):
+        async with await asyncio.start_server(serve, "127.0.0.1", port):
+            listening.set_result((asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    listening = Future()
+    thread = threading.Thread(target=lambda: asyncio.run(run(asyncio.Event(), listening)))
+    thread.start()
+    loop, stop = listening.result(_START_S)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_STOP_S)
 
 
 class Triton:

@@ -47,18 +47,29 @@ def test_it_fits_and_can_be_read(gateway, open_page):
     PICTURES.mkdir(parents=True, exist_ok=True)
     with open_page(gateway, 0.5, "weather", 60.0) as visit:
         page = visit.page
+        expect(page.locator("#about-facts")).to_be_visible()
         check_all(page, "1-ready")
+        page.get_by_role("button", name="Code").first.click()
+        check_all(page, "2-code")
+        page.keyboard.press("Escape")
         visit.begin()
         visit.wait_for_answer("Paris")
         visit.wait_for_message("metrics")
         visit.say("tell me a story")
         expect(page.locator("li.agent .heard").last).to_contain_text("robot", timeout=15_000)
-        check_all(page, "2-talking")
+        check_all(page, "3-talking")
         page.locator("#turns summary").first.evaluate("element => element.click()")
         page.locator("#times-open").evaluate("element => element.click()")
-        check_all(page, "3-times")
+        check_all(page, "4-times")
+        page.locator("#events-open").click()
+        check_all(page, "5-events")
+        page.locator("#events-open").click()
         page.get_by_role("button", name="Settings").click()
-        check_all(page, "4-settings")
+        check_all(page, "6-settings")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Hang up").click()
+        visit.until("ended")
+        check_all(page, "7-ended")
 
 
 def check_all(page, name):
@@ -79,7 +90,8 @@ def test_it_works_by_keyboard_and_is_read_out(gateway, open_page):
     with open_page(gateway, reduced_motion="reduce") as visit:
         page = visit.page
         start = page.get_by_role("button", name="Start talking")
-        for _ in range(6):
+        expect(page.locator("#about-facts")).to_be_visible()
+        for _ in range(12):
             page.keyboard.press("Tab")
             if start.evaluate("element => element === document.activeElement"):
                 break

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+import soundfile
 from playwright.sync_api import expect
 from word_errors import word_errors
 
@@ -93,11 +95,14 @@ def test_typing_muting_stopping_and_hanging_up(gateway, open_page):
     with open_page(gateway) as visit:
         page = visit.page
         visit.begin()
-        visit.say("tell me a story")
+        expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
+        page.get_by_role("button", name="tell me a story").click()
+        expect(page.get_by_role("heading", name="Say something.")).to_be_hidden()
         expect(page.locator("li.user")).to_contain_text("typed")
         expect(page.locator("body")).to_have_attribute("data-agent", "speaking", timeout=10_000)
         page.get_by_role("button", name="Stop answer").click()
         expect(page.locator("li.agent")).to_contain_text("cut: you stopped it", timeout=10_000)
+        expect(page.locator("#turns .what")).to_have_text("typedtell me a story")
 
         mute = page.get_by_role("button", name="Mute")
         mute.click()
@@ -110,6 +115,8 @@ def test_typing_muting_stopping_and_hanging_up(gateway, open_page):
         page.get_by_role("button", name="Settings").click()
         dialog = page.get_by_role("dialog", name="Settings")
         expect(dialog.locator("select[name=voice] option")).not_to_have_count(1)
+        languages = dialog.get_by_label("Language").locator("option").all_inner_texts()
+        assert languages == ["English", "American English", "British English"], "what is understood, too"
         dialog.get_by_label("After a pause").select_option("patient")
         dialog.get_by_label("Speaking interrupts the agent").uncheck()
         dialog.get_by_role("button", name="Apply").click()
@@ -117,7 +124,124 @@ def test_typing_muting_stopping_and_hanging_up(gateway, open_page):
 
         page.get_by_role("button", name="Hang up").click()
         visit.until("ended")
-        expect(page.get_by_role("button", name="Start talking")).to_be_focused()
-        assert page.evaluate("localStorage['parley-settings']") == (
-            '{"voice":"","language":"en","eagerness":"patient","bargeIn":false}'
+        expect(page.get_by_role("button", name="Talk again")).to_be_focused()
+        stored = page.evaluate("JSON.parse(localStorage['parley-settings'])")
+        assert (stored["eagerness"], stored["bargeIn"], stored["language"]) == ("patient", False, "")
+
+
+FUNCTIONS = """[
+  {"name": "find_pizza", "description": "Find a pizza.", "answer": {"pizza": "Margherita"}},
+  {"name": "get_weather", "description": "Get the weather in a city.",
+   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+]"""
+
+
+def test_prompt_greeting_and_functions_are_set_on_the_page(gateway, open_page):
+    with open_page(gateway) as visit:
+        page = visit.page
+        page.get_by_role("button", name="Settings").click()
+        dialog = page.get_by_role("dialog", name="Settings")
+        dialog.get_by_label("Prompt").fill("You are a robot.")
+        dialog.get_by_label("Greeting").fill("Good day.")
+        dialog.get_by_label("Temperature").fill("0")
+        functions = dialog.get_by_label("Your own functions")
+        functions.fill('[{"name": "9"}]')
+        dialog.get_by_role("button", name="Apply").click()
+        expect(dialog.locator("#functions-problem")).to_contain_text("Function 1: “name”")
+        functions.fill(FUNCTIONS)
+        expect(dialog.locator("#functions-problem")).to_have_text(
+            "Offered: find_pizza, get_weather (asks you)."
         )
+        with page.expect_request("**/v1/sessions") as asked:
+            dialog.get_by_role("button", name="Apply").click()
+            page.get_by_role("button", name="what's the weather in Paris").click()
+        sent = asked.value.post_data_json
+        assert (sent["system_prompt"], sent["greeting"]) == ("You are a robot.", "Good day.")
+        assert sent["sampling"] == {"temperature": 0}
+        assert [tool["name"] for tool in sent["tools"]] == [
+            "find_pizza",
+            "get_weather",
+            "get_time",
+            "set_timer",
+        ]
+        answer = page.get_by_label("What get_weather returns")
+        answer.fill('{"temperature": 21, "sky": "sunny"}')
+        answer.press("Enter")
+        visit.wait_for_answer("21 degrees and sunny")
+        expect(page.locator("li.tool")).not_to_contain_text("made up")
+
+        page.reload()
+        page.get_by_role("button", name="Settings").click()
+        expect(dialog.get_by_label("Prompt")).to_have_value("You are a robot.")
+        dialog.get_by_role("button", name="Reset").click()
+        expect(dialog.get_by_label("Prompt")).to_have_value("")
+        expect(functions).to_have_value("")
+
+
+def test_words_and_sound_of_a_call_can_be_taken_away(gateway, open_page, transcriber, tmp_path):
+    with open_page(gateway, 1.0, "weather", 60.0) as visit:
+        page = visit.page
+        visit.begin()
+        visit.wait_for_answer("Paris")
+        visit.wait_for_message("metrics")
+        page.get_by_role("button", name="Hang up").click()
+        ended = page.get_by_role("region", name="The call is over.")
+        expect(ended.locator("dd").nth(1)).to_have_text("1")
+        expect(ended.locator("dd").nth(2)).to_have_text(re.compile(r"\d+ ms"))
+
+        def saved(name):
+            with page.expect_download() as download:
+                ended.get_by_role("button", name=name).click()
+            download.value.save_as(tmp_path / name)
+            return tmp_path / name
+
+        text = saved("Save as text").read_text()
+        assert "] You: what's the weather in paris\n" in text
+        assert "(demo tool: the weather is made up)" in text
+        entries = json.loads(saved("Save as JSON").read_text())["entries"]
+        assert [entry["kind"] for entry in entries] == ["user", "tool", "agent"]
+        assert entries[1]["arguments"] == {"city": "Paris"}
+        assert entries[2]["unheard"] == ""
+        sound, rate = soundfile.read(saved("Save the sound"), dtype="int16")
+        assert (rate, sound.shape[1]) == (16_000, 2)
+        user, agent = ([word.text for word in transcriber.words(side)] for side in sound.T.copy())
+        assert user == ["what's", "the", "weather", "in", "paris"]
+        assert word_errors(words(entries[2]["text"]), agent) <= 1, agent
+
+        page.get_by_role("button", name="Talk again").click()
+        visit.until("live")
+        expect(ended).to_be_hidden()
+        expect(page.locator("#transcript li")).to_have_count(0)
+
+
+def test_developers_see_every_event(gateway, open_page):
+    with open_page(gateway) as visit:
+        page = visit.page
+        visit.begin()
+        page.get_by_role("button", name="Events").click()
+        events = page.get_by_role("region", name="Events")
+        visit.say("hello")
+        visit.wait_for_answer("How can I help you?")
+        visit.wait_for_message("metrics")
+        types = events.locator("code")
+        for kind in ("connected", "text", "response", "response_done", "metrics"):
+            expect(types.filter(has_text=re.compile(f"^{kind}$")).first).to_be_visible()
+        expect(types.filter(has_text="audio")).to_have_count(0)
+        events.get_by_label("audio and playback").check()
+        expect(types.filter(has_text="audio")).not_to_have_count(0)
+        events.get_by_role("searchbox").fill('"type":"text"')
+        expect(types).to_have_text(["text"])
+        events.locator("summary").click()
+        expect(events.locator("pre")).to_have_text('{\n  "type": "text",\n  "text": "hello"\n}')
+        events.get_by_role("searchbox").fill("")
+        events.get_by_role("button", name="Pause").click()
+        shown = types.count()
+        visit.say("what can you do")
+        visit.wait_for_answer("set timers")
+        assert types.count() == shown
+        events.get_by_role("button", name="Pause").click()
+        assert types.count() > shown
+
+        page.get_by_role("button", name="Code").click()
+        expect(page.get_by_role("region", name="Python")).to_contain_text(f'base_url="{gateway.url}/v1"')
+        page.keyboard.press("Escape")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 from playwright.sync_api import expect
-from stack import GatewayProcess
+from stack import GatewayProcess, forwarding, free_ports
 from websockets.sync.client import connect
 
 from parley_gateway.security.keys import new_key
@@ -38,6 +38,7 @@ def test_without_a_microphone_one_can_type(gateway, open_page, flags, state, tex
     with open_page(gateway, flags=flags) as visit:
         visit.begin()
         expect(visit.page.locator("body")).to_have_attribute("data-trouble", state)
+        expect(visit.page.locator("#status-word")).to_have_text("Cannot hear you")
         expect(visit.page.get_by_role("alert")).to_contain_text(text)
         expect(visit.page.get_by_role("button", name="Try again")).to_be_visible()
         visit.say("hello")
@@ -45,18 +46,89 @@ def test_without_a_microphone_one_can_type(gateway, open_page, flags, state, tex
         assert visit.recording().samples.any(), "the answer is heard all the same"
 
 
-def test_a_language_that_the_server_lacks_is_named(gateway, open_page):
+MICROPHONES = """
+globalThis.microphones = 0;
+const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+navigator.mediaDevices.getUserMedia = (wish) => {
+  globalThis.microphones += 1;
+  return ask(wish);
+};
+"""
+
+
+def test_without_a_server_no_microphone_is_opened_and_the_page_goes_on_by_itself(triton, open_page, tmp_path):
+    (port,) = free_ports(1)
+    settings = {"servers_retry_max_s": "0.5", "servers_retry_s": "0.2"}
+    gateway = GatewayProcess(f"127.0.0.1:{port}", tmp_path / "log", **settings)
+    gateway.start()
+    try:
+        with open_page(gateway) as visit:
+            page = visit.page
+            expect(page.get_by_role("alert")).to_contain_text("“make serve”")
+            expect(page.get_by_role("alert")).to_contain_text("Trying again in")
+            expect(page.locator("#status-word")).to_have_text("No server")
+            page.evaluate(MICROPHONES)
+            page.get_by_role("button", name="Start talking").click()
+            expect(page.get_by_role("button", name="Start talking")).to_be_enabled()
+            visit.until("idle")
+            assert page.evaluate("microphones") == 0
+            with forwarding(port, triton.address):
+                expect(page.locator("#status-word")).to_have_text("Ready", timeout=30_000)
+                expect(page.get_by_role("alert")).to_be_hidden()
+                visit.begin()
+                assert page.evaluate("microphones") == 1
+            visit.problems = [each for each in visit.problems if " 503 " not in each]
+    finally:
+        gateway.stop()
+
+
+def test_the_servers_tools_win_over_those_of_the_demo(gateway, open_page):
+    """The gateway tells of tools that its server really has; the demo's of these names are not sent."""
+    with open_page(gateway) as visit:
+        page = visit.page
+
+        def tell(route):
+            told = route.fetch().json()
+            route.fulfill(json=told | {"tools": ["get_weather", "get_time"]})
+
+        page.route("**/v1/agent", tell)
+        page.reload()
+        expect(page.locator("#about-facts")).to_contain_text("get_weather, get_time")
+        with page.expect_request("**/v1/sessions") as asked:
+            visit.begin()
+        assert [tool["name"] for tool in asked.value.post_data_json["tools"]] == ["set_timer"]
+
+
+def test_what_the_server_refuses_is_said_in_its_words(gateway, open_page):
     with open_page(gateway) as visit:
         page = visit.page
         page.get_by_role("button", name="Settings").click()
         dialog = page.get_by_role("dialog", name="Settings")
-        dialog.get_by_label("Language").select_option("fr")
+        dialog.get_by_label("Your own functions").fill(
+            '{"name": "f", "parameters": {"properties": {"a": {"$id": "x"}}}}'
+        )
         dialog.get_by_role("button", name="Apply").click()
         page.get_by_role("button", name="Start talking").click()
         visit.until("failed")
-        expect(page.get_by_role("alert")).to_contain_text("does not speak this language")
-        expect(page.get_by_role("button", name="Start talking")).to_be_enabled()
+        expect(page.get_by_role("alert")).to_contain_text("tool 'f'")
+        expect(page.get_by_role("heading", name="Talk to the agent.")).to_be_visible()
         visit.problems = [each for each in visit.problems if "code: 400" not in each]
+
+
+def test_the_microphone_can_be_tried_before_a_call(gateway, open_page):
+    with open_page(gateway, "weather", "weather", "weather") as visit:
+        page = visit.page
+        page.get_by_role("button", name="Check the microphone").click()
+        dialog = page.get_by_role("dialog", name="Settings")
+        page.wait_for_function("() => document.getElementById('level').value > 0.1")
+        microphones = dialog.get_by_label("Microphone", exact=True)
+        expect(microphones.locator("option")).not_to_have_count(1)
+        name = microphones.locator("option").nth(1).inner_text()
+        microphones.select_option(label=name)
+        dialog.get_by_role("button", name="Apply").click()
+        assert page.evaluate("document.getElementById('level').value") == 0
+        visit.begin()
+        assert page.evaluate("JSON.parse(localStorage['parley-settings']).microphone")
 
 
 def test_a_page_that_is_not_secure_says_so(triton, open_page, tmp_path):
@@ -82,11 +154,16 @@ def test_a_key_is_asked_for_and_a_busy_gateway_is_waited_for(triton, open_page, 
     try:
         with open_page(gateway) as visit:
             page = visit.page
+            page.evaluate(MICROPHONES)
             page.get_by_role("button", name="Start talking").click()
             dialog = page.get_by_role("dialog", name="A key is needed")
+            dialog.get_by_role("button", name="Cancel").click()
+            expect(page.get_by_role("heading", name="Talk to the agent.")).to_be_visible()
+            page.get_by_role("button", name="Start talking").click()
             dialog.get_by_label("Key").fill("parley_wrong_key")
             dialog.get_by_role("button", name="Continue").click()
-            expect(dialog.locator("#key-why")).not_to_be_empty()
+            expect(dialog.locator("#key-why")).to_contain_text("This key was not accepted")
+            assert page.evaluate("microphones") == 0
             with another_call(gateway, key.secret):
                 dialog.get_by_label("Key").fill(key.secret)
                 dialog.get_by_role("button", name="Continue").click()

@@ -10,7 +10,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from parley.errors import InvalidMessageError
-from parley_client.errors import CallLostError, NoGrpcError, NoServerError, WrongPortError
+from parley_client.channel import is_unknown_host
+from parley_client.errors import (
+    CallLostError,
+    NoGrpcError,
+    NoServerError,
+    UnknownHostError,
+    WrongPortError,
+)
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 """Where this file lies in a checkout; anywhere, if the client is installed."""
@@ -44,6 +51,11 @@ _STATES = {
     "stopping": "The server there is being stopped.",
     "lost": "The server there does not answer, but its launcher runs; try again in a while.",
 }
+_START = "Start a server with `make serve`, or name a running one with --server HOST:PORT."
+_UNKNOWN_HOST = (
+    "Look at the name in --server HOST:PORT: this machine cannot find it. A server of this machine is "
+    "127.0.0.1:8001."
+)
 _CALL_AGAIN = "The conversation is lost with it; call again. `parley probe` says whether the models answer."
 
 
@@ -66,9 +78,20 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> st
         error = error.__cause__
     if not isinstance(error, NoServerError):
         return "Name Triton's gRPC port with --server HOST:PORT; the line of `make serve` says which it is."
-    return (
-        _STATES[state] or "Start a server with `make serve`, or name a running one with --server HOST:PORT."
-    )
+    return _UNKNOWN_HOST if isinstance(error, UnknownHostError) else _STATES[state] or _START
+
+
+def advice_on_waiting(server: str, problem: str, notes: Path = _STATE) -> str:
+    """What to do about a server that a gateway waits for.
+
+    Args:
+        server: ``host:port``.
+        problem: why it is not ready, as the gateway has noted it.
+        notes: as :func:`advice` takes them.
+    """
+    if is_unknown_host(problem):
+        return _UNKNOWN_HOST
+    return _STATES[noted_state(server, notes)] or _START
 
 
 def noted_state(server: str, notes: Path) -> _State:

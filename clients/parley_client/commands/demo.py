@@ -28,6 +28,11 @@ from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import ClientError
 from parley_client.script import Script, load_script
 
+EXAMPLES = """\
+  parley demo                      a server, a recorded conversation with it, and where the time goes
+  parley demo --stay               keep the server and its page up afterwards
+  parley demo --server 127.0.0.1:8001 --no-demo-tools
+                                   with a server that runs already, and has tools of its own"""
 HELP = "start a server, play a recorded conversation with it, and show where the time goes"
 _SCRIPT = CHECKOUT / "examples" / "conversation.toml"
 _OUT = Path("out") / "demo-call.wav"

@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from parley_client.commands import gateway_keys
+from parley_client.commands.advice import advice_on_waiting
 from parley_client.commands.common import address
 from parley_client.errors import UsageError
+from parley_client.terminal.output import print_warning
 
 if TYPE_CHECKING:
     from parley_gateway.serving import Running
+    from parley_gateway.settings import Settings
 
+EXAMPLES = """\
+  parley gateway                                  a page and every protocol at http://127.0.0.1:8080/
+  parley gateway --listen 9000 --server 10.0.0.5:8001,10.0.0.6:8001
+                                                  another port, in front of two servers
+  parley gateway keys new --name kiosk >> keys.toml
+  PARLEY_GATEWAY_SECURITY_KEYS_FILE=keys.toml parley gateway
+                                                  only for those who have a key"""
 HELP = "let browsers, OpenAI clients and others in, by their own protocols"
 _NEEDS = "parley gateway needs the packages of the extra “gateway”: pip install 'parley[gateway]'"
 
@@ -55,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(action=None)
     actions = parser.add_subparsers(dest="action", metavar="[keys]", help="instead of running a gateway:")
-    gateway_keys.add_arguments(actions.add_parser("keys", help="make API keys"))
+    gateway_keys.add_arguments(actions.add_parser("keys", help="make, list and revoke API keys"))
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
 
 
@@ -72,23 +82,34 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if importlib.util.find_spec("fastapi") is None:
         raise UsageError(_NEEDS)
     if args.action == "keys":
-        return gateway_keys.run(args)
+        return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
     from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
     from parley_gateway.serving import serve  # noqa: PLC0415
-    from parley_gateway.settings import CONFIG_VARIABLE, load_settings  # noqa: PLC0415
 
-    named = os.environ.get(CONFIG_VARIABLE)
-    file = args.config or (Path(named) if named else None)
-    settings = load_settings(file, os.environ, _flags(args))
+    settings = _settings(args)
 
     def announce(one: Running) -> None:
         console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
+        for server in one.gateway.servers.all:
+            if not server.is_ready:
+                print_warning(
+                    f"no server is ready at {server.address}: calls are refused until one is",
+                    advice_on_waiting(server.address, server.problem),
+                )
         health = f" health={one.health_url}" if one.health_url else ""
         print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
 
     with log_to_stderr(settings.security.audit_file, logging.getLevelName(args.log_level.upper())):
         asyncio.run(serve(settings, announce))
     return 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from parley_gateway.settings import CONFIG_VARIABLE, load_settings  # noqa: PLC0415 - an optional extra
+
+    named = os.environ.get(CONFIG_VARIABLE)
+    file = args.config or (Path(named) if named else None)
+    return load_settings(file, os.environ, _flags(args))
 
 
 def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:

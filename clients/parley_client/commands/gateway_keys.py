@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from parley_client.errors import UsageError
 
 if TYPE_CHECKING:
     from parley_gateway.access import Scope
@@ -28,16 +35,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what it may do; can be given several times (default: {', '.join(_USUAL)})",
     )
     new.add_argument("--days", type=_days, metavar="N", help="how long it is valid (default: for ever)")
+    listing = actions.add_parser("list", help="the keys of a file, without what is secret")
+    revoke = actions.add_parser(
+        "revoke", help="take a key out of the file: gateways notice it within seconds"
+    )
+    revoke.add_argument("key_id", metavar="ID", help="as `list` shows it; or the key itself")
+    for action in (listing, revoke):
+        action.add_argument(
+            "--file",
+            type=Path,
+            metavar="FILE",
+            help="the file of keys (default: security.keys_file of the gateway's settings)",
+        )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make a key.
+def run(args: argparse.Namespace, console: Console, default_file: Callable[[], str]) -> int:
+    """Make, list or revoke keys.
 
-    The line for the file goes to standard output, so that it can be appended; the key to standard error.
+    The line of a new key goes to standard output, so that it can be appended; the key to standard error.
+
+    Args:
+        args: the command's.
+        console: for people.
+        default_file: says which file the gateway's settings name; empty: none.
 
     Returns:
         The exit status.
+
+    Raises:
+        UsageError: no file is named, or it has no such key.
+        SettingsError: the file cannot be used.
     """
+    if args.keys_action == "new":
+        _make(args)
+        return 0
+    named = args.file or default_file()
+    if not named:
+        raise UsageError("name the file of keys with --file, or as PARLEY_GATEWAY_SECURITY_KEYS_FILE")
+    file = Path(named)
+    if args.keys_action == "list":
+        _list(file, console)
+    else:
+        _revoke(file, args.key_id, console)
+    return 0
+
+
+def _make(args: argparse.Namespace) -> None:
     from parley_gateway.security.keys import new_key  # noqa: PLC0415 - an optional extra
 
     expires = None if args.days is None else datetime.now(UTC) + timedelta(days=args.days)
@@ -45,7 +88,52 @@ def run(args: argparse.Namespace) -> int:
     made = new_key(args.name, scopes, expires)
     print(f"The key, which is shown only now: {made.secret}", file=sys.stderr, flush=True)
     print(made.line, flush=True)
-    return 0
+
+
+def _list(file: Path, console: Console) -> None:
+    from parley_gateway.security.keys import read_keys  # noqa: PLC0415 - an optional extra
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("id", "name", "scopes", "expires"):
+        table.add_column(column)
+    now = datetime.now(UTC)
+    for key_id, entry in read_keys(_read(file)).items():
+        expires = "never" if entry.expires is None else f"{entry.expires:%Y-%m-%d %H:%M}"
+        if entry.expires is not None and entry.expires <= now:
+            expires += " (has expired)"
+        table.add_row(key_id, escape(entry.name), ", ".join(sorted(entry.scopes)), expires)
+    console.print(table if table.row_count else f"{file} has no keys.")
+
+
+def _revoke(file: Path, named: str, console: Console) -> None:
+    from parley_gateway.errors import SettingsError  # noqa: PLC0415 - an optional extra
+    from parley_gateway.security.keys import id_of, read_keys, without_key  # noqa: PLC0415
+
+    raw = _read(file)
+    key_id = id_of(named)
+    if key_id not in read_keys(raw):
+        raise UsageError(f"{file} has no key {key_id!r}; `parley gateway keys list` shows those it has")
+    # Whole or not at all: a gateway that reads meanwhile must not miss the other keys.
+    fresh = file.with_name(f".{file.name}.new")
+    try:
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(without_key(raw, key_id))
+        fresh.chmod(file.stat().st_mode & 0o777)
+        fresh.replace(file)
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+    console.print(f"Revoked {key_id}. What is open with it ends within seconds.")
+
+
+def _read(file: Path) -> bytes:
+    from parley_gateway.errors import SettingsError  # noqa: PLC0415 - an optional extra
+
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
 def _days(text: str) -> float:

@@ -18,6 +18,10 @@ from parley_client.commands.common import add_server
 from parley_client.errors import ClientError
 from parley_client.stages.server import open_server
 
+EXAMPLES = """\
+  parley probe                     every model of 127.0.0.1:8001
+  parley probe --json --server 10.0.0.5:8001
+                                   for a health check; the exit status says it, too"""
 HELP = "ask every model something real: a health check that does not lie"
 
 

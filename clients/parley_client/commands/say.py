@@ -14,6 +14,13 @@ from parley_client.conversation import DEFAULT_TURN_TIMEOUT_S
 from parley_client.errors import UsageError
 from parley_client.script import load_script, script_of_files
 
+EXAMPLES = """\
+  parley say tests/data/conversation/02-weather.wav
+                                   one turn, and the agent's answer
+  parley say question.wav stop.wav --barge-in-after 1500
+                                   the second file speaks over the answer to the first
+  parley say question.wav --system-prompt "You sell tea." --out call.wav
+                                   another prompt; both sides in a WAV file"""
 HELP = "speak audio files to the agent, at the pace of a person"
 
 

@@ -25,6 +25,12 @@ from parley_client.playback import PlaybackMarks
 from parley_client.terminal.keyboard import can_be_typed_at, typed_lines
 from parley_client.terminal.view import CallView
 
+EXAMPLES = """\
+  parley talk                      with the microphone, against 127.0.0.1:8001
+  parley talk --server 10.0.0.5:8001 --system-prompt "You sell tea."
+                                   another server, and another prompt
+  parley talk --tools my_tools.py
+                                   with functions of yours (docs/client.md)"""
 HELP = "talk to the agent with the microphone, or type (in the checkout: make talk)"
 _POLL_S = 0.02
 _CLOSE_S = 2.0
@@ -33,7 +39,7 @@ _WANTED_ENDS = ("ended", "hangup", "silence")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.epilog = f"Typed lines are sent while you talk: {TYPED}. Ctrl-C or Ctrl-D hangs up."
+    parser.epilog = f"Typed lines are sent while you talk: {TYPED}.\nCtrl-C or Ctrl-D hangs up."
     add_server(parser)
     add_session(parser)
 

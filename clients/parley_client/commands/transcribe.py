@@ -20,6 +20,10 @@ from parley_client.errors import AudioFileError, ConnectError
 from parley_client.terminal.output import print_error
 from parley_client.transcription import MAX_SECONDS, Transcriber
 
+EXAMPLES = """\
+  parley transcribe meeting.wav    its text
+  parley transcribe --words --json *.wav
+                                   one JSON object per file, with each word's time"""
 HELP = "write down what is said in audio files"
 _AT_ONCE = 8
 

@@ -20,6 +20,10 @@ from parley_client.errors import AudioFileError
 from parley_client.stages import Synthesis, VoiceInfo, open_server
 from parley_client.voices import MAX_FILE_BYTES, NoVoicesError, Voices
 
+EXAMPLES = """\
+  parley voices                    all voices that sessions may name
+  parley voices enroll anna.wav --name Anna --consent "I agree. Anna"
+  parley talk --voice woman-1      use one"""
 HELP = "list, make and delete the server's voices"
 
 

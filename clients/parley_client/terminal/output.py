@@ -60,6 +60,19 @@ def print_error(message: str, code: str, advice: str = "") -> None:
         console.print(escape(advice))
 
 
+def print_warning(message: str, advice: str = "") -> None:
+    """Say on standard error what is not as it should be, and what can be done about it.
+
+    Args:
+        message: one line.
+        advice: a line of its own; may be empty.
+    """
+    console = OutputConsole(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[yellow]warning: {escape(message)}[/]")
+    if advice:
+        console.print(escape(advice))
+
+
 def print_hanging(console: Console, head: str, text: str) -> None:
     """Print ``text`` behind ``head``; lines that do not fit go on below its beginning.
 

@@ -43,7 +43,18 @@ test('from the last sample of speech to the first audible one of the answer', ()
   assert.deepEqual(partsOf(turns[0]), { silence: 200, recognise: 60, decide: 40, answer: 100, play: 100 });
 });
 
-test('typed text has no end of speech: the server’s own time counts', () => {
+test('a typed text counts from when it was sent', () => {
+  const { latency, turns } = measured();
+  latency.typed('tell me a story', 20_000);
+  const audio = { type: 'audio', turn: 1, response_id: 'r1', sample_rate: 1000, offset_ms: 0 };
+  latency.apply(audio, new Int16Array(1000).fill(5000));
+  latency.heard({ id: 'r1', playing: true, playedMs: 50 }, 20_350);
+  latency.apply({ ...METRICS, asr_final_ms: null, end_of_turn_ms: null }, null);
+  assert.deepEqual([turns[0].said, turns[0].typed, turns[0].totalMs], ['tell me a story', true, 300]);
+  assert.equal(partsOf(turns[0]).silence, 0);
+});
+
+test('an answer to nobody has no end of speech: the server’s own time counts', () => {
   const { latency, turns } = measured();
   latency.apply({ ...METRICS, asr_final_ms: null }, null);
   assert.equal(turns[0].totalMs, null);

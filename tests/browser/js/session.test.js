@@ -3,8 +3,11 @@ import test from 'node:test';
 
 import { Backoff } from '../../../clients/gateway/parley_gateway/doors/page/static/session/backoff.js';
 import {
+  DEFAULTS,
   sessionOptions,
+  toolsOf,
   updateOf,
+  voicesFor,
 } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/settings.js';
 import { runTool } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/tools.js';
 
@@ -22,16 +25,68 @@ test('no two pages wait equally long, and none less than the server asks for', (
   assert.equal(new Backoff(() => 1).next(5000), 6250);
 });
 
+const CHOICES = {
+  voice: 'anna',
+  language: 'de',
+  eagerness: 'patient',
+  bargeIn: false,
+  prompt: 'Sell tea.',
+  greeting: 'Good day.',
+  temperature: '0.5',
+  demoTools: false,
+  functions: '[{"name": "order", "answer": 1}, {"name": "get_time"}]',
+};
+const namesOf = (tools) => tools.map(({ name }) => name);
+
 test('what the user does not choose is left to the server', () => {
-  const options = sessionOptions({ voice: '', language: 'en', eagerness: '', bargeIn: true });
-  assert.deepEqual(Object.keys(options).sort(), ['barge_in', 'language', 'tools']);
-  const chosen = updateOf({ voice: 'anna', language: 'en', eagerness: 'patient', bargeIn: false });
-  assert.deepEqual(chosen, {
+  assert.deepEqual(Object.keys(sessionOptions(DEFAULTS, null)).sort(), ['barge_in', 'language', 'tools']);
+  const { tools, ...update } = updateOf(DEFAULTS, null);
+  assert.deepEqual(namesOf(tools), ['get_weather', 'get_time', 'set_timer']);
+  assert.deepEqual(update, {
     type: 'update',
+    system_prompt: null,
+    voice: null,
+    sampling: {},
+    turn: {},
+    barge_in: { enabled: true },
+  });
+});
+
+test('what the user chooses is said, as far as it is known that the server has it', () => {
+  const offer = {
+    languages: ['en', 'de'],
+    tools: ['get_time'],
+    examples: [],
+    voices: [{ id: 'anna', language: 'de' }],
+  };
+  const { tools, ...rest } = sessionOptions(CHOICES, offer);
+  assert.deepEqual(namesOf(tools), ['order'], 'the server’s own tool comes first');
+  assert.deepEqual(rest, {
+    language: 'de',
     voice: 'anna',
+    system_prompt: 'Sell tea.',
+    greeting: 'Good day.',
+    sampling: { temperature: 0.5 },
     turn: { eagerness: 'patient' },
     barge_in: { enabled: false },
   });
+  const english = sessionOptions(CHOICES, { ...offer, languages: ['en'] });
+  assert.deepEqual([english.language, english.voice], ['en', undefined]);
+});
+
+test('the server’s tools take the place of the demo’s, and so do the user’s own', () => {
+  const own = { ...DEFAULTS, functions: '{"name": "set_timer", "description": "Mine."}' };
+  const tools = toolsOf(own, { languages: [], tools: ['get_weather'], examples: [], voices: null });
+  assert.deepEqual(namesOf(tools), ['set_timer', 'get_time']);
+  assert.equal(tools[0].description, 'Mine.');
+});
+
+test('voices are those of the language; one that names none speaks any', () => {
+  const voices = [{ id: 'a', languages: ['en-US'] }, { id: 'b', language: 'de' }, { id: 'c' }];
+  assert.deepEqual(
+    voicesFor(voices, 'en-GB').map(({ id }) => id),
+    ['a', 'c'],
+  );
 });
 
 test('tools answer as those of the Python client', async () => {

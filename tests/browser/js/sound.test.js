@@ -52,8 +52,8 @@ function makeBrowser(resume = async () => {}) {
   return sources;
 }
 
-function makeSound() {
-  return new Sound({ onFrame() {}, onHeard() {}, onTrouble() {} });
+function makeSound(handlers = {}) {
+  return new Sound({ onFrame() {}, onHeard() {}, onTrouble() {}, onPlayed() {}, onOther() {}, ...handlers });
 }
 
 test('the microphone is heard once, however often it is asked for', async () => {
@@ -68,6 +68,41 @@ test('the microphone is heard once, however often it is asked for', async () => 
   );
   await sound.close();
   assert.equal(sources[1].connected, false);
+});
+
+test('a microphone that is unplugged gives way to another, and comes back when there is none', async () => {
+  makeBrowser();
+  const asked = [];
+  const tracks = [];
+  let there = ['desk', 'system'];
+  navigator.mediaDevices.getUserMedia = async ({ audio }) => {
+    const id = audio.deviceId?.exact ?? 'system';
+    asked.push(id);
+    if (!there.includes(id)) throw Object.assign(new Error('gone'), { name: 'NotFoundError' });
+    const track = { stop() {}, enabled: true, onended: null };
+    tracks.push(track);
+    return { getTracks: () => [track], getAudioTracks: () => [track] };
+  };
+  const told = [];
+  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble), onOther: () => told.push('other') });
+  await sound.choose('desk', '');
+  await sound.open();
+  await sound.listen();
+  there = ['system'];
+  tracks[0].onended();
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(asked, ['desk', 'desk', 'system']);
+  assert.deepEqual(told, [null, null, 'other']);
+  there = [];
+  tracks[1].onended();
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(told.at(-1), 'none');
+  there = ['desk'];
+  await sound.look();
+  assert.deepEqual([asked.at(-1), told.at(-1)], ['desk', null]);
+  await sound.look();
+  assert.equal(asked.length, 6, 'it is not looked for any more');
+  await sound.close();
 });
 
 test('sound that the browser does not start is a failure after a while', async (t) => {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 from contextlib import asynccontextmanager
 
 import grpc
@@ -24,7 +26,7 @@ from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
 from parley_client.cli import build_parser, main
 from parley_client.commands import demo, play, session, transcribe
-from parley_client.commands.advice import advice, noted_state
+from parley_client.commands.advice import advice, advice_on_waiting, noted_state
 from parley_client.commands.common import check_output
 from parley_client.errors import (
     AudioFileError,
@@ -32,6 +34,7 @@ from parley_client.errors import (
     ConnectError,
     NoGrpcError,
     NoServerError,
+    UnknownHostError,
     WrongPortError,
 )
 from parley_client.terminal.view import make_console
@@ -196,6 +199,31 @@ def test_no_server_is_to_be_started_for_a_model_that_is_not_loaded():
     error.__cause__ = ModelUnavailableError("the model voice_agent is not loaded by this server")
     assert advice(error, NOBODY) == ""
     assert "make serve" in advice(NoServerError("nothing"), NOBODY)
+
+
+def test_a_name_that_nobody_has_is_to_be_looked_at():
+    said = advice(UnknownHostError("no address is known for the host of tritno:8001"), "tritno:8001")
+    assert "Look at the name" in said
+    assert "make serve" not in said
+    assert advice_on_waiting("tritno:8001", "DNS resolution failed for tritno:8001: ...") == said
+
+
+def test_a_gateway_without_a_server_is_told_what_to_do(noted, tmp_path):
+    assert "make serve" in advice_on_waiting("127.0.0.1:8001", "Connection refused", tmp_path)
+    noted()
+    assert "still loading" in advice_on_waiting("127.0.0.1:8001", "Connection refused", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["demo", "say", "talk", "transcribe", "voices", "probe", "gateway"])
+def test_every_command_has_examples_that_it_understands(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    lines = [line for line in examples.splitlines() if re.match(r"  (\S+=\S+ )?parley ", line)]
+    assert len(lines) >= 2
+    for line in lines:
+        called = re.split(r" {3,}| >> ", line.strip().partition("parley ")[2])[0]
+        build_parser().parse_args(shlex.split(called))
 
 
 def test_at_a_port_that_is_not_grpc_the_right_one_is_to_be_named():

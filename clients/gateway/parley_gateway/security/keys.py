@@ -159,6 +159,30 @@ class KeyRing:
         )
 
 
+def id_of(named: str) -> str:
+    """The id of a key that is named by its id, or by itself."""
+    return _split(named)[0] if named.startswith(PREFIX) else named
+
+
+def without_key(raw: bytes, key_id: str) -> bytes:
+    """A file's content without one of its keys; everything else stays as it is written.
+
+    Raises:
+        SettingsError: the key is not written on one line of its own.
+    """
+    entries = read_keys(raw)
+    own = re.compile(rb'\s*["\']?' + re.escape(key_id.encode()) + rb'["\']?\s*=')
+    rest = b"".join(line for line in raw.splitlines(keepends=True) if not own.match(line))
+    expected = {other: entry for other, entry in entries.items() if other != key_id}
+    try:
+        remaining = read_keys(rest)
+    except SettingsError:
+        remaining = {}
+    if remaining != expected or key_id not in entries:
+        raise SettingsError(f"{key_id} is not on one line of its own: take it out by hand")
+    return rest
+
+
 def _split(credential: str) -> tuple[str, str]:
     """Id and secret."""
     key_id, _, secret = credential.removeprefix(PREFIX).partition("_")

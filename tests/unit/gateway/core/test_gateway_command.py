@@ -92,6 +92,9 @@ def test_it_says_where_it_is_and_ends_when_told():
             assert httpx.get(f"{words['health']}/healthz").status_code == 200
             process.send_signal(signal.SIGTERM)
             assert process.wait(STARTED_S) == 0
-            assert "Traceback" not in process.stderr.read()
+            told = process.stderr.read()
+            assert "no server is ready at 127.0.0.1:9" in told
+            assert "make serve" in told
+            assert "Traceback" not in told
         finally:
             process.kill()

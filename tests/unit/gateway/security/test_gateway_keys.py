@@ -1,9 +1,12 @@
 """``parley gateway keys``."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from parley_client.cli import main
-from parley_gateway.security.keys import KeyRing, read_keys
+from parley_gateway.errors import UnauthorizedError
+from parley_gateway.security.keys import KeyRing, new_key, read_keys
 from parley_gateway.security.watched import WatchedFile
 
 
@@ -33,3 +36,75 @@ def test_days_have_to_be_a_number(capsys, days):
     with pytest.raises(SystemExit):
         main(["gateway", "keys", "new", "--days", days])
     assert "number of days" in capsys.readouterr().err
+
+
+@pytest.fixture
+def keys_file(tmp_path, monkeypatch):
+    """A file with two keys and a remark, which the gateway's settings name."""
+    file = tmp_path / "keys.toml"
+    old = datetime.now(UTC) - timedelta(days=1)
+    lines = [new_key("kiosk", ["agent"]).line, "# a remark", new_key("[old]", ["admin", "chat"], old).line]
+    file.write_text("\n".join(lines) + "\n")
+    file.chmod(0o640)
+    monkeypatch.setenv("PARLEY_GATEWAY_SECURITY_KEYS_FILE", str(file))
+    return file
+
+
+def test_keys_are_listed_without_their_hashes(keys_file, capsys):
+    assert main(["gateway", "keys", "list"]) == 0
+    shown = capsys.readouterr().out
+    for key_id, entry in read_keys(keys_file.read_bytes()).items():
+        (line,) = (line for line in shown.splitlines() if line.startswith(key_id))
+        assert entry.name in line
+        assert ("has expired" in line) == (entry.name == "[old]")
+        assert entry.sha256[:8] not in shown
+    assert "admin, chat" in shown
+
+
+@pytest.mark.parametrize("by", ["id", "key"])
+def test_a_revoked_key_is_gone_and_the_rest_stays(keys_file, capsys, by):
+    made = new_key("third", ["speak"])
+    with keys_file.open("a") as file:
+        file.write(made.line + "\n")
+    before = keys_file.read_text()
+    ring = KeyRing(WatchedFile(keys_file, read_keys))
+    named = made.line.split(" ")[0] if by == "id" else made.secret
+    assert main(["gateway", "keys", "revoke", named]) == 0
+    assert keys_file.read_text() == before.replace(made.line + "\n", "")
+    assert keys_file.stat().st_mode & 0o777 == 0o640
+    assert list(keys_file.parent.iterdir()) == [keys_file]
+    assert made.secret not in capsys.readouterr().out
+    ring.reload()
+    with pytest.raises(UnauthorizedError):
+        ring.verify(made.secret)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["list", "--file", "none.toml"], 1, "none.toml: cannot be read"),
+        (["revoke", "nobody"], 2, "has no key 'nobody'"),
+    ],
+)
+def test_what_cannot_be_listed_or_revoked_is_said(keys_file, capsys, arguments, status, words):
+    before = keys_file.read_bytes()
+    assert main(["gateway", "keys", *arguments]) == status
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert keys_file.read_bytes() == before
+
+
+def test_a_file_has_to_be_named(capsys, monkeypatch):
+    monkeypatch.delenv("PARLEY_GATEWAY_SECURITY_KEYS_FILE", raising=False)
+    assert main(["gateway", "keys", "list"]) == 2
+    assert "--file" in capsys.readouterr().err
+
+
+def test_a_key_that_is_written_as_a_table_is_left_to_people(keys_file, capsys):
+    made = new_key("table", ["agent"])
+    key_id, _, fields = made.line.partition(" = ")
+    table = f"[{key_id}]\n" + "\n".join(fields.strip("{}").split(", "))
+    keys_file.write_text(keys_file.read_text() + table + "\n")
+    before = keys_file.read_bytes()
+    assert main(["gateway", "keys", "revoke", key_id]) == 1
+    assert "by hand" in capsys.readouterr().err
+    assert keys_file.read_bytes() == before

@@ -81,6 +81,7 @@ class Page {
       byId('start').disabled = true;
       this._state.setTrouble('insecure');
     }
+    this._showAbout();
     void this._presence.check();
   }
 
@@ -219,7 +220,7 @@ class Page {
     const before = this._settings;
     this._settings = settings;
     saveSettings(settings);
-    showAbout(this._presence.offer, settings.demoTools);
+    this._showAbout();
     void this._sound.choose(settings.microphone, settings.speaker);
     if (!this._isLive) return;
     this._send(updateOf(settings, this._presence.offer));
@@ -243,10 +244,12 @@ class Page {
   /** @param {import('./session/presence.js').Known} known */
   _takeKnown(known) {
     this._state.setKnown(known);
-    if (known.state !== 'ready') return;
-    const { offer } = this._presence;
-    this._hints.offer(offer?.examples ?? []);
-    showAbout(offer, this._settings.demoTools);
+    if (known.state === 'ready') this._hints.offer(this._presence.offer?.examples ?? []);
+    this._showAbout();
+  }
+
+  _showAbout() {
+    showAbout(this._presence.known.state, this._presence.offer, this._settings.demoTools);
   }
 
   /** @param {import('./session/line.js').LineState} state */

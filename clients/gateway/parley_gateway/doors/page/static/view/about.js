@@ -1,6 +1,6 @@
 // @ts-check
 /** What is known of the server, while there is no call. */
-import { byId, make } from './dom.js';
+import { byId, make, setText } from './dom.js';
 
 const names = new Intl.DisplayNames('en', { type: 'language' });
 
@@ -13,12 +13,27 @@ export function languageName(tag) {
   }
 }
 
+/** @type {Record<import('../session/presence.js').Known['state'], string>} */
+const TEXTS = {
+  asking: 'It is being asked what it has …',
+  down: 'It does not answer. In a checkout, “make serve” starts one; it is ready when its models are loaded, and this page then goes on by itself.',
+  gone: 'Its gateway does not answer. “parley gateway” starts one; this page then goes on by itself.',
+  locked: 'It tells those who have a key. Whoever runs this gateway makes one with “parley gateway keys new”.',
+  ready: '',
+};
+const DEMO =
+  'This page adds demo tools for weather, time and timers. Their weather is made up, and their timers do not run.';
+const NO_DEMO = 'The demo tools of this page are switched off.';
+
 /**
+ * @param {import('../session/presence.js').Known['state']} state
  * @param {import('../session/presence.js').Offered | null} offer @param {boolean} demoTools
  */
-export function showAbout(offer, demoTools) {
-  byId('about').hidden = !offer;
-  if (!offer) return;
+export function showAbout(state, offer, demoTools) {
+  const isKnown = state === 'ready' && offer !== null;
+  setText(byId('about-text'), isKnown ? (demoTools ? DEMO : NO_DEMO) : TEXTS[state]);
+  byId('about-facts').hidden = !isKnown;
+  if (!isKnown) return;
   const rows = [
     ['Hears with', offer.recognizer],
     ['Answers with', offer.language_model],
@@ -30,7 +45,4 @@ export function showAbout(offer, demoTools) {
   byId('about-facts').replaceChildren(
     ...rows.flatMap(([name, value]) => [make('dt', '', name), make('dd', '', value)]),
   );
-  byId('about-demo').textContent = demoTools
-    ? 'This page adds demo tools for weather, time and timers. Their weather is made up, and their timers do not run.'
-    : 'The demo tools of this page are switched off.';
 }

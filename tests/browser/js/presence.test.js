@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { Refusal } from '../../../clients/gateway/parley_gateway/doors/page/static/session/api.js';
+import { Presence } from '../../../clients/gateway/parley_gateway/doors/page/static/session/presence.js';
+
+const AGENT = { recognizer: 'a', language_model: 'b', synthesizer: 'c', languages: ['en'], tools: [], examples: [] };
+const DOWN = new Refusal('no server is ready', { status: 503, retryable: true });
+
+/** A gateway that answers as told; every question is noted. */
+function made(answers = {}) {
+  const asked = [];
+  const states = [];
+  const answering = (name, usual) => async (key) => {
+    asked.push(name);
+    const answer = answers[name] ?? usual;
+    if (answer instanceof Error) throw answer;
+    return typeof answer === 'function' ? answer(key) : answer;
+  };
+  const presence = new Presence((known) => states.push(known.state), {
+    readiness: answering('readiness', {}),
+    agent: answering('agent', AGENT),
+    voices: answering('voices', { data: [{ id: 'v' }] }),
+  });
+  return { presence, asked, states, answers };
+}
+
+test('a server that is there is asked what it has', async () => {
+  const { presence, states } = made();
+  assert.equal(await presence.check(), true);
+  assert.deepEqual(presence.offer, { ...AGENT, voices: [{ id: 'v' }] });
+  assert.deepEqual(states, ['ready']);
+});
+
+test('voices that are not told are no reason not to call', async () => {
+  const { presence } = made({ voices: new Refusal('not permitted', { status: 403 }) });
+  assert.equal(await presence.check(), true);
+  assert.equal(presence.offer.voices, null);
+});
+
+test('a server that is down is asked again until it is there', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { presence, asked, states, answers } = made({ readiness: DOWN });
+  assert.equal(await presence.check(), false);
+  assert.deepEqual(asked, ['readiness'], 'nothing else is asked then');
+  assert.ok(presence.known.retryAt > 0);
+  delete answers.readiness;
+  t.mock.timers.tick(1000);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(states, ['down', 'ready']);
+  t.mock.timers.tick(60_000);
+  assert.deepEqual(asked, ['readiness', 'readiness', 'agent', 'voices']);
+});
+
+test('a gateway that does not answer is told from one without a server', async () => {
+  const { presence, states } = made({ readiness: new Refusal('unreachable', { retryable: true }) });
+  await presence.check();
+  presence.rest();
+  assert.deepEqual(states, ['gone']);
+});
+
+test('a key is asked for, and a wrong one is said to be wrong', async () => {
+  const refusal = new Refusal('the API key is not valid', { status: 401 });
+  const agent = (key) => {
+    if (key === 'right') return AGENT;
+    throw refusal;
+  };
+  const { presence } = made({ agent });
+  await presence.check();
+  assert.deepEqual([presence.known.state, presence.known.detail, presence.keyed], ['locked', '', true]);
+  presence.key = 'wrong';
+  await presence.check();
+  assert.match(presence.known.detail, /not accepted: the API key is not valid/);
+  presence.key = 'right';
+  assert.equal(await presence.check(), true);
+});
