@@ -374,10 +374,12 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     recognizer: str
     """Name of the model that recognises speech."""
     language_model: str
-    synthesizer: str
-    """Name of the model that speaks first; others may replace it when it fails."""
+    synthesizers: list[str]
+    """Names of the models that speak, in order of preference; others may replace them when they fail."""
     languages: list[str]
-    """What the synthesizer speaks. The recogniser may understand less."""
+    """What the synthesizers speak. The recogniser may understand less."""
+    voices: list[str] | None = None
+    """Names of all voices, the default first. None: they come and go."""
     tools: list[str] = []
     """Names of the server's own tools, which no tool of a client may have."""
     examples: list[str] = []

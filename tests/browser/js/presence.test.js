@@ -4,7 +4,15 @@ import test from 'node:test';
 import { Refusal } from '../../../clients/gateway/parley_gateway/doors/page/static/session/api.js';
 import { Presence } from '../../../clients/gateway/parley_gateway/doors/page/static/session/presence.js';
 
-const AGENT = { recognizer: 'a', language_model: 'b', synthesizer: 'c', languages: ['en'], tools: [], examples: [] };
+const AGENT = {
+  recognizer: 'a',
+  language_model: 'b',
+  synthesizers: ['c'],
+  languages: ['en'],
+  voices: null,
+  tools: [],
+  examples: [],
+};
 const DOWN = new Refusal('no server is ready', { status: 503, retryable: true });
 
 /** A gateway that answers as told; every question is noted. */
@@ -30,6 +38,13 @@ test('a server that is there is asked what it has', async () => {
   assert.equal(await presence.check(), true);
   assert.deepEqual(presence.offer, { ...AGENT, voices: [{ id: 'v' }] });
   assert.deepEqual(states, ['ready']);
+});
+
+test('voices are those of the agent, with what is told of them elsewhere', async () => {
+  const listed = [{ id: 'v', description: 'Calm.' }, { id: 'of another model' }];
+  const { presence } = made({ agent: { ...AGENT, voices: ['v', 'w'] }, voices: { data: listed } });
+  await presence.check();
+  assert.deepEqual(presence.offer.voices, [listed[0], { id: 'w' }]);
 });
 
 test('voices that are not told are no reason not to call', async () => {

@@ -31,10 +31,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     recognizer: str
     """Name of the model that recognises speech."""
     language_model: str
-    synthesizer: str
-    """Name of the model that speaks."""
+    synthesizers: list[str]
+    """Names of the models that speak."""
     languages: list[str]
     """What a session may be held in: what the agent both understands and speaks."""
+    voices: list[str] | None
+    """Names of all voices that a session may have, the default first; null: they come and go."""
     tools: list[str]
     """Names of the server's own tools, which no tool of a session may have."""
     examples: list[str]
@@ -75,8 +77,9 @@ class AgentFacts:
         return Agent(
             recognizer=described.recognizer,
             language_model=described.language_model,
-            synthesizer=described.synthesizer,
+            synthesizers=described.synthesizers,
             languages=_common(described.languages, await _understood(server, described)),
+            voices=described.voices,
             tools=described.tools,
             examples=described.examples,
         )

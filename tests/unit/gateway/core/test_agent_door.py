@@ -16,8 +16,9 @@ from parley_gateway.security.keys import new_key
 DESCRIPTION = protocol.AgentDescription(
     recognizer="hears_german",
     language_model="qwen3",
-    synthesizer="espeak",
+    synthesizers=["espeak"],
     languages=["en", "de", "de-at", "fr"],
+    voices=["man-1"],
     tools=["get_weather"],
     examples=["hello"],
 )
@@ -84,8 +85,9 @@ async def test_languages_are_those_that_are_spoken_and_understood(gateway, under
     assert answer.json() == {
         "recognizer": "hears_german",
         "language_model": "qwen3",
-        "synthesizer": "espeak",
+        "synthesizers": ["espeak"],
         "languages": languages,
+        "voices": ["man-1"],
         "tools": ["get_weather"],
         "examples": ["hello"],
     }

@@ -83,8 +83,8 @@ export function askReadiness() {
 }
 
 /**
- * @typedef {{recognizer: string, language_model: string, synthesizer: string, languages: string[],
- *   tools: string[], examples: string[]}} Agent
+ * @typedef {{recognizer: string, language_model: string, synthesizers: string[], languages: string[],
+ *   voices: string[] | null, tools: string[], examples: string[]}} Agent
  */
 
 /** What the agent has. @param {string | null} key @returns {Promise<Agent>} */
@@ -92,7 +92,10 @@ export function askAgent(key) {
   return ask('v1/agent', { key });
 }
 
-/** @typedef {{id: string, name?: string, description?: string, language?: string, languages?: string[]}} Voice */
+/**
+ * @typedef {{id: string, name?: string, description?: string | null, language?: string,
+ *   languages?: string[]}} Voice
+ */
 
 /** @param {string | null} key @returns {Promise<{data: Voice[]}>} */
 export function listVoices(key) {

@@ -11,7 +11,7 @@ import { Backoff } from './backoff.js';
  * needed, or another one; `asking`: not known yet.
  * @typedef {{state: 'asking' | 'ready' | 'down' | 'gone' | 'locked', detail: string, retryAt: number}} Known
  * @typedef {import('../talk/settings.js').Offer & {recognizer: string, language_model: string,
- *   synthesizer: string}} Offered
+ *   synthesizers: string[]}} Offered
  */
 
 export class Presence {
@@ -67,7 +67,7 @@ export class Presence {
           () => null, // a key that may not speak, or a synthesizer that does not tell
         ),
       ]);
-      this.offer = { ...agent, voices };
+      this.offer = { ...agent, voices: voicesOf(agent.voices, voices) };
       this._backoff.reset();
       this._tell('ready', '', 0);
       return true;
@@ -96,4 +96,15 @@ export class Presence {
     this.known = { state, detail, retryAt };
     this._onChange(this.known);
   }
+}
+
+/**
+ * What a session may name, with all that is known of it.
+ * @param {readonly string[] | null} names that the agent tells
+ * @param {import('./api.js').Voice[] | null} listed voices of single stages, which may be others
+ * @returns {import('./api.js').Voice[] | null}
+ */
+function voicesOf(names, listed) {
+  if (names === null) return listed;
+  return names.map((id) => listed?.find((voice) => voice.id === id) ?? { id });
 }

@@ -37,7 +37,7 @@ export function showAbout(state, offer, demoTools) {
   const rows = [
     ['Hears with', offer.recognizer],
     ['Answers with', offer.language_model],
-    ['Speaks with', offer.synthesizer],
+    ['Speaks with', offer.synthesizers.join(', ')],
     [offer.languages.length > 1 ? 'Languages' : 'Language', offer.languages.map(languageName).join(', ')],
     ['Voices', offer.voices?.length ? String(offer.voices.length) : 'not told'],
     ['Its own tools', offer.tools.join(', ') || 'none'],
