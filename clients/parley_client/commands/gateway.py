@@ -89,13 +89,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     settings = _settings(args)
 
     def announce(one: Running) -> None:
-        console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
         for server in one.gateway.servers.all:
             if not server.is_ready:
                 print_warning(
                     f"no server is ready at {server.address}: calls are refused until one is",
                     advice_on_waiting(server.address, server.problem),
                 )
+        console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
         health = f" health={one.health_url}" if one.health_url else ""
         print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
 
