@@ -12,6 +12,10 @@ from parley_client.commands.own_server import default_profile
 from parley_client.errors import ClientError
 
 HELP = "list a profile's models: what they are, licences, sizes, and whether their weights are here"
+EXAMPLES = """\
+  parley models --profile open             what it needs, and what of it is here
+  parley models --profile open --verify    read every file again, and compare it with its checksum
+"""
 _PROGRAM = CHECKOUT / "scripts" / "fetch_models"
 
 
