@@ -57,7 +57,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     manifest = []
     for name, text in CONVERSATION.items():
-        sound = network.speak(network.pronounce(text), args.voice, Stop())
+        sound = network.make(network.pronounce(text), args.voice, Stop())
         speech = soxr.resample(trim(sound.audio, network.sample_rate).audio, network.sample_rate, SAMPLE_RATE)
         speech *= 10 ** (LEVEL_DB / 20) / np.sqrt(np.square(speech).mean())
         edge = np.zeros(int(EDGE_S * SAMPLE_RATE), np.float32)

@@ -19,9 +19,9 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     recognizer: Literal["parakeet_tdt", "nemotron_streaming", "moonshine"] = "parakeet_tdt"
     """The model that streams of speech go to."""
     synthesizer: str = AUTO
-    """The model that speaks: `espeak`, `kokoro` or `chatterbox`. Several with commas, in order of preference:
-    the one that has the voice speaks. `auto`: those of the server's conversations, as the parameter `tts` of
-    `voice_agent` says."""
+    """The model that speaks: `espeak`, `piper`, `kokoro` or `chatterbox`. Several with commas, in order of
+    preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the
+    parameter `tts` of `voice_agent` says."""
     requests: Count = 64
     """Requests and streams at once, of each of these doors; more are answered with 429. A key, or of callers
     without one an address, gets at most three times what is still free, so that others always get in."""

@@ -12,6 +12,7 @@ from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import MODEL as ESPEAK
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.kokoro import KokoroSpeaker
+from parley.engines.piper import PiperSpeaker
 from parley.errors import InvalidInputError
 from parley_client.channel import error_of
 from parley_client.stages.server import StageServer
@@ -21,8 +22,9 @@ AUTO = "auto"
 _AGENT = "voice_agent"
 _TIMEOUT_S = 5.0
 
-SPEAKERS: dict[str, type[EspeakSpeaker | KokoroSpeaker | ChatterboxSpeaker]] = {
+SPEAKERS: dict[str, type[EspeakSpeaker | PiperSpeaker | KokoroSpeaker | ChatterboxSpeaker]] = {
     "espeak": EspeakSpeaker,
+    "piper": PiperSpeaker,
     "kokoro": KokoroSpeaker,
     "chatterbox": ChatterboxSpeaker,
 }

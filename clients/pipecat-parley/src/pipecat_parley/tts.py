@@ -28,7 +28,7 @@ _TIMEOUT_S = 20.0
 class ParleyTTSSettings(TTSSettings):
     """What can be changed while the pipeline runs; it counts from the next answer on.
 
-    ``model`` is ``espeak``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
+    ``model`` is ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
     :class:`parley_client.stages.Synthesis`.
 
     Parameters:

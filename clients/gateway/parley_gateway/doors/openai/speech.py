@@ -40,7 +40,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     input: str
     """What is said."""
     model: str
-    """`espeak`, `kokoro`, `chatterbox`, or the name of a model of OpenAI's for the gateway's own."""
+    """`espeak`, `piper`, `kokoro`, `chatterbox`, or the name of a model of OpenAI's for the gateway's own."""
     voice: str | NamedVoice
     """One of `/v1/audio/voices`; the names of OpenAI's voices stand for the default."""
     instructions: str | None = None

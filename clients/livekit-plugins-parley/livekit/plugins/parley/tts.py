@@ -35,7 +35,7 @@ class TTS(tts.TTS[Never]):
     Args:
         server: ``host:port`` of the gRPC endpoint.
         credentials: TLS; None: plain text.
-        model: ``espeak``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
+        model: ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``, several with commas, or ``auto``; see
             :class:`parley_client.stages.Synthesis`.
         voice: name of a voice; None: the default.
         language: as in ``en`` or ``en-GB``.
