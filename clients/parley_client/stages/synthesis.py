@@ -66,8 +66,8 @@ class Synthesis(ClosedAtTheEnd):
     Args:
         server: where the synthesizer is.
         model: ``espeak``, ``piper``, ``kokoro`` or ``chatterbox``; several with commas, in order of
-            preference: the one that has the voice speaks, and those that the server has not loaded are left
-            out; ``auto``: those of the server's conversations, as ``voice_agent`` is configured.
+            preference: the one that has the voice speaks, and those that the server has not loaded are
+            left out; ``auto``: those of the server's conversations, as ``voice_agent`` is configured.
         timeout_s: seconds until the first audio, or the next, is overdue.
         idle_s: longest wait for more of a text that was begun (seconds).
 
