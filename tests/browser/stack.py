@@ -45,7 +45,11 @@ def forwarding(port, address):
 
     async def serve(reader, writer):
         there = await asyncio.open_connection(host, int(to_port))
-        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        try:
+            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        finally:
+            for one in (writer, there[1]):
+                one.transport.abort()
 
     async def run(stop, listening):
         async with await asyncio.start_server(serve, "127.0.0.1", port):
