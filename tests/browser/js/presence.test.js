@@ -67,6 +67,27 @@ test('a server that is down is asked again until it is there', async (t) => {
   assert.deepEqual(asked, ['readiness', 'readiness', 'agent', 'voices']);
 });
 
+test('a server that is ready and does not tell what it has can be called', async () => {
+  const older = new Refusal('unknown field', { status: 400, code: 'invalid_message' });
+  const { presence, states } = made({ agent: older });
+  assert.equal(await presence.check(), true);
+  assert.deepEqual([presence.offer, ...states], [null, 'ready']);
+});
+
+test('a server that goes between the questions, and a gateway that limits them, are not ready', async () => {
+  const gone = new Refusal('none', { status: 503, code: 'no_server_ready', retryable: true });
+  const limited = new Refusal('too many requests', { status: 429, retryable: true });
+  for (const [agent, state] of [
+    [gone, 'down'],
+    [limited, 'limited'],
+  ]) {
+    const { presence, states } = made({ agent });
+    assert.equal(await presence.check(), false);
+    presence.rest();
+    assert.deepEqual(states, [state]);
+  }
+});
+
 test('a gateway that does not answer is told from one without a server', async () => {
   const { presence, states } = made({ readiness: new Refusal('unreachable', { retryable: true }) });
   await presence.check();

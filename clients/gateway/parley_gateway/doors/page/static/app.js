@@ -143,8 +143,14 @@ class Page {
       this._scope.clear();
       this._state.setTrouble(null);
       if (isHeld) this._callOver();
-      if (this._presence.known.state === 'locked') this._askForKey();
-      else byId('start').focus({ preventScroll: true });
+      // The key was good a moment ago.
+      if (document.body.dataset.phase === 'locked') await this._presence.check();
+      if (this._presence.known.state === 'locked') {
+        this._askForKey();
+      } else {
+        this._hint = '';
+        byId('start').focus({ preventScroll: true });
+      }
     }
   }
 
@@ -261,9 +267,6 @@ class Page {
       this._begin(state.again);
     } else if (phase === 'lost' || phase === 'away') {
       this._player.begin();
-    } else if (phase === 'locked') {
-      // The key was good a moment ago.
-      void this._presence.check();
     }
   }
 

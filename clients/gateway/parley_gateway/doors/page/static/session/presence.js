@@ -8,8 +8,9 @@ import { Backoff } from './backoff.js';
 
 /**
  * `ready`; `down`: the gateway has no server; `gone`: the gateway itself does not answer; `locked`: a key is
- * needed, or another one; `asking`: not known yet.
- * @typedef {{state: 'asking' | 'ready' | 'down' | 'gone' | 'locked', detail: string, retryAt: number}} Known
+ * needed, or another one; `limited`: it takes no more requests for now; `asking`: not known yet.
+ * @typedef {{state: 'asking' | 'ready' | 'down' | 'gone' | 'locked' | 'limited', detail: string,
+ *   retryAt: number}} Known
  * @typedef {import('../talk/settings.js').Offer & {recognizer: string, language_model: string,
  *   synthesizers: string[]}} Offered
  */
@@ -25,7 +26,7 @@ export class Presence {
     this._backoff = new Backoff();
     /** @type {Known} */
     this.known = { state: 'asking', detail: '', retryAt: 0 };
-    /** @type {Offered | null} as it was when the server was asked last */
+    /** @type {Offered | null} as it was when the server was asked last; null also of one that does not tell */
     this.offer = null;
     /** @type {string | null} in memory only */
     this.key = null;
@@ -61,13 +62,13 @@ export class Presence {
     try {
       await this._gateway.readiness();
       const [agent, voices] = await Promise.all([
-        this._gateway.agent(this.key),
+        this._gateway.agent(this.key).catch(unlessNeeded),
         this._gateway.voices(this.key).then(
           ({ data }) => data,
           () => null, // a key that may not speak, or a synthesizer that does not tell
         ),
       ]);
-      this.offer = { ...agent, voices: voicesOf(agent.voices, voices) };
+      this.offer = agent && { ...agent, voices: voicesOf(agent.voices, voices) };
       this._backoff.reset();
       this._tell('ready', '', 0);
       return true;
@@ -87,7 +88,8 @@ export class Presence {
       return;
     }
     const waitMs = this._backoff.next(retryAfterMs);
-    this._tell(status ? 'down' : 'gone', message, performance.now() + waitMs);
+    const state = status === 429 ? 'limited' : status ? 'down' : 'gone';
+    this._tell(state, message, performance.now() + waitMs);
     this._timer = setTimeout(() => void this.check(), waitMs);
   }
 
@@ -96,6 +98,16 @@ export class Presence {
     this.known = { state, detail, retryAt };
     this._onChange(this.known);
   }
+}
+
+/**
+ * A server that is ready and does not tell what it has, as an older one, can be called all the same.
+ * @param {unknown} error @returns {null}
+ */
+function unlessNeeded(error) {
+  const isTold = error instanceof Refusal && error.status >= 400 && error.code !== 'no_server_ready';
+  if (isTold && ![401, 403, 429].includes(error.status)) return null;
+  throw error;
 }
 
 /**

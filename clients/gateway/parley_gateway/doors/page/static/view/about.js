@@ -19,6 +19,7 @@ const TEXTS = {
   down: 'It does not answer. In a checkout, “make serve” starts one; it is ready when its models are loaded, and this page then goes on by itself.',
   gone: 'Its gateway does not answer. “parley gateway” starts one; this page then goes on by itself.',
   locked: 'It tells those who have a key. Whoever runs this gateway makes one with “parley gateway keys new”.',
+  limited: 'Its gateway takes no more requests for now.',
   ready: '',
 };
 const DEMO =

@@ -129,6 +129,7 @@ export class StateView {
     if (phase === 'away' || phase === 'lost') return 'Not connected';
     if (state === 'down') return 'No server';
     if (state === 'gone') return 'Not connected';
+    if (state === 'limited') return 'Busy';
     if (phase === 'locked' || state === 'locked') return 'Key needed';
     if (phase === 'failed') return 'Failed';
     return phase === 'ended' ? 'Call ended' : 'Ready';
@@ -145,6 +146,8 @@ export class StateView {
       return 'This gateway has no server: start one with “make serve”, or wait until its models are loaded.';
     if (this._isIdle() && this._known.state === 'gone')
       return 'The gateway does not answer: is “parley gateway” still running?';
+    if (this._isIdle() && this._known.state === 'limited')
+      return `The gateway takes no more requests for now: ${this._known.detail}.`;
     if (phase === 'failed') return FAILED[code] ?? `The call failed: ${detail || 'no reason was given'}`;
     if (phase === 'ended' && ENDED[code]) return ENDED[code];
     return this._trouble && phase === 'live' ? TROUBLE[this._trouble] : '';
