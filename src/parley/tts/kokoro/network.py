@@ -58,15 +58,28 @@ class KokoroNetwork:
         session: of the graph, with the durations as its second output.
         styles: by voice, f32 ``[n, 256]``: a vector for each number of symbols.
         front_end: pronounces texts.
+        speed: of speech; 1.2 is a fifth faster than the voice's own.
     """
 
     sample_rate = SAMPLE_RATE
     limits = ClauseLimits()
 
-    def __init__(self, session: Any, styles: Mapping[str, NDArray[np.float32]], front_end: FrontEnd) -> None:
+    def __init__(
+        self,
+        session: Any,
+        styles: Mapping[str, NDArray[np.float32]],
+        front_end: FrontEnd,
+        *,
+        speed: float = 1.0,
+    ) -> None:
         self._session = session
+        self._speed = np.full(1, speed, np.float32)
         self._styles = styles
         self._front_end = front_end
+
+    def at_speed(self, speed: float) -> KokoroNetwork:
+        """The same network, which speaks faster or slower."""
+        return KokoroNetwork(self._session, self._styles, self._front_end, speed=speed)
 
     def check(self, voice: str | None, language: str) -> None:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
@@ -96,7 +109,7 @@ class KokoroNetwork:
         feeds = {
             "input_ids": np.array([[PAD, *symbols, PAD]], np.int64),
             "style": styles[min(len(symbols), len(styles) - 1)][None],
-            "speed": np.ones(1, np.float32),
+            "speed": self._speed,
         }
         waveform, durations = stop.run(self._session, feeds)
         if not np.isfinite(durations).all():

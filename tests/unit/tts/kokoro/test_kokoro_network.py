@@ -51,6 +51,13 @@ def test_words_begin_where_their_first_sound_does(network):
     assert sound.audio.dtype == np.float32
 
 
+def test_another_speed_is_that_of_a_copy(network):
+    fast = network.at_speed(2.0).make([word("hə"), word("w")], "af_heart", Stop())
+    plain = network.make([word("hə"), word("w")], "af_heart", Stop())
+    assert len(fast.audio) == len(plain.audio) / 2
+    assert fast.begins[0] < plain.begins[0]
+
+
 def test_the_style_is_that_of_the_voice_and_the_number_of_symbols(network):
     levels = [
         np.abs(network.make([word("h" * length)], voice, Stop()).audio).max()
