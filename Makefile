@@ -117,8 +117,8 @@ bench: setup ## Measure latency and CPU with 1, 4 and 8 conversations
 soak: setup ## Send the server callers that behave badly for an hour, and watch it (ARGS="--help")
 	@$(PY) perf/soak.py $(ARGS)
 
-simulate: setup ## Let simulated callers talk to the server and judge it (ARGS="--help")
-	@$(PY) perf/simulate.py $(ARGS)
+simulate: setup ## Let simulated callers talk to the server and judge it (PROFILE=NAME; ARGS="--help")
+	@$(PY) perf/simulate.py $(WITH_PROFILE) $(ARGS)
 
 fetch: setup ## Download weights (MODEL=NAME or PROFILE=NAME; without: list what there is)
 	@scripts/fetch_models $(MODEL) $(WITH_PROFILE) $(ARGS)

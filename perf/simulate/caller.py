@@ -30,7 +30,7 @@ _UNANSWERED_S = 1.5
 """So long after something that needs no answer the caller waits for one all the same."""
 _SETTLED_S = 0.35
 _CUE_S = 15.0
-_LONGEST_S = 20.0
+_LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
 
 

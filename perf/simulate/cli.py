@@ -7,13 +7,16 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from parley.errors import ParleyError
+from parley.launcher import LauncherError, ServerOptions, bring_weights
+from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
 from parley_client.commands.common import handle_signals
@@ -21,18 +24,23 @@ from parley_client.commands.own_server import running_server
 from parley_client.errors import OutputClosedError
 from parley_client.terminal.output import until_closed
 from parley_client.terminal.view import make_console
+from simulate import ladder
+from simulate.casts import Cast
 from simulate.errors import ScenarioError
+from simulate.kept_lines import KeptLines
 from simulate.log import CallLog
-from simulate.rendering import Studio
-from simulate.report import print_cases, print_table, summary
+from simulate.rendering import Studio, lines
+from simulate.report import ladder_summary, print_cases, print_ladder, print_table, summary
 from simulate.running import Job, run_calls
 from simulate.scenario import Scenario
 from simulate.scenario_file import load_scenarios
 from simulate.scores import Scores, score
 from simulate.transcript import transcript
+from simulate.voices import Line, Spoken, speak_all
+from simulate.worlds import World, world_of
 
-SCENARIOS = Path(__file__).with_name("scenarios")
 _EPILOG = "Scenarios are TOML files; docs/simulator.md says what they may say and what the figures mean."
+_WORDS_ALONE = {"PARLEY_VOICE_AGENT_TURN": "none"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,61 +53,82 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="simulate", description="Simulated callers talk to the real server and judge it.", epilog=_EPILOG
     )
-    parser.add_argument("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--profile", default=TINY_PROFILE, help="of the server and its callers (default: %(default)s)")
+    add("--server", metavar="HOST:PORT", help="a running server (default: starts one)")
+    add(
         "--scenarios",
         type=Path,
         nargs="+",
-        default=[SCENARIOS],
         metavar="PATH",
-        help="files or folders (default: all of the project's)",
+        help="files or folders (default: all of the project's for the profile)",
     )
-    parser.add_argument(
+    add(
         "--scenario", action="append", default=[], metavar="TEXT", help="only those with TEXT in name or tags"
     )
-    parser.add_argument("--parallel", type=int, default=4, help="calls at once (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=1, help="how often each scenario is held")
-    parser.add_argument(
-        "--turn", choices=EAGERNESSES, help="eagerness of the sessions (default: the server's choice)"
+    add("--parallel", type=int, default=4, help="calls at once (default: %(default)s)")
+    add("--repeat", type=int, default=1, help="how often each scenario is held")
+    add("--turn", choices=EAGERNESSES, help="eagerness of the sessions (default: the server's choice)")
+    add("--compare-vad", action="store_true", help="hold the scenarios with pauses again with --turn off")
+    add(
+        "--compare-words",
+        action="store_true",
+        help="hold them again with a server that judges pauses by words and silence alone",
     )
-    parser.add_argument(
-        "--compare-vad", action="store_true", help="hold the scenarios with pauses again with --turn off"
+    add(
+        "--ladder",
+        type=_rungs,
+        metavar="N,N,…",
+        help=f"how many calls at once are held: tries so many, with the scenarios of the tag {ladder.TAG!r}",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
-    parser.add_argument("--all-cases", action="store_true", help="print all that counted against the agent")
-    parser.add_argument(
-        "--show", action="store_true", help="print every call: who did what when, and why the agent did"
-    )
-    parser.add_argument("--list", action="store_true", help="print the scenarios and stop")
+    add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    add("--all-cases", action="store_true", help="print all that counted against the agent")
+    add("--show", action="store_true", help="print every call: who did what when, and why the agent did")
+    add("--list", action="store_true", help="print the scenarios and stop")
     args = parser.parse_args(argv)
     if args.parallel < 1 or args.repeat < 1:
         parser.error("at least one call and one repetition are needed")
+    if args.server and args.compare_words:
+        parser.error("--compare-words starts a server of its own, and --server takes a running one")
     return args
+
+
+def _rungs(written: str) -> list[int]:
+    try:
+        return ladder.parse_rungs(written)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{written!r} is not numbers of calls such as 1,2,4") from error
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> int:
     try:
-        scenarios = _chosen(load_scenarios(args.scenarios), args.scenario)
+        world = world_of(args.profile)
+        wanted = args.scenario or ([ladder.TAG] if args.ladder else [])
+
+        def left_out(error: ScenarioError) -> None:
+            console.print(f"left out: {error}", style="yellow", markup=False, highlight=False)
+
+        scenarios = _chosen(load_scenarios(args.scenarios or [world.scenarios], left_out), wanted)
         if args.list:
             for one in scenarios:
                 console.print(
                     f"{one.name:24} {len(one.exchanges):3}  {one.title}", markup=False, highlight=False
                 )
             return 0
-        studio = Studio(scenarios)
-        for scenario in scenarios:
-            studio.check(scenario)
-        with (
-            handle_signals(signal.default_int_handler),
-            running_server(args.server, console, "simulate") as server,
-        ):
-            return _measure(args, console, server, scenarios, studio)
+        with handle_signals(signal.default_int_handler):
+            if world.cast.weights and not args.server:
+                bring_weights(ServerOptions(profile=args.profile))
+            studio = Studio(_speak(lines(scenarios), world.cast, console))
+            for scenario in scenarios:
+                studio.check(scenario)
+            bench = _Bench(args, console, world, scenarios, studio)
+            return bench.climb() if args.ladder else bench.measure()
     except OutputClosedError:
         raise
     except ScenarioError as error:
         console.print(f"simulate: {error}", style="red", markup=False)
         return 2
-    except ParleyError as error:
+    except (ParleyError, LauncherError) as error:
         console.print(f"simulate: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -116,42 +145,96 @@ def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
     return chosen
 
 
+def _speak(wanted: Sequence[Line], cast: Cast, console: Console) -> Mapping[Line, Spoken]:
+    if not cast.weights:
+        return speak_all(wanted, cast)
+    kept = KeptLines(cast)
+    if missing := kept.missing(wanted):
+        console.print(f"Speaking {len(missing)} lines that are new; they are kept …")
+    return kept.speak(wanted)
+
+
 def _beginning(scenario: Scenario) -> Job:
     return Job(replace(scenario, exchanges=scenario.exchanges[:2]))
 
 
-def _measure(
-    args: argparse.Namespace, console: Console, server: str, scenarios: list[Scenario], studio: Studio
-) -> int:
-    def told(log: CallLog) -> None:
-        state = f"broke: {log.failure}" if log.failure else f"{log.ended_s:.0f} s"
-        console.print(f"  {log.scenario.name}: {state}", style="dim", markup=False, highlight=False)
-        for line in transcript(log) if args.show else ():
-            text = f"  {line.at_s:8.2f} s  {line.who:>7}  {line.text}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+@dataclass(frozen=True)
+class _Bench:
+    """All that a measurement needs."""
 
-    def hold(chosen: Sequence[Scenario], turn: TurnOptions | None) -> Scores:
+    args: argparse.Namespace
+    console: Console
+    world: World
+    scenarios: list[Scenario]
+    studio: Studio
+
+    def measure(self) -> int:
+        """Hold all scenarios, and those with pauses again in other ways; the exit status."""
+        args, console = self.args, self.console
+        paused = [one for one in self.scenarios if one.has_pauses]
+        with running_server(args.server, console, "simulate", profile=args.profile) as server:
+            self._warm_up(server)
+            total = sum(len(one.exchanges) for one in self.scenarios) * args.repeat
+            calls = len(self.scenarios) * args.repeat
+            console.print(f"{total} exchanges in {calls} calls, {args.parallel} at once …")
+            turn = TurnOptions(eagerness=args.turn) if args.turn else None
+            name = f"turn: {args.turn or 'as the server has it'}"
+            columns = [(name, self._hold(server, self.scenarios, turn))]
+            if args.compare_vad and paused:
+                console.print("Once more, with every pause an end …")
+                off = TurnOptions(eagerness="off")
+                columns.append(("silence alone, pauses only", self._hold(server, paused, off)))
+        if args.compare_words and paused:
+            console.print("Once more, without a network that hears the end of a turn …")
+            options = {"profile": args.profile, "environment": _WORDS_ALONE}
+            with running_server(None, console, "simulate", **options) as server:
+                self._warm_up(server)
+                columns.append(("words and silence, pauses only", self._hold(server, paused, turn)))
+        print_cases(console, columns[0][1], all_of_them=args.all_cases)
+        print_table(console, columns, self.world.latency_ms)
+        self._write({name: summary(scores) for name, scores in columns})
+        return 1 if any(scores.broken for _, scores in columns) else 0
+
+    def climb(self) -> int:
+        """Hold the scenarios with more and more calls at once; the exit status."""
+        args, console = self.args, self.console
+        rungs = []
+        with running_server(args.server, console, "simulate", profile=args.profile) as server:
+            self._warm_up(server)
+            for parallel in args.ladder:
+                console.print(f"{parallel} at once …")
+                jobs = ladder.jobs_of(self.scenarios, parallel)
+                rungs.append(ladder.Rung(parallel, self._score(server, jobs, parallel, None)))
+        print_ladder(console, rungs, self.world.latency_ms)
+        self._write(ladder_summary(rungs, self.world.latency_ms))
+        return 1 if any(rung.scores.broken for rung in rungs) else 0
+
+    def _warm_up(self, server: str) -> None:
+        # The first conversation pays for caches that fill once; it is not measured.
+        self.console.print("Warming up with two exchanges that do not count …")
+        asyncio.run(run_calls(server, [_beginning(self.scenarios[0])], self.studio, parallel=1, turn=None))
+
+    def _hold(self, server: str, chosen: Sequence[Scenario], turn: TurnOptions | None) -> Scores:
         # The longest first, so that no single one is left at the end; who hears himself may talk for long.
         longest = sorted(chosen, key=lambda one: (bool(one.caller.echo), len(one.exchanges)), reverse=True)
-        jobs = [Job(one, seed) for seed in range(args.repeat) for one in longest]
-        logs = asyncio.run(run_calls(server, jobs, studio, parallel=args.parallel, turn=turn, on_done=told))
-        return score(logs)
+        jobs = [Job(one, seed) for seed in range(self.args.repeat) for one in longest]
+        return self._score(server, jobs, self.args.parallel, turn)
 
-    # The first conversation pays for caches that fill once; it is not measured.
-    console.print("Warming up with two exchanges that do not count …")
-    asyncio.run(run_calls(server, [_beginning(scenarios[0])], studio, parallel=1, turn=None))
-    total = sum(len(one.exchanges) for one in scenarios) * args.repeat
-    console.print(f"{total} exchanges in {len(scenarios) * args.repeat} calls, {args.parallel} at once …")
-    turn = TurnOptions(eagerness=args.turn) if args.turn else None
-    columns = [(f"turn: {args.turn or 'as the server has it'}", hold(scenarios, turn))]
-    if args.compare_vad and (paused := [one for one in scenarios if one.has_pauses]):
-        console.print("Once more, with every pause an end …")
-        columns.append(("turn: off, pauses only", hold(paused, TurnOptions(eagerness="off"))))
-    print_cases(console, columns[0][1], all_of_them=args.all_cases)
-    print_table(console, columns)
-    if args.json:
-        machine = {"cpus": os.cpu_count(), "parallel": args.parallel, "repeat": args.repeat}
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({**machine, **{name: summary(s) for name, s in columns}}, indent=1))
-        console.print(f"All figures: {args.json}")
-    return 1 if any(scores.broken for _, scores in columns) else 0
+    def _score(self, server: str, jobs: Sequence[Job], parallel: int, turn: TurnOptions | None) -> Scores:
+        calls = run_calls(server, jobs, self.studio, parallel=parallel, turn=turn, on_done=self._tell)
+        return score(asyncio.run(calls))
+
+    def _tell(self, log: CallLog) -> None:
+        state = f"broke: {log.failure}" if log.failure else f"{log.ended_s:.0f} s"
+        self.console.print(f"  {log.scenario.name}: {state}", style="dim", markup=False, highlight=False)
+        for line in transcript(log) if self.args.show else ():
+            text = f"  {line.at_s:8.2f} s  {line.who:>7}  {line.text}"
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _write(self, figures: Mapping[str, Any]) -> None:
+        args = self.args
+        if args.json:
+            machine = {"cpus": os.cpu_count(), "parallel": args.parallel, "repeat": args.repeat}
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps({**machine, **figures}, indent=1))
+            self.console.print(f"All figures: {args.json}")

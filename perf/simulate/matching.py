@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from parley.protocol import ToolRequest
-from parley.turns.overlap_words import as_said
-from simulate.history import words
-from simulate.scenario import ExpectedCall
+from simulate.plain_words import counted_words, mentions
+from simulate.scenario import Alternatives, ExpectedCall
 
 
 def word_errors(said: str, heard: str) -> tuple[int, int]:
-    """Words that were left out, put in or exchanged, and how many were said; "10" and "ten" are the same."""
-    wanted, given = as_said(words(said)), as_said(words(heard))
+    """Words that were left out, put in or exchanged, and how many were said."""
+    wanted, given = counted_words(said), counted_words(heard)
     row = list(range(len(given) + 1))
     for count, word in enumerate(wanted, 1):
         diagonal, row[0] = row[0], count
@@ -22,6 +21,13 @@ def word_errors(said: str, heard: str) -> tuple[int, int]:
                 min(row[index] + 1, row[index - 1] + 1, diagonal + (word != other)),
             )
     return row[-1], len(wanted)
+
+
+def lacking(wanted: tuple[Alternatives, ...], text: str) -> list[str]:
+    """Which of the things that have to be in a text are not, whichever of its wordings one has."""
+    return [
+        " | ".join(phrases) for phrases in wanted if not any(mentions(text, phrase) for phrase in phrases)
+    ]
 
 
 def call_matches(expected: ExpectedCall, request: ToolRequest) -> bool:

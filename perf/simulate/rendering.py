@@ -14,14 +14,11 @@ from simulate.errors import ScenarioError
 from simulate.scenario import Caller, Exchange, Scenario
 from simulate.sentence import Filler, Insert, Pause, Sentence
 from simulate.sounds import BABBLE, Wave, loudness, make
-from simulate.voices import RATE, VOICES, Line, Spoken, speak_all
+from simulate.voices import RATE, Line, Spoken
 
 Pcm = NDArray[np.int16]
 _PER_MS = RATE // 1000
 _FADE = 3 * _PER_MS
-_MARK_EARLY = 40 * _PER_MS
-"""espeak-ng's marks are: of 0, 20, 40 and 60 ms the recogniser understands the parts best with this."""
-_SEARCH = 20 * _PER_MS
 _WINDOW = 5 * _PER_MS
 _FULL = 32_767.0
 _SOUND_DB = 0.0
@@ -34,6 +31,7 @@ _BABBLE_LINES = (
     "you have to turn left behind the big garage",
     "nobody knows how the cat got onto the roof",
 )
+_BABBLERS = ("woman-1", "woman-2", "woman-3", "woman-4", "man-1", "man-2")
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,14 @@ class Clip:
 
 
 class Studio:
-    """Makes the clips of scenarios; every text is spoken once."""
+    """Makes the clips of scenarios.
 
-    def __init__(self, scenarios: Iterable[Scenario]) -> None:
-        self._spoken = speak_all([*_lines(scenarios), *_babble_lines()])
+    Args:
+        spoken: all of their :func:`lines`.
+    """
+
+    def __init__(self, spoken: Mapping[Line, Spoken]) -> None:
+        self._spoken = spoken
         self._loops: dict[str, Wave] = {}
 
     def clip(self, exchange: Exchange, caller: Caller) -> Clip | None:
@@ -94,16 +96,16 @@ class Studio:
 
     def _sentence(self, exchange: Exchange, sentence: Sentence) -> tuple[Wave, list[tuple[int, int]]]:
         whole = self._spoken[Line(sentence.text, exchange.voice, exchange.rate)]
-        pieces = {insert: self._insert(insert, exchange) for _, insert in sentence.inserts}
+        pieces = {insert: self._insert(insert, exchange, whole) for _, insert in sentence.inserts}
         return put_between(whole, sentence, pieces)
 
-    def _insert(self, insert: Insert, exchange: Exchange) -> Wave:
+    def _insert(self, insert: Insert, exchange: Exchange, whole: Spoken) -> Wave:
         if isinstance(insert, Pause):
             return np.zeros(insert.ms * _PER_MS)
         if isinstance(insert, Filler):
             spoken = self._spoken[Line(insert.word, exchange.voice, exchange.rate)]
             return _trimmed(spoken.samples)
-        return make(insert.name) * _rms(self._spoken[Line(exchange.words, exchange.voice, exchange.rate)])
+        return make(insert.name) * loudness(whole.samples / _FULL)
 
     def _levelled(self, made: tuple[Wave, list[tuple[int, int]]], exchange: Exchange, caller: Caller) -> Clip:
         wave, pauses = made
@@ -150,7 +152,7 @@ def put_between(
 
 
 def cut_point(whole: Spoken, sentence: Sentence, index: int) -> int:
-    """The sample before which word ``index`` has not begun: the quietest place near espeak-ng's mark."""
+    """The sample before which word ``index`` has not begun: the quietest place near its mark."""
     if index == 0:
         return 0
     if index >= len(sentence.words):
@@ -160,8 +162,9 @@ def cut_point(whole: Spoken, sentence: Sentence, index: int) -> int:
     before = max((mark for mark in marks if mark[0] <= position), default=(0, 0))
     after = min(mark for mark in marks if mark[0] > position) if before[0] < position else before
     share = (position - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
-    at = round(before[1] + share * (after[1] - before[1])) + _MARK_EARLY
-    start, stop = max(0, at - _SEARCH), min(len(whole.samples), at + _SEARCH)
+    at = round(before[1] + share * (after[1] - before[1])) + whole.marks.early_ms * _PER_MS
+    search = whole.marks.search_ms * _PER_MS
+    start, stop = max(0, at - search), min(len(whole.samples), at + search)
     energy = np.convolve(whole.samples[start:stop].astype(np.float64) ** 2, np.ones(_WINDOW), "same")
     return start + int(np.argmin(energy)) if len(energy) else at
 
@@ -178,7 +181,11 @@ def _recording(exchange: Exchange) -> tuple[Wave, list[tuple[int, int]]]:
     except AudioFileError as error:
         raise ScenarioError(str(error)) from error
     wave = samples / _FULL
-    parts, pauses, done, length = [], [], 0, 0
+    begin, end = (ms * _PER_MS for ms in exchange.part or (0, len(wave)))
+    if begin >= len(wave):
+        raise ScenarioError(f"{exchange.file}: is over before its part begins")
+    wave = wave[:end]
+    parts, pauses, done, length = [], [], begin, 0
     for at_ms, pause_ms in exchange.cuts:
         at = at_ms * _PER_MS
         if not done < at < len(wave):
@@ -188,24 +195,25 @@ def _recording(exchange: Exchange) -> tuple[Wave, list[tuple[int, int]]]:
         pauses.append((length, length + pause_ms * _PER_MS))
         length += pause_ms * _PER_MS
         done = at
-    parts.append(_faded(wave[done:]) if exchange.cuts else wave[done:])
+    parts.append(_faded(wave[done:]) if exchange.cuts or exchange.part else wave[done:])
     return np.concatenate(parts), pauses
 
 
-def _lines(scenarios: Iterable[Scenario]) -> list[Line]:
-    lines = []
+def lines(scenarios: Iterable[Scenario]) -> list[Line]:
+    """All that is spoken in scenarios, and in the babble of their rooms."""
+    found = _babble_lines()
     for scenario in scenarios:
         for exchange in scenario.exchanges:
             sentence = exchange.sentence
             if sentence is None:
                 continue
             texts = [sentence.text, *(i.word for _, i in sentence.inserts if isinstance(i, Filler))]
-            lines += [Line(text, exchange.voice, exchange.rate) for text in texts]
-    return lines
+            found += [Line(text, exchange.voice, exchange.rate) for text in texts]
+    return found
 
 
 def _babble_lines() -> list[Line]:
-    return [Line(text, voice) for text, voice in zip(_BABBLE_LINES, VOICES, strict=False)]
+    return [Line(text, voice) for text, voice in zip(_BABBLE_LINES, _BABBLERS, strict=True)]
 
 
 def _trimmed(samples: Pcm, *, keep_start: bool = False) -> Wave:
@@ -220,10 +228,6 @@ def _faded(wave: Wave) -> Wave:
     faded[:count] *= ramp
     faded[len(faded) - count :] *= ramp[::-1]
     return faded
-
-
-def _rms(spoken: Spoken) -> float:
-    return loudness(spoken.samples / _FULL)
 
 
 def _gain(level_db: float) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from simulate.ladder import Rung, held
 from simulate.scores import Scores, Share, p50_p95
 
 _CASES = 12
@@ -26,18 +27,21 @@ class Row:
     goal: str = ""
     limits: tuple[float | None, ...] = ()
     """What must not be exceeded: of a share (0-1), or of p50 and p95; None: no matter."""
+    rest: bool = False
+    """Told is how many do *not* count against the agent."""
 
 
 _PAUSED = "false cut-offs, turns with a pause inside"
 _ALOUD = "… in which the agent was heard"
 _HALTED = "… pauses by what was none"
+_LATENCY = "end of speech to first audio"
 ROWS = (
     Row(_PAUSED, lambda s: s.paused_cut_off, "≤ 5 %", (0.05,)),
     Row("false cut-offs, all spoken turns", lambda s: s.cut_off, "≤ 5 %", (0.05,)),
     Row(_ALOUD, lambda s: s.cut_off_aloud),
     Row("missed turns", lambda s: s.missed),
     Row("answers that nobody wanted", lambda s: s.uncalled),
-    Row("end of speech to first audio", lambda s: s.latency, "< 450 / < 700", (450.0, 700.0)),
+    Row(_LATENCY, lambda s: s.latency),
     Row("detection of silence to first audio", lambda s: s.latency_from_detection),
     Row("… until the final text", lambda s: s.understood),
     Row("… from there until the turn was over", lambda s: s.decided),
@@ -52,17 +56,26 @@ ROWS = (
     Row("… queued by the client then", lambda s: s.stop_queued),
     Row("history not what was played", lambda s: s.history, "none", (0.0,)),
     Row("audio after an interruption", lambda s: str(s.late_audio)),
+    Row("answers with gaps in their audio", lambda s: s.gaps),
     Row("words misunderstood", lambda s: _of(s.words_wrong, s.words)),
     Row("turns without their key words", lambda s: s.keywords),
     Row("tool calls not as expected", lambda s: s.tools),
-    Row("answers not as expected", lambda s: s.answers),
+    Row("answers about the question", lambda s: s.answers, rest=True),
     Row("speculations used", lambda s: _of(s.speculated, s.speculations)),
     Row("microphone behind its time, at most", lambda s: f"{max(s.microphone_late, default=0.0):.0f}"),
 )
 
 
-def print_table(console: Console, columns: Sequence[tuple[str, Scores]]) -> None:
-    """One column for each run."""
+def print_table(
+    console: Console, columns: Sequence[tuple[str, Scores]], latency_ms: tuple[float, float]
+) -> None:
+    """One column for each run.
+
+    Args:
+        console: where to.
+        columns: names and scores.
+        latency_ms: goals of p50 and p95.
+    """
     exchanges = ", ".join(str(scores.exchanges) for _, scores in columns)
     calls = ", ".join(str(scores.calls) for _, scores in columns)
     table = Table(
@@ -72,9 +85,14 @@ def print_table(console: Console, columns: Sequence[tuple[str, Scores]]) -> None
     for name, _ in columns:
         table.add_column(name, justify="right")
     table.add_column("goal", justify="right")
-    for row in ROWS:
+    for row in _rows(latency_ms):
         table.add_row(row.name, *(_cell(row, scores) for _, scores in columns), row.goal)
     console.print(table)
+
+
+def _rows(latency_ms: tuple[float, float]) -> list[Row]:
+    goal = " / ".join(f"≤ {limit:.0f}" for limit in latency_ms)
+    return [replace(row, goal=goal, limits=latency_ms) if row.name == _LATENCY else row for row in ROWS]
 
 
 def print_cases(console: Console, scores: Scores, *, all_of_them: bool) -> None:
@@ -82,7 +100,11 @@ def print_cases(console: Console, scores: Scores, *, all_of_them: bool) -> None:
     groups: dict[str, list[str]] = {
         "broken": scores.broken,
         "not performed, or not done with": scores.not_staged,
-        **{row.name: value.cases for row in ROWS if isinstance(value := row.value(scores), Share)},
+        **{
+            f"not: {row.name}" if row.rest else row.name: value.cases
+            for row in ROWS
+            if isinstance(value := row.value(scores), Share)
+        },
     }
     # What counts with pauses inside stands in all turns again; that it paused is no fault.
     for redundant in (_PAUSED, _ALOUD, _HALTED):
@@ -110,7 +132,8 @@ def summary(scores: Scores) -> dict[str, Any]:
     for row in ROWS:
         value = row.value(scores)
         if isinstance(value, Share):
-            figures[row.name] = {"count": value.count, "of": value.of, "cases": value.cases}
+            count = value.rest if row.rest else value.count
+            figures[row.name] = {"count": count, "of": value.of, "cases": value.cases}
         elif isinstance(value, str):
             figures[row.name] = value
         else:
@@ -124,13 +147,55 @@ def summary(scores: Scores) -> dict[str, Any]:
     return figures
 
 
+def print_ladder(console: Console, rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> None:
+    """One row for each number of calls, and the largest that holds."""
+    goal = " and ".join(
+        f"{name} ≤ {limit:.0f}" for name, limit in zip(("p50", "p95"), latency_ms, strict=True)
+    )
+    table = Table(title=f"{_LATENCY}: {goal} ms", title_justify="left")
+    for heading in (
+        "calls at once",
+        "exchanges",
+        "p50 / p95 ms",
+        "missed turns",
+        "answers with gaps",
+        "microphone behind, at most, ms",
+        "broken",
+        "holds",
+    ):
+        table.add_column(heading, justify="right")
+    for rung in rungs:
+        scores = rung.scores
+        table.add_row(
+            str(rung.parallel),
+            str(scores.exchanges),
+            " / ".join(f"{time:.0f}" for time in p50_p95(scores.latency) or ()),
+            _of(scores.missed.count, scores.missed.of),
+            _of(scores.gaps.count, scores.gaps.of),
+            f"{max(scores.microphone_late, default=0.0):.0f}",
+            str(len(scores.broken)),
+            "yes" if rung.holds(latency_ms) else "no",
+        )
+    console.print(table)
+    console.print(f"Calls at once that hold: {held(rungs, latency_ms)}")
+
+
+def ladder_summary(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "held": held(rungs, latency_ms),
+        "goal_ms": latency_ms,
+        "rungs": {str(rung.parallel): summary(rung.scores) for rung in rungs},
+    }
+
+
 def _cell(row: Row, scores: Scores) -> str:
     value = row.value(scores)
     if isinstance(value, str):
         return value
     figures: tuple[float | None, ...]
     if isinstance(value, Share):
-        text, figures = _of(value.count, value.of), (value.share,)
+        text, figures = _of(value.rest if row.rest else value.count, value.of), (value.share,)
     else:
         figures = p50_p95(value) or ()
         text = " / ".join(f"{figure:.0f}" for figure in figures)

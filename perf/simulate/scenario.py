@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,8 @@ from simulate.tool_scripts import ToolScript
 
 Kind = Literal["say", "file", "backchannel", "sound", "text", "dtmf", "quiet"]
 Answered = bool | Literal["maybe"]
+Alternatives: TypeAlias = tuple[str, ...]
+"""Wordings of the same thing, of which one is enough."""
 
 
 class Background(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +68,8 @@ class Exchange:
     file: Path | None = None
     words: str = ""
     """Everything that is said, in lower case."""
+    part: tuple[int, int] | None = None
+    """Of ``file``: from and to (milliseconds); None: all of it."""
     cuts: tuple[tuple[int, int], ...] = ()
     quiet_ms: int = 0
     voice: str = "woman-1"
@@ -73,9 +77,9 @@ class Exchange:
     gain_db: float = 0.0
     background: Background | None = None
     """From this exchange on; None: as before."""
-    heard: tuple[str, ...] = ()
+    heard: tuple[Alternatives, ...] = ()
     tools: tuple[ExpectedCall, ...] = ()
-    answer: tuple[str, ...] = ()
+    answer: tuple[Alternatives, ...] = ()
     answered: Answered = True
     interrupts: bool = False
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from parley import protocol
+from simulate.casts import models_folder
 from simulate.cues import parse_cue
-from simulate.errors import ScenarioError
+from simulate.errors import RecordingNotFoundError, ScenarioError
+from simulate.plain_words import plain_words
 from simulate.scenario import (
+    Alternatives,
     Answered,
     Background,
     Caller,
@@ -28,17 +32,18 @@ from simulate.tool_scripts import DEMO_NAMES, ToolScript
 _TURNS = ("say", "file", "text", "dtmf")
 _LEAST_ECHO_MS = 50  # the microphone's chunk, and some
 _LONGEST_QUIET_MS = 60_000
+_AMONG_WEIGHTS = "models:"
 
 
 class _Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to come of an exchange; what is left out follows from its kind."""
 
-    heard: list[str] = []
-    """Words that the agent has to have understood."""
+    heard: list[str | list[str]] = []
+    """What the agent has to have understood; a list holds wordings of which one is enough."""
     tools: list[str] = []
     """Calls such as ``set_timer(minutes=10, label='tea')``, in their order."""
-    answer: list[str] = []
-    """Each has to be in the answer."""
+    answer: list[str | list[str]] = []
+    """Each has to be in the answer; likewise."""
     answered: Answered | None = None
     interrupts: bool | None = None
 
@@ -53,6 +58,8 @@ class _Exchange(msgspec.Struct, forbid_unknown_fields=True):
     quiet_ms: int | None = None
     words: str = ""
     """What is said in ``file``."""
+    part: tuple[int, int] | None = None
+    """Of ``file``: from and to (milliseconds)."""
     cuts: list[tuple[int, int]] = []
     """Pauses in ``file``: where and how long (milliseconds)."""
     at: str = "idle+600"
@@ -73,18 +80,34 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     tool: list[ToolScript] = []
 
 
-def load_scenarios(paths: list[Path]) -> list[Scenario]:
+def load_scenarios(
+    paths: list[Path], on_left_out: Callable[[ScenarioError], None] | None = None
+) -> list[Scenario]:
     """Read scenario files, and all of those in folders.
 
+    Args:
+        paths: files and folders.
+        on_left_out: is told of those in folders that want recordings which have not been brought; None:
+            that is an error.
+
     Raises:
-        ScenarioError: a file is missing or not valid; the message says which and where.
+        ScenarioError: a file is missing or not valid, or there is none; the message says which and where.
     """
-    files: list[Path] = []
+    scenarios: list[Scenario] = []
     for path in paths:
-        files += sorted(path.glob("*.toml")) if path.is_dir() else [path]
-    if not files:
+        if not path.is_dir():
+            scenarios.append(load_scenario(path))
+            continue
+        for file in sorted(path.glob("*.toml")):
+            try:
+                scenarios.append(load_scenario(file))
+            except RecordingNotFoundError as error:
+                if on_left_out is None:
+                    raise
+                on_left_out(error)
+    if not scenarios:
         raise ScenarioError(f"no scenarios in {', '.join(map(str, paths))}")
-    return [load_scenario(path) for path in files]
+    return scenarios
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -102,7 +125,7 @@ def load_scenario(path: Path) -> Scenario:
     try:
         return _scenario(path, raw)
     except ScenarioError as error:
-        raise ScenarioError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _scenario(path: Path, raw: _File) -> Scenario:
@@ -114,7 +137,7 @@ def _scenario(path: Path, raw: _File) -> Scenario:
         try:
             exchanges.append(_exchange(index, one, raw.caller, path.parent))
         except ScenarioError as error:
-            raise ScenarioError(f"exchange {index + 1}: {error}") from error
+            raise type(error)(f"exchange {index + 1}: {error}") from error
     scripts = {script.name: script for script in raw.tool}
     for name in raw.tools:
         if name not in scripts:
@@ -150,8 +173,10 @@ def _start(session: dict[str, Any], caller: Caller) -> protocol.Start:
 
 def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Exchange:
     kind = _kind(raw)
-    if kind != "file" and (raw.cuts or raw.words):
-        raise ScenarioError("cuts and words belong to a file")
+    if kind != "file" and (raw.cuts or raw.words or raw.part):
+        raise ScenarioError("cuts, part and words belong to a file")
+    if raw.part is not None and not 0 <= raw.part[0] < raw.part[1]:
+        raise ScenarioError(f"part = {list(raw.part)} is no part of a file")
     _check_background(raw.background)
     cue = parse_cue(raw.at)
     if cue.after != "idle" and index == 0:
@@ -169,18 +194,27 @@ def _exchange(index: int, raw: _Exchange, caller: Caller, folder: Path) -> Excha
         content=content,
         file=file,
         words=words.lower(),
+        part=raw.part,
         cuts=tuple(sorted(raw.cuts)),
         quiet_ms=raw.quiet_ms or 0,
         voice=raw.voice or caller.voice,
         rate=raw.rate or caller.rate,
         gain_db=raw.gain_db,
         background=raw.background,
-        heard=tuple(word.lower() for word in expect.heard),
+        heard=_alternatives(expect.heard),
         tools=tuple(map(parse_call, expect.tools)),
-        answer=tuple(expect.answer),
+        answer=_alternatives(expect.answer),
         answered=is_turn if expect.answered is None else expect.answered,
         interrupts=is_turn and cue.after == "agent" if expect.interrupts is None else expect.interrupts,
     )
+
+
+def _alternatives(written: list[str | list[str]]) -> tuple[Alternatives, ...]:
+    groups = tuple((one,) if isinstance(one, str) else tuple(one) for one in written)
+    for group in groups:
+        if not group or not all(map(plain_words, group)):
+            raise ScenarioError(f"{list(group)!r}: nothing that could be looked for")
+    return groups
 
 
 def _kind(raw: _Exchange) -> Kind:
@@ -210,16 +244,28 @@ def _content(kind: Kind, raw: _Exchange, folder: Path) -> tuple[Sentence | None,
                 raise ScenarioError(f"no sound {raw.sound!r}; there are {', '.join(sorted(SOUNDS))}")
             return None, raw.sound, None
         case "file":
-            file = (folder / (raw.file or "")).resolve()
-            if not file.is_file():
-                raise ScenarioError(f"{file}: no such file")
-            return None, "", file
+            return None, "", _find(raw.file or "", folder)
         case "quiet":
             if not 0 < (raw.quiet_ms or 0) <= _LONGEST_QUIET_MS:
                 raise ScenarioError(f"quiet_ms is 1 to {_LONGEST_QUIET_MS}")
             return None, "", None
         case _:
             return None, (raw.text if kind == "text" else raw.dtmf) or "", None
+
+
+def _find(written: str, folder: Path) -> Path:
+    """A recording: beside the scenario, or, as ``models:NAME/FILE``, where the weights are."""
+    among_weights = written.removeprefix(_AMONG_WEIGHTS)
+    if among_weights == written:
+        file = (folder / written).resolve()
+        if not file.is_file():
+            raise ScenarioError(f"{file}: no such file")
+        return file
+    file = (models_folder() / among_weights).resolve()
+    if not file.is_file():
+        name = among_weights.partition("/")[0]
+        raise RecordingNotFoundError(f"{file}: no such file; bring it with `make fetch MODEL={name}`")
+    return file
 
 
 def _check_background(background: Background | None) -> None:

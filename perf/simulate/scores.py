@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from parley.protocol import TurnMetrics
-from parley.turns.overlap_words import as_said
 from parley_client.turns import percentile
 from simulate import history
 from simulate.commits import Answer, Commit, Reading, read
 from simulate.log import Act, CallLog
-from simulate.matching import call_matches, word_errors
+from simulate.matching import call_matches, lacking, word_errors
 
 _WORTH_STOPPING_MS = 700.0
 """An answer that has less left when somebody speaks over it may as well end."""
 _SLACK_S = 0.1
 _AFTERMATH_S = 5.0
+_GAP_MS = 20.0
+"""Shorter ones are the network's and this process's, and a client's buffer fills them."""
 
 
 @dataclass
@@ -36,6 +37,11 @@ class Share:
     def share(self) -> float | None:
         """0-1; None: of none."""
         return self.count / self.of if self.of else None
+
+    @property
+    def rest(self) -> int:
+        """How many do not count."""
+        return self.of - self.count
 
     def note(self, case: str = "") -> None:
         """One more; ``case``: it counts, and why."""
@@ -72,6 +78,7 @@ class Scores:
     stop_queued: list[float] = field(default_factory=list)
     history: Share = field(default_factory=Share)
     late_audio: int = 0
+    gaps: Share = field(default_factory=Share)
     words: int = 0
     words_wrong: int = 0
     keywords: Share = field(default_factory=Share)
@@ -205,8 +212,7 @@ def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
     exchange, name = act.exchange, _name(reading.log, act)
     text = _heard_text(reading, act)
     if exchange.heard:
-        heard = as_said(history.words(text))
-        lost = [word for word in exchange.heard if not set(as_said([word])) <= set(heard)]
+        lost = lacking(exchange.heard, text)
         scores.keywords.note(f"{name}: {', '.join(lost)} not in {text!r}" if lost else "")
     calls = [request for answer in reading.answers_to(act) for _, request in answer.tools]
     right = len(calls) == len(exchange.tools) and all(map(call_matches, exchange.tools, calls))
@@ -214,9 +220,9 @@ def _score_meaning(scores: Scores, reading: Reading, act: Act) -> None:
     if exchange.tools or calls:
         scores.tools.note("" if right else f"{name}: called {made}; heard {text!r}")
     if exchange.answer:
-        answer = " ".join(one.text for one in reading.answers_to(act)).casefold()
-        lacking = [part for part in exchange.answer if part.casefold() not in answer]
-        scores.answers.note(f"{name}: {lacking} not in {answer!r}; heard {text!r}" if lacking else "")
+        answer = " ".join(one.text for one in reading.answers_to(act))
+        absent = "; ".join(lacking(exchange.answer, answer))
+        scores.answers.note(f"{name}: {absent} not in {answer!r}; heard {text!r}" if absent else "")
 
 
 def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
@@ -260,6 +266,11 @@ def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
     if answer.metrics is not None:
         scores.speculations += answer.metrics.speculations
         scores.speculated += answer.metrics.speculated
+    if answer.sounds and not answer.tools and not answer.pauses:
+        gap_ms = _gap_ms(answer)
+        scores.gaps.note(
+            f"{log.scenario.name}: {gap_ms:.0f} ms in {answer.text!r}" if gap_ms > _GAP_MS else ""
+        )
     scores.halt_ms += [1000 * (end - begin) for begin, end in answer.pauses if end is not None]
     caller = log.scenario.caller
     if (caller.echo or caller.background) and answer.first_sound_s is not None:
@@ -273,6 +284,15 @@ def _score_answer(scores: Scores, reading: Reading, answer: Answer) -> None:
         name = log.scenario.name if last is None else _name(log, last)
         heard = answer.interruption[1].spoken_text
         _wrongful(scores, log).cases.append(f"{name}: stopped after {heard!r}")
+
+
+def _gap_ms(answer: Answer) -> float:
+    """How long a loudspeaker that never halts is without audio inside the answer."""
+    gaps, until = 0.0, answer.sounds[0][0]
+    for at, sound in answer.sounds:
+        gaps += max(0.0, at - until)
+        until = max(at, until) + sound.length_ms / 1000
+    return 1000 * gaps
 
 
 def _wrongful(scores: Scores, log: CallLog) -> Share:

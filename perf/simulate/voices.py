@@ -1,6 +1,7 @@
-"""The callers' voices: espeak-ng in a process of its own, with the places of the words.
+"""The callers' voices: a synthesizer in a process of its own, with the places of the words.
 
-espeak-ng is GPL-3.0-or-later, so this process never loads it.
+espeak-ng is GPL-3.0-or-later, so this process never loads it; and what a network takes of the memory is given
+back when all lines have been spoken.
 """
 
 from __future__ import annotations
@@ -17,26 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley_client.audio.files import resample
+from simulate.casts import Cast, Marks
 from simulate.errors import ScenarioError
 
 RATE = 16_000
-_PROGRAM = Path(__file__).with_name("espeak_process.py")
-_TIMEOUT_S = 120
-
-VOICES = {
-    "woman-1": "gmw/en-US+f3",
-    "woman-2": "gmw/en+Annie",
-    "woman-3": "gmw/en-US+f2",
-    "woman-4": "gmw/en-US+linda",
-    "man-1": "gmw/en-US+m7",
-    "man-2": "gmw/en-US+Michael",
-    "man-3": "gmw/en+rob",
-    "man-4": "gmw/en-GB-scotland+m3",
-}
-"""Names for voices of espeak-ng; scenarios may also name a file and a variant of espeak-ng itself."""
-
-_RESPELLED = {"mhm": "umhum", "hm": "hum", "mm": "um"}
-"""espeak-ng spells these out."""
+_TIMEOUT_S = 1_800
+"""A hundred sentences take a network some minutes."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +42,28 @@ class Spoken:
     samples: NDArray[np.int16]
     """16 kHz mono, shape ``[n]``."""
     words: tuple[tuple[int, int], ...]
-    """(index of its first character, first sample) of the words that espeak-ng tells of."""
+    """(index of its first character, first sample) of the words that the synthesizer tells of."""
+    marks: Marks
 
 
-def speak_all(lines: Sequence[Line]) -> dict[Line, Spoken]:
+def speak_all(lines: Sequence[Line], cast: Cast) -> dict[Line, Spoken]:
     """Speak all lines.
 
     Raises:
-        ScenarioError: espeak-ng is not there, or has no such voice.
+        ScenarioError: the synthesizer is not there, or has no such voice.
     """
     wanted = list(dict.fromkeys(lines))
+    if not wanted:
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "speech.npz"
         request = [
-            (_RESPELLED.get(line.text, line.text), VOICES.get(line.voice, line.voice), line.rate)
+            (cast.respelled.get(line.text, line.text), cast.voices.get(line.voice, line.voice), line.rate)
             for line in wanted
         ]
         done = subprocess.run(
-            [sys.executable, str(_PROGRAM), str(out)],
+            # Its folder has modules of its own, which must not come before others.
+            [sys.executable, "-P", str(cast.program), str(out)],
             input=msgspec.json.encode(request),
             capture_output=True,
             timeout=_TIMEOUT_S,
@@ -83,11 +74,11 @@ def speak_all(lines: Sequence[Line]) -> dict[Line, Spoken]:
         with np.load(out) as arrays:
             rate = int(arrays["rate"])
             return {
-                line: _spoken(arrays[f"audio{number}"], arrays[f"words{number}"], rate)
+                line: _spoken(arrays[f"audio{number}"], arrays[f"words{number}"], rate, cast)
                 for number, line in enumerate(wanted)
             }
 
 
-def _spoken(audio: NDArray[np.int16], words: NDArray[np.int64], rate: int) -> Spoken:
-    marks = tuple((int(position), int(at) * RATE // rate) for position, at in words)
-    return Spoken(resample(audio, rate, RATE), marks)
+def _spoken(audio: NDArray[np.int16], words: NDArray[np.int64], rate: int, cast: Cast) -> Spoken:
+    places = tuple((int(position), int(at) * RATE // rate) for position, at in words)
+    return Spoken(resample(audio, rate, RATE), places, cast.marks)

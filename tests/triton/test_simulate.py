@@ -1,9 +1,11 @@
 """Simulated callers and the real server understand each other."""
 
-from simulate.rendering import Studio
+from simulate.casts import ESPEAK
+from simulate.rendering import Studio, lines
 from simulate.running import Job, run_calls
 from simulate.scenario_file import load_scenario
 from simulate.scores import score
+from simulate.voices import speak_all
 
 from parley.protocol import TurnOptions
 
@@ -33,7 +35,7 @@ async def test_a_simulated_call(server, tmp_path):
     (log,) = await run_calls(
         server.endpoints.grpc,
         [Job(scenario)],
-        Studio([scenario]),
+        Studio(speak_all(lines([scenario]), ESPEAK)),
         parallel=1,
         turn=TurnOptions(eagerness="patient"),
         on_done=done.append,

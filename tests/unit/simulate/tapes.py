@@ -7,7 +7,7 @@ from typing import Any
 from simulate.cues import parse_cue
 from simulate.log import Act, CallLog, Halt, Sound
 from simulate.loudspeaker import Account, Entry
-from simulate.scenario import Caller, Exchange, ExpectedCall, Scenario
+from simulate.scenario import Alternatives, Caller, Exchange, ExpectedCall, Scenario
 from simulate.sentence import parse_sentence
 from simulate.sounds import SOUNDS
 
@@ -21,8 +21,8 @@ def said(
     at: str = "idle+600",
     *,
     tools: tuple[ExpectedCall, ...] = (),
-    answer: tuple[str, ...] = (),
-    heard: tuple[str, ...] = (),
+    answer: tuple[str | Alternatives, ...] = (),
+    heard: tuple[str | Alternatives, ...] = (),
     answered: Any = True,
     kind: Any = "say",
 ) -> Exchange:
@@ -37,8 +37,8 @@ def said(
         content=written,
         words=sentence.text if sentence else written,
         tools=tools,
-        answer=answer,
-        heard=heard,
+        answer=tuple((one,) if isinstance(one, str) else one for one in answer),
+        heard=tuple((one,) if isinstance(one, str) else one for one in heard),
         answered=answered if is_turn else False,
         interrupts=is_turn and cue.after == "agent",
     )

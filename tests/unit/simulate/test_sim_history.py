@@ -97,7 +97,7 @@ def test_words():
 
 def test_word_errors():
     assert word_errors("set a timer for ten minutes", "Set a timer for ten minutes.") == (0, 6)
-    assert word_errors("set a timer for ten minutes", "set timer four ten") == (3, 6)
+    assert word_errors("set a timer for ten minutes", "set timer far ten") == (3, 6)
     assert word_errors("hello", "") == (1, 1)
     assert word_errors("hello", "hello hello there") == (2, 1)
 

@@ -1,13 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from simulate.cli import SCENARIOS
+from simulate.casts import ESPEAK, Marks
 from simulate.errors import ScenarioError
-from simulate.rendering import Studio, cut_point, put_between
+from simulate.rendering import Studio, cut_point, lines, put_between
 from simulate.scenario import Caller
 from simulate.scenario_file import load_scenario
 from simulate.sentence import Pause, parse_sentence
 from simulate.sounds import LOOPS, SOUNDS, loudness, make
-from simulate.voices import RATE, Spoken
+from simulate.voices import RATE, Spoken, speak_all
+from simulate.worlds import TINY
 
 from parley_client.audio.files import read_speech
 
@@ -23,7 +26,7 @@ def tones(count: int) -> Spoken:
         marks.append((position, number * (WORD + GAP) - 45 * RATE // 1000))
         samples += [8_000 * np.sin(2 * np.pi * (300 + 50 * number) * time), np.zeros(GAP)]
         position += 2
-    return Spoken(np.concatenate(samples[:-1]).astype(np.int16), tuple(marks))
+    return Spoken(np.concatenate(samples[:-1]).astype(np.int16), tuple(marks), ESPEAK.marks)
 
 
 def test_a_pause_has_its_length_and_its_place():
@@ -54,8 +57,17 @@ def test_a_word_without_a_mark_is_found_between_its_neighbours():
     spoken = tones(4)
     marks = tuple(mark for number, mark in enumerate(spoken.words) if number != 2)
     sentence = parse_sentence("a b c d", SOUNDS)
-    at = cut_point(Spoken(spoken.samples, marks), sentence, 2)
+    at = cut_point(Spoken(spoken.samples, marks, spoken.marks), sentence, 2)
     assert 2 * WORD + GAP <= at <= 2 * (WORD + GAP)
+
+
+def test_marks_that_come_late_are_looked_for_before_them():
+    spoken = tones(3)
+    late = tuple((position, at + 90 * RATE // 1000) for position, at in spoken.words)
+    sentence = parse_sentence("a b c", SOUNDS)
+    for marks in (Marks(early_ms=-40, search_ms=40), Marks(early_ms=-80, search_ms=60)):
+        at = cut_point(Spoken(spoken.samples, late, marks), sentence, 1)
+        assert WORD <= at <= WORD + GAP
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +88,19 @@ def studio(tmp_path_factory):
         [[exchange]]
         quiet_ms = 500
         [[exchange]]
-        file = "{(SCENARIOS / recording).resolve()}"
+        file = "{(TINY.scenarios / recording).resolve()}"
         cuts = [[700, 400]]
         [[exchange]]
-        file = "{(SCENARIOS / recording).resolve()}"
+        file = "{(TINY.scenarios / recording).resolve()}"
+        part = [500, 1000]
+        cuts = [[700, 400]]
+        [[exchange]]
+        file = "{(TINY.scenarios / recording).resolve()}"
         cuts = [[99000, 400]]
         """
     )
     scenario = load_scenario(path)
-    return Studio([scenario]), scenario
+    return Studio(speak_all(lines([scenario]), ESPEAK)), scenario
 
 
 def test_a_hesitation_only_makes_a_sentence_longer(studio):
@@ -119,9 +135,23 @@ def test_a_recording_can_be_cut(studio):
     assert len(clip.samples) == len(read_speech(exchange.file)) + 400 * 16
 
 
+def test_a_part_of_a_recording_can_be_cut(studio):
+    studio, scenario = studio
+    clip = studio.clip(scenario.exchanges[5], scenario.caller)
+    assert clip.pauses == ((200 * 16, 600 * 16),)
+    assert len(clip.samples) == (500 + 400) * 16
+
+
+def test_a_part_outside_of_the_recording_is_refused(studio):
+    studio, scenario = studio
+    exchange = replace(scenario.exchanges[5], part=(90_000, 91_000), cuts=())
+    with pytest.raises(ScenarioError, match="is over before its part begins"):
+        studio.clip(exchange, scenario.caller)
+
+
 def test_a_cut_outside_of_the_recording_is_refused(studio):
     studio, scenario = studio
-    with pytest.raises(ScenarioError, match=r"exchange 6: .*no place for a pause at 99000 ms"):
+    with pytest.raises(ScenarioError, match=r"exchange 7: .*no place for a pause at 99000 ms"):
         studio.check(scenario)
 
 
@@ -129,7 +159,7 @@ def test_an_unknown_voice_is_refused(tmp_path):
     path = tmp_path / "call.toml"
     path.write_text('title = "A call"\n[[exchange]]\nsay = "hello"\nvoice = "nobody"\n')
     with pytest.raises(ScenarioError, match="no voice 'nobody'"):
-        Studio([load_scenario(path)])
+        speak_all(lines([load_scenario(path)]), ESPEAK)
 
 
 def test_sounds_are_always_the_same_and_long_enough():

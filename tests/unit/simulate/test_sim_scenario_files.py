@@ -1,11 +1,12 @@
 from pathlib import Path
 
 import pytest
-from simulate.cli import SCENARIOS
-from simulate.errors import ScenarioError
+from simulate.errors import RecordingNotFoundError, ScenarioError
+from simulate.ladder import TAG
 from simulate.scenario import ExpectedCall
 from simulate.scenario_file import load_scenario, load_scenarios, parse_call
 from simulate.tool_scripts import make_table
+from simulate.worlds import OPEN, TINY
 
 from parley.protocol import BargeInOptions, TurnOptions
 
@@ -45,7 +46,10 @@ def test_everything_that_a_scenario_may_say(tmp_path):
 
         [[exchange]]
         say = "What's the [600] weather in Paris"
-        expect = { tools = ["get_weather(city='Paris')"], answer = ["foggy"], heard = ["Paris"] }
+        [exchange.expect]
+        tools = ["get_weather(city='Paris')"]
+        answer = ["foggy", ["cold", "8"]]
+        heard = ["Paris"]
 
         [[exchange]]
         say = "stop"
@@ -64,6 +68,7 @@ def test_everything_that_a_scenario_may_say(tmp_path):
         [[exchange]]
         file = "hello.wav"
         words = "hello there"
+        part = [100, 900]
         cuts = [[300, 500]]
         expect = { answered = "maybe" }
 
@@ -82,7 +87,8 @@ def test_everything_that_a_scenario_may_say(tmp_path):
     weather, stop, mhm, cough, hello, keys, quiet = scenario.exchanges
     assert weather.words == "what's the weather in paris"
     assert weather.pauses == (600,)
-    assert weather.heard == ("paris",)
+    assert weather.heard == (("Paris",),)
+    assert weather.answer == (("foggy",), ("cold", "8"))
     assert (weather.voice, weather.rate) == ("man-1", 0.9)
     assert weather.answered is True
     assert not weather.interrupts
@@ -91,6 +97,7 @@ def test_everything_that_a_scenario_may_say(tmp_path):
     assert (mhm.answered, mhm.interrupts) == (False, False)
     assert (cough.answered, cough.gain_db, cough.cue.after) == (False, -6, "caller")
     assert (hello.answered, hello.cuts, hello.pauses) == ("maybe", ((300, 500),), (500,))
+    assert hello.part == (100, 900)
     assert keys.is_turn
     assert not keys.is_spoken
     assert quiet.quiet_ms == 3000
@@ -122,6 +129,10 @@ def test_with_an_echo_the_agent_speaks_at_the_microphones_rate(tmp_path):
         (HEAD + '[[exchange]]\nsound = "gong"\n', "no sound 'gong'; there are"),
         (HEAD + '[[exchange]]\nfile = "lost.wav"\n', "no such file"),
         (HEAD + '[[exchange]]\nsay = "a"\nwords = "a"\n', "belong to a file"),
+        (HEAD + '[[exchange]]\nsay = "a"\npart = [0, 5]\n', "belong to a file"),
+        (HEAD + '[[exchange]]\nfile = "a.wav"\npart = [5, 5]\n', "no part of a file"),
+        (HEAD + '[[exchange]]\nsay = "a"\nexpect = { answer = [[]] }\n', "nothing that could be looked"),
+        (HEAD + '[[exchange]]\nsay = "a"\nexpect = { answer = ["?"] }\n', "nothing that could be looked"),
         (HEAD + "[[exchange]]\nquiet_ms = 0\n", "quiet_ms"),
         (HEAD + '[[exchange]]\nsay = "a"\nbackground = { sound = "cough" }\n', "no background"),
         (HEAD + '[[exchange]]\nsound = "cough"\nexpect = { answer = ["yes"] }\n', "no turn"),
@@ -139,6 +150,31 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, text, why):
     with pytest.raises(ScenarioError, match=why) as caught:
         load(tmp_path, text)
     assert "call.toml" in str(caught.value)
+
+
+def test_a_recording_may_lie_where_the_weights_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "weights"))
+    text = HEAD + '[[exchange]]\nfile = "models:recordings/a.wav"\n'
+    with pytest.raises(ScenarioError, match=r"weights/recordings/a.wav: no such file; .*MODEL=recordings"):
+        load(tmp_path, text)
+    (tmp_path / "weights" / "recordings").mkdir(parents=True)
+    file = tmp_path / "weights" / "recordings" / "a.wav"
+    file.write_bytes(b"")
+    assert load(tmp_path, text).exchanges[0].file == file.resolve()
+
+
+def test_scenarios_whose_recordings_have_not_been_brought_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "weights"))
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    load(folder, HEAD + '[[exchange]]\nsay = "a"\n')
+    (folder / "lost.toml").write_text(HEAD + '[[exchange]]\nfile = "models:recordings/a.wav"\n')
+    told = []
+    assert [one.name for one in load_scenarios([folder], told.append)] == ["call"]
+    assert [type(error) for error in told] == [RecordingNotFoundError]
+    for paths, on_left_out in (([folder], None), ([folder / "lost.toml"], told.append)):
+        with pytest.raises(RecordingNotFoundError, match=r"lost.toml: exchange 1: .*a.wav: no such file"):
+            load_scenarios(paths, on_left_out)
 
 
 def test_missing_files_are_named(tmp_path):
@@ -159,9 +195,33 @@ def test_expected_calls():
 
 
 def test_the_projects_own_scenarios():
-    scenarios = load_scenarios([SCENARIOS])
+    scenarios = load_scenarios([TINY.scenarios])
     assert len(scenarios) >= 20
     assert sum(len(one.exchanges) for one in scenarios) >= 200
     pauses = [pause for one in scenarios for exchange in one.exchanges for pause in exchange.pauses]
     assert min(pauses) <= 300
     assert max(pauses) >= 1_500
+
+
+def test_the_scenarios_of_open_models(tmp_path, monkeypatch):
+    (tmp_path / "test-recordings").mkdir()
+    for name in ("two_cities.wav", "beckett.wav"):
+        (tmp_path / "test-recordings" / name).write_bytes(b"")
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path))
+    scenarios = load_scenarios([OPEN.scenarios])
+    exchanges = [exchange for one in scenarios for exchange in one.exchanges]
+    assert len(exchanges) >= 100
+    asked = [exchange for exchange in exchanges if exchange.answered is True]
+    assert sum(bool(exchange.answer or exchange.tools) for exchange in asked) >= 80
+    assert {exchange.kind for exchange in exchanges} == {
+        "say", "file", "backchannel", "sound", "text", "quiet"
+    }  # fmt: skip
+    voices = {exchange.voice for exchange in exchanges}
+    assert voices <= set(OPEN.cast.voices)
+    assert len(voices) == len(OPEN.cast.voices)
+
+
+@pytest.mark.parametrize("world", [TINY, OPEN])
+def test_every_profile_has_calls_for_the_ladder(world):
+    tagged = [path for path in world.scenarios.glob("*.toml") if f'"{TAG}"' in path.read_text()]
+    assert len(tagged) >= 3

@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from simulate.commits import read
-from simulate.log import Act
+from simulate.log import Act, Sound
 from simulate.report import print_cases, print_table, summary
 from simulate.scenario import Caller, Echo, ExpectedCall
 from simulate.scores import Scores, score
@@ -34,6 +34,33 @@ def test_a_turn_that_went_well():
     assert (scores.keywords.count, scores.keywords.of) == (0, 1)
     assert (scores.history.count, scores.history.of) == (0, 1)
     assert scores.tools.of == 0
+
+
+def test_an_answer_has_each_fact_in_one_of_its_wordings():
+    tape = Tape()
+    wanted = (("100", "212"), ("boil*",))
+    for number, answer in enumerate(("It boils at two hundred and twelve degrees.", "At 100 °C.", "Soon!")):
+        at = 10.0 * number
+        tape.act(said("at what temperature does water boil", answer=wanted), at + 1.0, at + 3.0)
+        tape.heard("At what temperature does water boil?", at + 2.98, at + 3.2, at + 3.25)
+        tape.decided(at + 3.3, "At what temperature does water boil?")
+        tape.speaks(number, at + 3.4, answer)
+    scores = score([tape.log])
+    assert (scores.answers.rest, scores.answers.of) == (1, 3)
+    assert "boil* not in 'At 100 °C.'" in scores.answers.cases[0]
+    assert "100 | 212; boil* not in 'Soon!'" in scores.answers.cases[1]
+    assert (scores.words_wrong, scores.words) == (0, 18)
+
+
+def test_silence_inside_an_answer_is_a_gap():
+    tape = Tape()
+    tape.speaks(1, 3.0, "there is no gap in it", done=False)
+    tape.speaks(2, 9.0, "one", done=False)
+    tape.add(9.25, Sound(2, "r2", 100, 100, "two"))
+    tape.add(9.36, Sound(2, "r2", 200, 100, "three"))
+    scores = score([tape.log])
+    assert scores.gaps.of == 2
+    assert scores.gaps.cases == ["call: 160 ms in 'one'"]
 
 
 def test_a_commit_before_the_end_is_a_false_cut_off():
@@ -279,11 +306,12 @@ def test_figures_for_people_and_for_programs():
     scores = score([tape.log])
     console = Console(record=True, width=120, file=StringIO())
     print_cases(console, scores, all_of_them=False)
-    print_table(console, [("normal", scores), ("off", Scores())])
+    print_table(console, [("normal", scores), ("off", Scores())], (450.0, 700.0))
     text = console.export_text()
     assert "call 1 (mhm): stopped after 'Once upon a'" in text
     assert "1 of 1 (100.0 %)" in text
     assert "500 / 500" in text
+    assert "≤ 450 / ≤ 700" in text
     figures = summary(scores)
     assert figures["exchanges"] == 2
     assert figures["wrongful interruptions, backchannels and noise"]["count"] == 1
