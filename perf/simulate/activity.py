@@ -16,7 +16,7 @@ class Activity:
         self._open: set[int] = set()
         self._closed: dict[int, float] = {}
         self._responses: dict[str, float] = {}
-        self._sounding: set[int] = set()
+        self._sounded: dict[int, float] = {}
         self._last_busy = 0.0
 
     @property
@@ -50,7 +50,7 @@ class Activity:
                     self._open.add(event.turn)
                 if isinstance(event, Sound):
                     self._responses.setdefault(event.response_id, now)
-                    self._sounding.add(event.turn)
+                    self._sounded.setdefault(event.turn, now)
             case _:
                 pass
         if self.busy:
@@ -64,9 +64,14 @@ class Activity:
         """How long nothing has been going on."""
         return 0.0 if self.busy else now - self._last_busy
 
-    def answered_since(self, since: float) -> bool:
-        """Whether a turn that was heard was done with after ``since``."""
-        return any(at >= since for turn, at in self._closed.items() if turn in self._sounding)
+    def answered(self, began: float, ended: float) -> bool:
+        """Whether an answer that was first heard after ``began`` was done with after ``ended``.
+
+        One that was heard before, and that is interrupted now, answers something else.
+        """
+        return any(
+            at >= ended and self._sounded.get(turn, -1.0) >= began for turn, at in self._closed.items()
+        )
 
     def response_began(self, response_id: str) -> float:
         """When the first audio of a response came."""

@@ -126,7 +126,7 @@ class Caller:
             return begun and self._loudspeaker.played_ms(playing or "") >= heard_ms
 
         def over() -> bool:
-            return reached() or (self._activity.answered_since(since) and not self._busy())
+            return reached() or (self._activity.answered(since, since) and not self._busy())
 
         if not await self._until(over, _CUE_S):
             return "no answer to speak over"
@@ -164,7 +164,7 @@ class Caller:
             if act is None:
                 return self._activity.idle_s(now) >= quiet_s
             patience = _NO_ANSWER_S + self._tools_s if act.exchange.answered is True else _UNANSWERED_S
-            answered = act.exchange.answered is True and self._activity.answered_since(act.ended_s)
+            answered = act.exchange.answered is True and self._activity.answered(act.began_s, act.ended_s)
             return self._activity.idle_s(now) >= quiet_s and (answered or now - act.ended_s >= patience)
 
         if not await self._until(settled, _LONGEST_S + self._tools_s) and act is not None:

@@ -30,8 +30,8 @@ def test_a_turn_from_its_first_sound_to_its_end():
     activity.note(protocol.AgentState(state="listening"), 3.0)
     assert not activity.busy
     assert activity.idle_s(3.4) > 0.39
-    assert activity.answered_since(2.9)
-    assert not activity.answered_since(3.1)
+    assert activity.answered(2.6, 2.9)
+    assert not activity.answered(2.6, 3.1)
     assert activity.response_began("r1") == 2.7
 
 
@@ -40,7 +40,17 @@ def test_a_turn_that_was_not_heard_answers_nothing():
     activity.note(protocol.ResponseText(turn=1, response_id="r1", text="Hi"), 1.0)
     activity.note(protocol.TurnMetrics(turn=1), 2.0)
     assert not activity.busy
-    assert not activity.answered_since(0.0)
+    assert not activity.answered(0.0, 0.0)
+
+
+def test_an_answer_that_a_turn_interrupts_does_not_answer_it():
+    activity = Activity()
+    activity.note(Sound(1, "r1", 0, 100), 1.0)
+    activity.note(protocol.TurnMetrics(turn=1, interrupted=True), 2.5)
+    assert not activity.answered(2.0, 2.0)
+    activity.note(Sound(2, "r2", 0, 100), 3.0)
+    activity.note(protocol.TurnMetrics(turn=2), 4.0)
+    assert activity.answered(2.0, 2.0)
 
 
 def test_an_event_of_a_turn_that_is_over_does_not_open_it_again():
