@@ -34,7 +34,9 @@ EXAMPLES = """\
   parley demo --server 127.0.0.1:8001 --no-demo-tools
                                    with a server that runs already, and has tools of its own"""
 HELP = "start a server, play a recorded conversation with it, and show where the time goes"
-_SCRIPT = CHECKOUT / "examples" / "conversation.toml"
+_EXAMPLES = CHECKOUT / "examples"
+_SMALL_WORLD = "tiny"
+"""The profile whose models do not understand open English."""
 _OUT = Path("out") / "demo-call.wav"
 
 
@@ -44,10 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--server", type=address, metavar="HOST:PORT", help="use a running server instead of starting one"
     )
     parser.add_argument(
-        "--profile", metavar="NAME", help="of the models of the server that is started (see parley models)"
+        "--profile",
+        metavar="NAME",
+        help="of the models of the server that is started, or is running (see parley models)",
     )
     parser.add_argument(
-        "--script", type=Path, default=_SCRIPT, help="the conversation (default: %(default)s)"
+        "--script", type=Path, help="the conversation (default: one of examples/ that fits the profile)"
     )
     parser.add_argument(
         "--out", type=Path, default=_OUT, help="the call as stereo WAV (default: %(default)s)"
@@ -76,15 +80,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Raises:
         ParleyError: the script cannot be read, the server cannot start, or the call failed.
     """
-    if args.script == _SCRIPT and not _SCRIPT.exists():
+    path = args.script or _default_script(args.profile)
+    if args.script is None and not path.exists():
         raise ClientError("the demonstration needs the repository: run `make demo` in a checkout of it")
     check_output(args.out)
-    script = load_script(args.script)
+    script = load_script(path)
     if script.title:
         console.rule(escape(script.title))
     options = {} if args.server else {"profile": args.profile or default_profile()}
     with running_server(args.server, console, "demo", **options) as args.server:
         return run_to_end(_hold(args, console, script))
+
+
+def _default_script(profile: str | None) -> Path:
+    """The conversation that a profile's models understand; None: the usual profile."""
+    return _EXAMPLES / ("conversation.toml" if profile == _SMALL_WORLD else "open_conversation.toml")
 
 
 async def _hold(args: argparse.Namespace, console: Console, script: Script) -> int:

@@ -370,7 +370,22 @@ def test_the_demonstration_says_how_long_its_page_is_there(monkeypatch, capsys, 
     assert ("your turn" in shown) == stay
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"), [(["--profile", "tiny"], "hello"), ([], "Hello! Who am I talking to?")]
+)
+def test_the_demonstration_speaks_of_what_the_models_know(flags, said, monkeypatch):
+    played = []
+
+    async def play(_args, _console, script, _out):
+        played.append(script)
+        return 0
+
+    monkeypatch.setattr(demo, "play", play)
+    assert main(["demo", "--server", NOBODY, "--out", "/dev/null", "--no-stay", *flags]) == 0
+    assert played[0].turns[0].text == said
+
+
 def test_the_demonstration_needs_the_repository(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_SCRIPT", tmp_path / "conversation.toml")
+    monkeypatch.setattr(demo, "_EXAMPLES", tmp_path)
     assert main(["demo", "--server", NOBODY]) == 1
     assert "the demonstration needs the repository" in capsys.readouterr().err
