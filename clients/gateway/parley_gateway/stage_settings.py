@@ -17,7 +17,7 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What the doors of single stages use: those of OpenAI's and Deepgram's interfaces."""
 
     recognizer: Literal["parakeet_tdt", "nemotron_streaming", "moonshine"] = "parakeet_tdt"
-    """The model that streams of speech go to."""
+    """The model that streams of speech go to; with a server of the profile open `moonshine`."""
     synthesizer: str = AUTO
     """The model that speaks: `espeak`, `piper`, `kokoro` or `chatterbox`. Several with commas, in order of
     preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the
