@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.asr.rails.spoken_turn import Piece, SpokenTurn, rest_of, split_text
@@ -140,6 +140,7 @@ def test_a_text_without_times_is_parted_by_what_was_said_before(text, before, pa
 WORD = st.sampled_from(["a", "b", "it", "was", "It", "was,", "the."])
 
 
+@settings(deadline=None)
 @given(st.lists(WORD), st.lists(st.lists(WORD).map(" ".join), min_size=1, max_size=4))
 def test_no_word_is_lost_or_said_twice(words, before):
     parts = split_text(" ".join(words), before)
@@ -147,6 +148,7 @@ def test_no_word_is_lost_or_said_twice(words, before):
     assert " ".join(filter(None, parts)).split() == words
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(WORD, min_size=1).map(" ".join), min_size=1, max_size=4), st.lists(WORD))
 def test_what_is_read_as_before_is_parted_as_before(before, last):
     assert split_text(" ".join([*before, *last]), before) == [*before, " ".join(last)]

@@ -210,14 +210,14 @@ class ReadingDesk:
 
 
 class ImmediateDesk:
-    """:class:`Desk` that reads at once, for whoever has only one stream."""
+    """:class:`Desk` that reads at once, for whoever has only one stream; to it, reading takes no time."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
         """See :meth:`Desk.ask`."""
-        asked = Asked(audio, boosting, final=final, clock=time.monotonic)
+        asked = Asked(audio, boosting, final=final, clock=lambda: 0.0)
         asked.settle(lambda: self._reader.read(audio, boosting))
         return asked
 
