@@ -1,0 +1,140 @@
+"""The network: int8 matrices with a scale for each output channel, in the format compressed-tensors.
+
+Activations become int8 while the network runs, with a scale for each token. The embedding, which is only
+looked up, stays bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from qwen_gguf.source import ConversionError, Shape, Source
+
+_LARGEST = 127
+_FAR = 0.05
+"""Relative error (root of mean squares) from which a matrix is no longer what was published. Rounding costs
+0.01 to 0.03."""
+_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_MATRICES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BIASED = ("attn_q", "attn_k", "attn_v")
+
+
+def write(source: Source, rows: Sequence[int], folder: Path, tell: Callable[[str], None]) -> float:
+    """Write ``model.safetensors``.
+
+    Args:
+        source: the published file.
+        rows: of the embedding and the output head: the old id of each new one.
+        folder: to write into.
+        tell: takes a line on what is being done.
+
+    Returns:
+        The largest relative error of a matrix.
+
+    Raises:
+        ConversionError: a tensor is missing, has another shape, or cannot be written as int8.
+    """
+    shape = source.shape()
+    tensors: dict[str, Tensor] = {}
+    worst = 0.0
+
+    def keep(ours: str, tensor: Tensor) -> None:
+        tensors[ours] = tensor.to(torch.bfloat16)
+
+    def quantize(ours: str, matrix: Tensor) -> float:
+        weight, scale = to_int8(matrix)
+        error = _error(matrix, weight, scale)
+        if error > _FAR:
+            raise ConversionError(f"{ours} loses too much as int8: a relative error of {error:.3f}")
+        tensors[f"{ours}.weight"], tensors[f"{ours}.weight_scale"] = weight, scale
+        return error
+
+    sizes = matrix_sizes(shape)
+    for layer in range(shape.layers):
+        theirs, ours = f"blk.{layer}", f"model.layers.{layer}"
+        for name, norm in _NORMS.items():
+            keep(f"{ours}.{norm}.weight", _read(source, f"{theirs}.{name}.weight", (shape.hidden,)))
+        for name in _BIASED:
+            keep(f"{ours}.{_MATRICES[name]}.bias", _read(source, f"{theirs}.{name}.bias", sizes[name][:1]))
+        for name, matrix in _MATRICES.items():
+            read = _read(source, f"{theirs}.{name}.weight", sizes[name])
+            worst = max(worst, quantize(f"{ours}.{matrix}", read))
+        if (layer + 1) % 8 == 0 or layer + 1 == shape.layers:
+            tell(f"{layer + 1} of {shape.layers} layers")
+    keep("model.norm.weight", _read(source, "output_norm.weight", (shape.hidden,)))
+    table = (len(rows), shape.hidden)
+    keep("model.embed_tokens.weight", _read(source, "token_embd.weight", table, rows))
+    head = "output.weight" if source.has("output.weight") else "token_embd.weight"
+    worst = max(worst, quantize("lm_head", _read(source, head, table, rows)))
+    tell("writing the weights")
+    path = folder / "model.safetensors"
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # as the other files: whoever serves may be another user
+    return worst
+
+
+def matrix_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Of a layer's matrices: output and input."""
+    kv = shape.hidden // shape.heads * shape.kv_heads
+    return {
+        "attn_q": (shape.hidden, shape.hidden),
+        "attn_k": (kv, shape.hidden),
+        "attn_v": (kv, shape.hidden),
+        "attn_output": (shape.hidden, shape.hidden),
+        "ffn_gate": (shape.feed_forward, shape.hidden),
+        "ffn_up": (shape.feed_forward, shape.hidden),
+        "ffn_down": (shape.hidden, shape.feed_forward),
+    }
+
+
+def to_int8(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix as int8 ``[out, in]``, and the scale f32 ``[out, 1]`` of each output channel."""
+    scale = (matrix.abs().amax(1, keepdim=True) / _LARGEST).clamp_min(1e-8)
+    return torch.round(matrix / scale).clamp(-_LARGEST, _LARGEST).to(torch.int8), scale
+
+
+def quantization_config() -> dict[str, Any]:
+    """What ``config.json`` says about it."""
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
+    activations = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    group = {"weights": weights, "input_activations": activations, "format": "int-quantized"}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        # The head is no Linear to vLLM.
+        "config_groups": {
+            "group_0": {"targets": ["Linear"], **group},
+            "group_1": {"targets": ["re:.*lm_head"], **group},
+        },
+        "ignore": [],
+    }
+
+
+def _error(matrix: Tensor, weight: Tensor, scale: Tensor) -> float:
+    difference = (weight * scale).sub_(matrix)
+    return float(difference.square().mean().sqrt() / matrix.square().mean().sqrt().clamp_min(1e-12))
+
+
+def _read(source: Source, name: str, size: tuple[int, ...], rows: Sequence[int] | None = None) -> Tensor:
+    tensor = torch.from_numpy(source.tensor(name, rows))
+    if tensor.shape != size:
+        raise ConversionError(f"{name} has the shape {tuple(tensor.shape)}, not {size}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ConversionError(f"{name} holds values that are no numbers")
+    return tensor

@@ -1,0 +1,304 @@
+"""``build/convert_qwen_gguf.py`` on a small model written as GGUF."""
+
+import json
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf")
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from convert_qwen_gguf import main
+from qwen_gguf import vocabulary
+from qwen_gguf.conversion import NOTE
+
+HIDDEN, LAYERS, FEED_FORWARD, HEADS, KV_HEADS = 64, 2, 96, 4, 2
+BYTES = list(vocabulary._BYTES)
+WORDS = ("Ġthe", "Ġtable", "Ġcafé", "getElementById", "日本", "ĠSchlüssel", '":', "ing", "def")
+LETTERS = tuple(map(chr, range(0x400, 0x460)))  # in the end some fill the table up
+TEXTS = (
+    "Book a table for two at 7:30, please.",
+    "naïve café — £4.50",
+    "Größe und Straße, Schlüssel",
+    'def f(x):\n    return {"a": [1, 2]}\t# ok\r\n',
+    "你好，世界！今天天气怎么样？ 日本",  # noqa: RUF001 - as it is written
+    "😀👩‍👩‍👧‍👦🇩🇪",
+    "Привет عربى",
+    "\x00\x01 e\u0301",
+)
+
+
+def byte_level(text):
+    shown = {byte: character for character, byte in vocabulary._BYTES.items()}
+    return "".join(shown[byte] for byte in text.encode())
+
+
+def make_vocabulary():
+    """Single bytes, then words with what they are merged from, as trained tokenizers have them."""
+    tokens, merges = list(BYTES), []
+    for word in (*WORDS, *LETTERS):
+        left, *rest = byte_level(word.replace("Ġ", " "))
+        for right in rest:
+            if left + right not in tokens:
+                tokens.append(left + right)
+                merges.append(f"{left} {right}")
+            left += right
+    return tokens, merges
+
+
+def write_gguf(path, *, architecture="qwen2", pre="qwen2", tied=False, without="", spoil=""):
+    rng = np.random.default_rng(0)
+    writer = GGUFWriter(path, architecture)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(512)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    tokens, merges = make_vocabulary()
+    marks = [mark for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image|>") if mark != without]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([*tokens, *marks, "[PAD]"])
+    writer.add_token_types([1] * len(tokens) + [3] * len(marks) + [5])
+    writer.add_token_merges(merges)
+    writer.add_chat_template("{{ messages }}")
+    size = len(tokens) + len(marks) + 1
+    kv = HIDDEN // HEADS * KV_HEADS
+    tensors = {"token_embd.weight": (size, HIDDEN), "output_norm.weight": (HIDDEN,)}
+    if not tied:
+        tensors["output.weight"] = (size, HIDDEN)
+    for layer in range(LAYERS):
+        tensors |= {
+            f"blk.{layer}.attn_norm.weight": (HIDDEN,),
+            f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
+            f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
+            f"blk.{layer}.attn_q.bias": (HIDDEN,),
+            f"blk.{layer}.attn_k.weight": (kv, HIDDEN),
+            f"blk.{layer}.attn_k.bias": (kv,),
+            f"blk.{layer}.attn_v.weight": (kv, HIDDEN),
+            f"blk.{layer}.attn_v.bias": (kv,),
+            f"blk.{layer}.attn_output.weight": (HIDDEN, HIDDEN),
+            f"blk.{layer}.ffn_gate.weight": (FEED_FORWARD, HIDDEN),
+            f"blk.{layer}.ffn_up.weight": (FEED_FORWARD, HIDDEN),
+            f"blk.{layer}.ffn_down.weight": (HIDDEN, FEED_FORWARD),
+        }
+    values = {}
+    for name, shape in tensors.items():
+        if name == without:
+            continue
+        values[name] = rng.standard_normal(shape).astype(np.float32)
+        if name == spoil:
+            values[name][0] = np.nan
+        if len(shape) == 2 and name != spoil:
+            kind = GGMLQuantizationType.Q8_0
+            writer.add_tensor(name, quantize(values[name], kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return values
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "published"
+    folder.mkdir()
+    return folder / "small-q8_0.gguf"
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "models" / "small"
+
+
+def run(source, target, *options):
+    return main([str(source), str(target), *options])
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_folder_has_what_vllm_loads(source, target):
+    values = write_gguf(source)
+    assert run(source.parent, target) == 0
+    config, tensors = read(target / "config.json"), load_file(target / "model.safetensors")
+    assert {path.name for path in target.iterdir()} == {
+        NOTE,
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert tensors["model.embed_tokens.weight"].shape == (config["vocab_size"], HIDDEN)
+    assert tensors["lm_head.weight"].dtype == torch.int8
+    assert config["vocab_size"] % vocabulary.ROWS == 0
+    for ours, theirs in (
+        ("model.layers.1.mlp.down_proj", "blk.1.ffn_down.weight"),
+        ("model.layers.0.self_attn.k_proj", "blk.0.attn_k.weight"),
+    ):
+        scaled = tensors[f"{ours}.weight"].float() * tensors[f"{ours}.weight_scale"]
+        np.testing.assert_allclose(scaled.numpy(), values[theirs], atol=0.05)
+    np.testing.assert_allclose(
+        tensors["model.layers.1.self_attn.v_proj.bias"].float().numpy(),
+        values["blk.1.attn_v.bias"],
+        rtol=0.01,
+        atol=0.01,
+    )
+
+
+def test_each_kept_token_has_its_own_rows_and_marks_their_new_ids(source, target):
+    values = write_gguf(source)
+    assert run(source, target) == 0
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    tensors = load_file(target / "model.safetensors")
+    old = {token: index for index, token in enumerate(make_vocabulary()[0])}
+    old |= {"<|endoftext|>": len(old), "<|im_start|>": len(old) + 1, "<|im_end|>": len(old) + 2}
+    new = tokenizer.get_vocab()
+    assert sorted(new.values()) == list(range(read(target / "config.json")["vocab_size"]))
+    for token, index in new.items():
+        row = tensors["model.embed_tokens.weight"][index].float().numpy()
+        np.testing.assert_allclose(row, values["token_embd.weight"][old[token]], atol=0.05)
+    config, generation = read(target / "config.json"), read(target / "generation_config.json")
+    assert config["eos_token_id"] == new["<|im_end|>"]
+    assert generation["eos_token_id"] == [new["<|im_end|>"], new["<|endoftext|>"]]
+    assert "<|image|>" not in new
+
+
+@pytest.mark.parametrize("chosen", ["english", "whole"])
+def test_every_text_can_be_read_and_written(source, target, chosen):
+    write_gguf(source)
+    assert run(source, target, "--vocabulary", chosen) == 0
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    for text in (*TEXTS, *map(chr, range(0x20, 0x3000, 7))):
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids, skip_special_tokens=False) == unicodedata.normalize("NFC", text)
+
+
+def test_text_of_kept_tokens_is_split_as_before(source, target, tmp_path):
+    write_gguf(source)
+    assert run(source, target) == 0
+    assert run(source, tmp_path / "whole", "--vocabulary", "whole") == 0
+    short, whole = (
+        Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (target, tmp_path / "whole")
+    )
+    known = short.get_vocab()
+    compared = 0
+    for text in (*TEXTS, "the tables, the café", "defining getElementById"):
+        expected = whole.encode(text).tokens
+        if set(expected) <= known.keys():
+            compared += 1
+            assert short.encode(text).tokens == expected
+    assert compared >= 3
+
+
+def test_english_is_kept_and_other_languages_are_not():
+    kept = set(map(byte_level, (" the", "ing", "They", " café", '":', "_name", "\n\n", " 7")))
+    dropped = set(map(byte_level, ("日本", " Привет", "getElementById", ".append(")))
+    assert all(vocabulary._is_english(token, 1_000) for token in kept)
+    assert not any(vocabulary._is_english(token, 1_000) for token in dropped)
+    assert not vocabulary._is_english("ihtiy", 120_000)
+
+
+def test_a_tied_head_is_the_embedding(source, target):
+    values = write_gguf(source, tied=True)
+    assert run(source, target, "--vocabulary", "whole") == 0
+    tensors = load_file(target / "model.safetensors")
+    head = tensors["lm_head.weight"].float() * tensors["lm_head.weight_scale"]
+    np.testing.assert_allclose(head[:50].numpy(), values["token_embd.weight"][:50], atol=0.05)
+    assert read(target / "config.json")["tie_word_embeddings"] is False
+
+
+def test_nothing_is_done_twice(source, target, capsys):
+    write_gguf(source)
+    assert run(source, target) == 0
+    made = (target / "model.safetensors").stat().st_mtime_ns
+    assert run(source, target) == 0
+    assert (target / "model.safetensors").stat().st_mtime_ns == made
+    assert "is there already" in capsys.readouterr().err
+
+
+def spoil_file(source, target):
+    (target / "config.json").write_text("{}")
+
+
+def drop_file(source, target):
+    (target / "tokenizer.json").unlink()
+
+
+def another_version(source, target):
+    note = read(target / NOTE)
+    (target / NOTE).write_text(json.dumps(note | {"converter": 0}))
+
+
+def another_source(source, target):
+    source.unlink()
+    write_gguf(source, tied=True)
+
+
+def broken_note(source, target):
+    (target / NOTE).write_text("[1]")
+
+
+@pytest.mark.parametrize("change", [spoil_file, drop_file, another_version, another_source, broken_note])
+def test_what_is_stale_or_damaged_is_made_again(source, target, change, capsys):
+    write_gguf(source)
+    assert run(source, target) == 0
+    change(source, target)
+    assert run(source, target) == 0
+    assert "is complete" in capsys.readouterr().err.splitlines()[-1]
+    assert read(target / "config.json")["hidden_size"] == HIDDEN
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"architecture": "llama"}, "architecture 'llama'"),
+        ({"pre": "llama-bpe"}, "tokenizer"),
+        ({"without": "blk.1.ffn_up.weight"}, "no tensor blk.1.ffn_up.weight"),
+        ({"without": "<|im_end|>"}, "it is no chat model"),
+        ({"spoil": "output.weight"}, "values that are no numbers"),
+    ],
+)
+def test_what_cannot_be_converted_is_said_and_leaves_what_was_there(source, target, fields, said, capsys):
+    write_gguf(source)
+    assert run(source, target) == 0
+    kept = (target / NOTE).read_bytes()
+    source.unlink()
+    write_gguf(source, **fields)
+    assert run(source, target) == 1
+    assert re.search(f"error: .*{re.escape(said)}", capsys.readouterr().err)
+    assert (target / NOTE).read_bytes() == kept
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_a_file_that_is_cut_off_is_refused(source, target, capsys):
+    write_gguf(source)
+    content = source.read_bytes()
+    source.write_bytes(content[: len(content) * 2 // 3])
+    assert run(source, target) == 1
+    assert "not all of one" in capsys.readouterr().err
+    source.write_bytes(b"PK\x03\x04" * 100)
+    assert run(source, target) == 1
+    assert not target.exists()
+
+
+def test_the_file_must_be_clear(source, target, tmp_path, capsys):
+    assert run(tmp_path, target) == 1
+    assert "0 GGUF files" in capsys.readouterr().err
+    assert run(source, target) == 1
+    assert "there is no file" in capsys.readouterr().err
