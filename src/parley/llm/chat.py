@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.messages import ChatMessage
+from parley.llm.rendering import Rendering, TemplateRendering
 from parley.protocol import Tool
 
 _ROOM = 128
@@ -39,6 +40,7 @@ class PromptBuilder:
         tokenizer: with a chat template.
         max_length: size of the model's context window in tokens.
         options: variables of the template, besides the messages and tools.
+        rendering: what the template is told; None: everything as it is.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class PromptBuilder:
         tokenizer: ChatTokenizer,
         max_length: int,
         options: Mapping[str, Any] = MappingProxyType({}),
+        rendering: Rendering | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._options = options
+        self._rendering = rendering or TemplateRendering()
 
     def build(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int) -> Prompt:
         """Render the conversation up to the point where the assistant answers.
@@ -59,12 +63,13 @@ class PromptBuilder:
             ContextTooLongError: no room is left for an answer of 128 tokens, or of ``max_tokens`` if these
                 are fewer. An answer that had less would end in the middle of a sentence.
         """
+        rendered = self._rendering.render(messages, tools)
         try:
             ids = self._tokenizer.apply_chat_template(
-                [_message(message) for message in messages],
+                rendered.conversation,
                 **{
                     **self._options,
-                    "tools": [described(tool) for tool in tools] or None,
+                    "tools": rendered.tools,
                     "add_generation_prompt": True,
                     "tokenize": True,
                     "return_dict": False,
@@ -80,27 +85,3 @@ class PromptBuilder:
                 f"with its answer, for which {needed} are kept"
             )
         return Prompt(list(ids), min(max_tokens, room))
-
-
-def _message(message: ChatMessage) -> dict[str, Any]:
-    rendered: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        rendered["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        rendered["tool_call_id"] = message.tool_call_id
-    return rendered
-
-
-def described(tool: Tool) -> dict[str, Any]:
-    """A tool as chat templates know it."""
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-    }

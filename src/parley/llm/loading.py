@@ -10,6 +10,10 @@ from parley.errors import ModelLoadingError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
+from parley.llm.python_calls.format import PythonFormat
+from parley.llm.python_calls.grammar import CallGrammar
+from parley.llm.python_calls.rendering import PythonRendering
+from parley.llm.rendering import Rendering, TemplateRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
 from parley.llm.starting import start_engine
@@ -18,6 +22,7 @@ from parley.serving.weights import resolve_weights
 
 _WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _OWN_FORMAT = "hermes"
+_PYTHON = "python"
 
 
 def load_chat_service(
@@ -28,7 +33,8 @@ def load_chat_service(
     Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
         ``weights``: see :func:`parley.serving.weights.resolve_weights`.
         ``max_requests``: requests running or waiting before more are refused.
-        ``tool_parser``: how the model writes tool calls: ``hermes``, or one of vLLM's tool parsers.
+        ``tool_parser``: how the model writes tool calls: ``hermes``, ``python`` (see
+            :mod:`parley.llm.python_calls`), or one of vLLM's tool parsers.
         ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. What it thinks is
             dropped.
         ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
@@ -50,12 +56,13 @@ def load_chat_service(
     from transformers import AutoTokenizer  # noqa: PLC0415
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompts = PromptBuilder(tokenizer, started.max_model_len, options)
-    replies = _format(parameters, tokenizer, options)
+    rendering, replies = _format(parameters, tokenizer, options)
+    prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
     return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
 
 
-def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> ReplyFormat:
+def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
+    """How the model is told of tools, and how it calls them."""
     check = None
     if parameters.choice("guided_tools", "true", ("true", "false")) == "true":
         from xgrammar import Grammar  # noqa: PLC0415 - comes with vLLM
@@ -63,11 +70,13 @@ def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> 
         check = Grammar.from_structural_tag
     tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
     reasoning_parser = parameters.text("reasoning_parser", "")
+    if tool_parser == _PYTHON and not reasoning_parser:
+        return PythonRendering(), PythonFormat(CallGrammar(check) if check else None)
     if tool_parser == _OWN_FORMAT and not reasoning_parser:
-        return HermesFormat(ToolGuidance(check) if check else None)
+        return TemplateRendering(), HermesFormat(ToolGuidance(check) if check else None)
     from parley.llm.vllm_replies import VllmFormat  # noqa: PLC0415 - imports vLLM
 
-    return VllmFormat(tokenizer, tool_parser, reasoning_parser, options, check)
+    return TemplateRendering(), VllmFormat(tokenizer, tool_parser, reasoning_parser, options, check)
 
 
 def _template_options(parameters: Parameters) -> dict[str, Any]:

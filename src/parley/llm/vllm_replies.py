@@ -12,8 +12,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.parser import ParserManager
 
 from parley.errors import InvalidMessageError, ModelLoadingError
-from parley.llm.chat import described
 from parley.llm.guidance import KEPT, KeptByTools, guidable
+from parley.llm.rendering import described
 from parley.llm.replies import Reply
 from parley.llm.tool_stream import BadCall, Call, Piece, Text
 from parley.protocol import Tool

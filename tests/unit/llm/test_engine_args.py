@@ -27,6 +27,7 @@ def message(path):
         return str(error)
 gpu = read_engine_args(Path(sys.argv[3]) / "model.json", weights, asynchronous=True)
 tiny = read_engine_args(Path(sys.argv[3]) / "model.tiny.json", weights, asynchronous=False)
+small = read_engine_args(Path(sys.argv[3]) / "model.open.json", weights, asynchronous=False)
 class Refusing:
     model_config = type("Config", (), {"max_model_len": 8})
     def add_request(self, *_, **__):
@@ -64,7 +65,7 @@ print(json.dumps({
     "broken": message(folder / "broken.json"),
     "missing": message(folder / "missing.json"),
     "refused": refusal(),
-    "built": {"gpu": built(gpu), "tiny": built(tiny)},
+    "built": {"gpu": built(gpu), "tiny": built(tiny), "open": built(small)},
     "guided": [guided.structured_outputs.structural_tag, guided.skip_special_tokens],
     "free": [drawn.structured_outputs, drawn.skip_special_tokens],
     "sampling": [drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed, drawn.output_kind.name],
@@ -92,13 +93,14 @@ def test_both_profiles_are_valid(read):
     assert seen["tiny"] == ["EngineArgs", str(folder / "weights"), 16, 32]
 
 
-def test_vllm_makes_of_both_profiles_what_is_meant(read):
+def test_vllm_makes_of_each_profile_what_is_meant(read):
     """With the small model's weights: those of the GPU profile are not needed to know."""
     built = read[0]["built"]
     common = {"policy": "priority", "prefix": True, "grammars": "xgrammar"}
     gpu = {"chunked": True, "long": 1024, "sequences": 64, "length": 8192}
     assert built["gpu"] == {**common, **gpu}
     assert built["tiny"] == {**common, "chunked": False, "long": 0, "sequences": 16, "length": 40960}
+    assert built["open"] == {**common, "chunked": True, "long": 0, "sequences": 16, "length": 5120}
 
 
 def test_what_vllm_refuses_is_the_requests_fault(read):

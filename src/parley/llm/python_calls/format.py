@@ -1,0 +1,56 @@
+"""Answers in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.llm.guidance import KeptByTools
+from parley.llm.python_calls.functions import as_functions
+from parley.llm.python_calls.grammar import CallGrammar
+from parley.llm.python_calls.reading import CallStream
+from parley.llm.replies import Reply
+from parley.llm.tool_stream import Piece, Text
+from parley.protocol import Tool
+
+
+class PythonFormat:
+    """:class:`parley.llm.replies.ReplyFormat` of models that are given tools as Python functions.
+
+    Without tools the answer is plain text.
+
+    Args:
+        grammar: of answers; None: the model writes what it likes.
+    """
+
+    def __init__(self, grammar: CallGrammar | None = None) -> None:
+        self._grammar = grammar
+        self._functions = KeptByTools(
+            lambda tools: {function.name: function for function in as_functions(tools)}
+        )
+
+    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:  # noqa: ARG002 - others need it
+        """Prepare to read an answer."""
+        tag = self._grammar.tag(tools) if self._grammar else None
+        if not tools:
+            return _TextReply(tag)
+        return _PythonReply(tag, CallStream(self._functions(tools)))
+
+
+class _PythonReply:
+    def __init__(self, structural_tag: str | None, stream: CallStream) -> None:
+        self.structural_tag = structural_tag
+        self.skip_special_tokens = True
+        self._stream = stream
+
+    def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
+        pieces = self._stream.feed(text)
+        return pieces + self._stream.finish() if last else pieces
+
+
+class _TextReply:
+    def __init__(self, structural_tag: str | None) -> None:
+        self.structural_tag = structural_tag
+        self.skip_special_tokens = True
+
+    def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
+        return [Text(text)] if text else []

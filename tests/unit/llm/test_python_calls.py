@@ -1,0 +1,496 @@
+"""Tools as Python functions: what the model is told, what it may write, and how that is read."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from fake_engines import ScriptedEngine, WordTokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parley.errors import InvalidModelOutputError
+from parley.llm.chat import PromptBuilder
+from parley.llm.engine import Progress
+from parley.llm.messages import (
+    ChatMessage,
+    Completed,
+    GenerateRequest,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+)
+from parley.llm.python_calls.format import PythonFormat
+from parley.llm.python_calls.functions import as_functions
+from parley.llm.python_calls.grammar import CallGrammar
+from parley.llm.python_calls.reading import CallStream
+from parley.llm.python_calls.rendering import PythonRendering
+from parley.llm.service import ChatService
+from parley.llm.tool_stream import BadCall, Call, Text
+from parley.protocol import Tool
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+
+
+def tool(name, description="", /, required=(), **properties):
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return Tool(name=name, description=description, parameters=schema)
+
+
+TIMER = tool("set_timer", "Start a timer", ["minutes"], label=STRING, minutes=INTEGER)
+BOOK = tool(
+    "book-table",
+    'Book """a""" table\nfor tonight',
+    ["people", "area"],
+    people={"type": "integer", "minimum": 1, "maximum": 20, "description": "How many"},
+    area={"type": "string", "enum": ["inside", "outside"]},
+    outdoor={"type": "boolean"},
+    wishes={"type": "array", "items": STRING},
+)
+STOP = Tool(name="stop")
+ODD = tool("odd", "", [], **{"user-id": STRING})
+MENU = tool("menu", "", [], day=STRING, vegan={"type": "boolean"})
+TOOLS = [TIMER, BOOK, STOP, ODD, MENU]
+BY_NAME = {function.name: function for function in as_functions(TOOLS)}
+
+
+# --- functions ------------------------------------------------------------------------------
+
+
+def test_a_tool_is_shown_as_a_function():
+    assert BY_NAME["set_timer"].definition() == (
+        'def set_timer(minutes: int, label: str = None):\n    """Start a timer"""'
+    )
+    assert BY_NAME["book_table"].definition() == (
+        'def book_table(people: int, area: Literal["inside", "outside"], outdoor: bool = None, '
+        "wishes: list[str] = None):\n    \"\"\"Book '''a''' table for tonight\n    people: How many\"\"\""
+    )
+    assert BY_NAME["stop"].definition() == 'def stop():\n    """"""'
+    assert BY_NAME["odd"].definition().startswith("def odd(**arguments):\n")
+    assert "user-id" in BY_NAME["odd"].definition()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["say", "say_"], ["say_", "say__"]),
+        (["a-b", "a_b"], ["a_b", "a_b_"]),
+        (["class", "print"], ["class_", "print"]),
+    ],
+)
+def test_every_function_has_a_name_of_its_own(names, expected):
+    assert [function.name for function in as_functions([Tool(name=name) for name in names])] == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"required": ["a"]}], "properties": {"a": STRING}},
+        {"properties": {"from": STRING}},
+        {"properties": {"a": STRING}, "required": ["b"]},
+        {"properties": {f"p{number}": STRING for number in range(17)}, "required": ["p0"]},
+        {"properties": {f"p{number}": STRING for number in range(5)}},
+        {"properties": []},
+    ],
+)
+def test_what_is_no_plain_signature_takes_an_object(schema):
+    (function,) = as_functions([Tool(name="odd", parameters=schema)])
+    assert function.parameters is None
+    assert function.call({"a": 1}) == 'odd(**{"a": 1})'
+
+
+def test_a_call_is_written_as_python():
+    assert BY_NAME["set_timer"].call({"label": 'a "b"', "minutes": 3}) == (
+        'set_timer(minutes=3, label="a \\"b\\"")'
+    )
+    assert BY_NAME["book_table"].call({"outdoor": True, "wishes": ["x"]}) == (
+        'book_table(outdoor=True, wishes=["x"])'
+    )
+    assert BY_NAME["set_timer"].call({"hours": None}) == 'set_timer(**{"hours": null})'
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def parse(pieces):
+    stream = CallStream(BY_NAME)
+    found = [piece for text in pieces for piece in stream.feed(text)] + stream.finish()
+    joined = []
+    for piece in found:
+        if isinstance(piece, Text) and joined and isinstance(joined[-1], Text):
+            joined[-1] = Text(joined[-1].text + piece.text)
+        else:
+            joined.append(piece)
+    return joined
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ('say("Hello there.")', [Text("Hello there.")]),
+        ('\nsay(" Hello. ")\n', [Text("Hello.")]),
+        ('say("Café (no, 日本) 😀")', [Text("Café (no, 日本) 😀")]),
+        ('say("She said \\"no\\".\\nOh")', [Text('She said "no". Oh')]),
+        ('say("It ends here', [Text("It ends here")]),
+        ("sa", []),
+        ("say(", []),
+        ('say("', []),
+        ("set_timer(minutes=10)", [Call("set_timer", {"minutes": 10})]),
+        ('set_timer(minutes=10, label="tea")', [Call("set_timer", {"minutes": 10, "label": "tea"})]),
+        (
+            'set_timer(minutes=10, label="a ) b, c=")',
+            [Call("set_timer", {"minutes": 10, "label": "a ) b, c="})],
+        ),
+        ("stop()", [Call("stop", {})]),
+        ("stop()  # done", [Call("stop", {})]),
+        ('odd(**{"user-id": "x"})', [Call("odd", {"user-id": "x"})]),
+        (
+            'book_table(people=2, area="inside", outdoor=False, wishes=["a", "b"])',
+            [Call("book-table", {"people": 2, "area": "inside", "outdoor": False, "wishes": ["a", "b"]})],
+        ),
+        ("set_timer(minutes=None)", [Call("set_timer", {"minutes": None})]),
+        ('say("One.")\nstop()', [Text("One."), Call("stop", {})]),
+        ("set_timer(minutes=1", [BadCall("set_timer(minutes=1", "the answer ended within the call")]),
+        ('set_timer(label="tea', [BadCall('set_timer(label="tea', "the answer ended within the call")]),
+        ("set_timer(10)", [BadCall("set_timer(10)", "the answer ended within the call")]),
+        ("stop(a=1, a=2)", [BadCall("stop(a=1, a=2)", "the answer ended within the call")]),
+        ("explode(now=True)", [BadCall("explode(now=True)", "there is no function explode")]),
+        ("say(stop())", [BadCall("say(stop())", "the answer ended within the call")]),
+        ("Hello, I am fine.", [Text("Hello, I am fine.")]),
+        ("Yes", [Text("Yes")]),
+        ("```python\nstop()\n```", [Text("```python\nstop()\n```")]),
+    ],
+)
+def test_the_same_however_it_is_cut(text, expected):
+    assert parse([text]) == expected
+    assert parse(text) == expected  # character by character
+    rng = random.Random(1)
+    for _ in range(20):
+        cuts = sorted(rng.sample(range(len(text) + 1), min(len(text), 3)))
+        ends = [*cuts, len(text)]
+        assert parse([text[a:b] for a, b in zip([0, *cuts], ends, strict=True)]) == expected
+
+
+def test_text_is_given_out_as_it_comes():
+    stream = CallStream(BY_NAME)
+    assert stream.feed("sa") == []
+    assert stream.feed('y("Hel') == [Text("Hel")]
+    assert stream.feed("lo ") == [Text("lo")]
+    assert stream.feed('there")') == [Text(" there")]
+    assert stream.finish() == []
+
+
+def test_a_call_is_given_out_with_its_last_bracket():
+    stream = CallStream(BY_NAME)
+    assert stream.feed("set_timer(minutes=1") == []
+    assert stream.feed("0)") == [Call("set_timer", {"minutes": 10})]
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_parser(text):
+    assert parse([text]) == parse(text)
+
+
+def test_a_call_that_never_ends_is_held_back_as_long_as_it_lasts():
+    stream = CallStream(BY_NAME)
+    assert stream.feed("stop(a=[") == []
+    for _ in range(1_000):
+        assert stream.feed("1, (2), ") == []
+    assert isinstance(stream.finish()[0], BadCall)
+
+
+# --- grammar --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def matcher():
+    """Makes a function that says whether the grammar of these tools accepts an answer as a whole."""
+    xgrammar = pytest.importorskip("xgrammar")
+    vocabulary = [*map(chr, range(32, 127)), "é", '")', "\n", "<end>"]
+    end = len(vocabulary) - 1
+    tokens = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[end])
+    compiler = xgrammar.GrammarCompiler(tokens)
+
+    def make(*tools):
+        tag = CallGrammar(xgrammar.Grammar.from_structural_tag).tag(tools)
+        assert tag is not None
+        compiled = compiler.compile_structural_tag(tag)
+
+        def accepts(text):
+            matcher = xgrammar.GrammarMatcher(compiled)
+            return matcher.accept_string(text) and matcher.accept_token(end)
+
+        accepts.compiled, accepts.vocabulary, accepts.xgrammar = compiled, vocabulary, xgrammar
+        return accepts
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ('say("Hello, how are you?")', True),
+        ('say("12 degrees")', True),
+        ('say("")', False),
+        ('say(" ")', False),
+        ('say("...")', False),
+        ('say("**Bold**")', False),
+        ('say("one\ntwo")', False),
+        ("Hello", False),
+        ("set_timer(minutes=10)", True),
+        ('set_timer(minutes=10, label="tea")', True),
+        ('set_timer(label="tea", minutes=10)', False),  # in one order, so that none comes twice
+        ("set_timer(minutes=10, minutes=10)", False),
+        ("set_timer()", False),
+        ('set_timer(minutes="10")', False),
+        ('set_timer(minutes=10, label="")', False),
+        ("set_timer(minutes=10, hours=1)", False),
+        ("set_timer(minutes=10", False),
+        ("set_timer(minutes=10)\nset_timer(minutes=10)", False),
+        ("set_timers(minutes=10)", False),
+        ('book_table(people=20, area="inside", outdoor=True)', True),
+        ('book_table(people=21, area="inside")', False),
+        ('book_table(people=2, area="roof")', False),
+        ('book_table(people=2, area="outside", wishes=["quiet"])', True),
+        ('book_table(people=2, area="outside", outdoor=true)', False),
+        ("stop()", True),
+        ("stop(a=1)", False),
+        ('odd(**{"user-id": "x"})', True),
+        ('odd(**{"user-id": 1})', False),
+        ("menu()", True),
+        ('menu(day="Monday")', True),
+        ("menu(vegan=True)", True),
+        ('menu(day="Monday", vegan=False)', True),
+        ("menu(, vegan=False)", False),
+        ('menu(vegan=False, day="Monday")', False),
+    ],
+)
+def test_only_whole_answers_that_fit_the_tools_can_be_written(matcher, text, accepted):
+    assert matcher(*TOOLS)(text) is accepted
+
+
+def test_a_text_may_end_with_the_token_of_quote_and_bracket(matcher):
+    """xgrammar's rule for texts in JSON forbids it, and what was to end goes on."""
+    accepts = matcher(TIMER)
+    xgrammar, vocabulary = accepts.xgrammar, accepts.vocabulary
+    found = xgrammar.GrammarMatcher(accepts.compiled)
+    assert found.accept_string('set_timer(minutes=1, label="tea')
+    mask = xgrammar.allocate_token_bitmask(1, len(vocabulary))
+    found.fill_next_token_bitmask(mask)
+    allowed = [bool(mask[0][index // 32] >> (index % 32) & 1) for index in range(len(vocabulary))]
+    assert allowed[vocabulary.index('")')]
+    assert not allowed[vocabulary.index("\n")]
+
+
+def test_references_reach_their_definitions(matcher):
+    schema = {
+        "$defs": {"Day": {"enum": ["today", "tomorrow"]}},
+        "properties": {"day": {"$ref": "#/$defs/Day"}},
+        "required": ["day"],
+    }
+    accepts = matcher(Tool(name="menu", parameters=schema))
+    assert accepts('menu(day="today")')
+    assert not accepts('menu(day="never")')
+
+
+VALUES = {
+    "name": st.text(
+        st.characters(codec="ascii", exclude_characters='"\\', min_codepoint=33), min_size=1, max_size=20
+    ),
+    "count": st.integers(-1_000, 1_000),
+    "price": st.integers(-1_000, 1_000).map(lambda cents: cents / 4),
+    "loud": st.booleans(),
+    "kind": st.sampled_from(["a", "b c", "d's"]),
+    "tags": st.lists(st.sampled_from(["x", "y"]), max_size=3),
+    "place": st.fixed_dictionaries({"x": st.integers(0, 9)}),
+}
+SCHEMAS = {
+    "name": STRING,
+    "count": INTEGER,
+    "price": {"type": "number"},
+    "loud": {"type": "boolean"},
+    "kind": {"enum": ["a", "b c", "d's"]},
+    "tags": {"type": "array", "items": STRING},
+    "place": {"type": "object", "properties": {"x": INTEGER}, "required": ["x"]},
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.fixed_dictionaries({}, optional=VALUES), st.sets(st.sampled_from(sorted(VALUES))))
+def test_every_valid_call_can_be_written_and_is_read_as_it_was_meant(matcher, arguments, required):
+    offered = {name: SCHEMAS[name] for name in SCHEMAS if name in required or len(required) > 0}
+    meant = {name: value for name, value in arguments.items() if name in offered}
+    needed = [name for name in offered if name in required and name in meant]
+    made = tool("act", "", needed, **(offered if needed else {}))
+    meant = meant if needed else {}
+    (function,) = as_functions([made])
+    written = function.call(meant)
+    assert matcher(made)(written)
+    stream = CallStream({function.name: function})
+    assert stream.feed(written) + stream.finish() == [Call("act", meant)]
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("Hello, I am fine.", True),
+        ("12 degrees.", True),
+        ("", False),
+        ("- one\n- two", False),
+        ("# Tea", False),
+    ],
+)
+def test_without_tools_the_answer_is_text_that_can_be_spoken(matcher, text, accepted):
+    assert matcher()(text) is accepted
+
+
+def test_without_tools_nothing_is_read_as_a_call():
+    reply = PythonFormat().begin([], [])
+    assert reply.structural_tag is None
+    assert reply.read('say("x")', [], last=True) == [Text('say("x")')]
+
+
+def test_a_schema_that_is_not_supported_leaves_the_others_guided(caplog):
+    def check(tag):
+        if "2 fast" in tag:
+            raise RuntimeError("not supported")
+
+    odd = tool("odd", "", ["a"], a={"enum": ["2 fast"]})
+    tag = CallGrammar(check).tag([odd, TIMER])
+    assert "2 fast" not in tag
+    assert "minutes=" in tag
+    assert "tool 'odd' is called with unguided arguments: not supported" in caplog.text
+
+
+def test_when_no_grammar_is_supported_answers_are_free(caplog):
+    def check(_):
+        raise RuntimeError("never")
+
+    assert CallGrammar(check).tag([TIMER]) is None
+    assert "answers are not guided" in caplog.text
+
+
+def many(count, schema, required=()):
+    properties = {f"p{number}": schema for number in range(count)}
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        many(16, STRING, ["p0"]),
+        many(4, {"type": "string", "maxLength": 100_000}),
+        many(16, {"type": "string", "pattern": "(a{100}|b{100})*"}, ["p0"]),
+        many(4, {"enum": [f"choice {number}" for number in range(100)]}),
+        many(900, True),
+        many(4, many(20, True)),
+        many(16, {"type": "number", "minimum": -1234567.123456789, "maximum": 98765432.987654321}, ["p3"]),
+        {"$defs": {"A": many(40, STRING)}, **many(16, {"$ref": "#/$defs/A"}, ["p0"])},
+    ],
+)
+def test_no_schema_holds_up_the_event_loop(schema):
+    grammar = pytest.importorskip("xgrammar").Grammar
+    tools = [Tool(name=f"tool{number}", parameters=schema) for number in range(32)]
+    began = time.process_time()
+    assert CallGrammar(grammar.from_structural_tag).tag(tools) is not None
+    assert time.process_time() - began < 1.0  # some tens of milliseconds on a quiet machine
+
+
+# --- rendering ------------------------------------------------------------------------------
+
+CALLED = ChatMessage(
+    role="assistant",
+    content="One moment.",
+    tool_calls=[
+        ToolCall(id="1", name="set_timer", arguments={"minutes": 3}),
+        ToolCall(id="2", name="gone", arguments={"a": 1}),
+    ],
+)
+HISTORY = [
+    ChatMessage(role="system", content="You are Parley."),
+    ChatMessage(role="user", content="Set a timer."),
+    CALLED,
+    ChatMessage(role="tool", content='{"ok": true}', tool_call_id="1"),
+    ChatMessage(role="tool", content='{"error": "no"}', tool_call_id="2"),
+    ChatMessage(role="assistant", content='It "runs"…'),
+    ChatMessage(role="user", content="Thanks"),
+    ChatMessage(role="system", content="Be quick."),
+]
+
+
+def test_the_conversation_is_one_of_python():
+    rendered = PythonRendering().render(HISTORY, TOOLS)
+    assert rendered.tools is None
+    first, *others = rendered.conversation
+    assert first["role"] == "system"
+    assert first["content"].startswith("You are Parley.\n\n")
+    assert BY_NAME["book_table"].definition() in first["content"]
+    assert others[-7:] == [
+        {"role": "user", "content": "Set a timer."},
+        {"role": "assistant", "content": 'say("One moment.")\nset_timer(minutes=3)\ngone(a=1)'},
+        {"role": "user", "content": 'set_timer(minutes=3) returned {"ok": true}'},
+        {"role": "user", "content": 'gone(a=1) returned {"error": "no"}'},
+        {"role": "assistant", "content": 'say("It \\"runs\\"…")'},
+        {"role": "user", "content": "Thanks"},
+        {"role": "system", "content": "Be quick."},
+    ]
+    examples = others[:-7]
+    assert [message["role"] for message in examples] == ["user", "assistant"] * (len(examples) // 2)
+    again = PythonRendering().render(HISTORY[1:], TOOLS).conversation
+    assert again[1:] == others
+    assert first["content"].endswith(again[0]["content"])
+
+
+def test_without_tools_calls_are_only_told_of():
+    first, *others = PythonRendering().render(HISTORY, ()).conversation
+    assert first == {"role": "system", "content": "You are Parley."}
+    assert others[-7:] == [
+        {"role": "user", "content": "Set a timer."},
+        {"role": "assistant", "content": "One moment."},
+        {"role": "system", "content": 'set_timer(minutes=3) returned {"ok": true}'},
+        {"role": "system", "content": 'gone(a=1) returned {"error": "no"}'},
+        {"role": "assistant", "content": 'It "runs"…'},
+        {"role": "user", "content": "Thanks"},
+        {"role": "system", "content": "Be quick."},
+    ]
+    assert not any("(" in message["content"] for message in others[:-7])
+    assert PythonRendering().render(HISTORY[1:], ()).conversation == others
+
+
+# --- the whole service ----------------------------------------------------------------------
+
+
+def ask(*reports, tools=TOOLS):
+    engine = ScriptedEngine(*reports)
+    chat = ChatService(
+        engine,
+        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering()),
+        PythonFormat(CallGrammar(json.loads)),
+    )
+    message = ChatMessage(role="user", content="what time is it")
+    return engine, chat.generate(GenerateRequest(request_id="r", messages=[message], tools=tools))
+
+
+async def test_a_call_becomes_an_event():
+    engine, answer = ask(Progress("set_timer(min", 2), Progress("utes=3)", 2, finish_reason="stop"))
+    call, completed = [event async for event in answer]
+    assert call == ToolCalled(call=ToolCall(id="r-0", name="set_timer", arguments={"minutes": 3}))
+    assert isinstance(completed, Completed)
+    assert completed.finish_reason == "tool_calls"
+    assert "set_timer(" in engine.requests[0].structural_tag
+
+
+async def test_what_is_said_becomes_text():
+    _, answer = ask(Progress('say("Hel', 2), Progress('lo.")', 2, finish_reason="stop"))
+    first, second, completed = [event async for event in answer]
+    assert [first, second] == [TextDelta(text="Hel"), TextDelta(text="lo.")]
+    assert completed.finish_reason == "stop"
+
+
+async def test_a_call_that_is_cut_off_is_never_made():
+    _, answer = ask(Progress('set_timer(minutes=10, label="t', 9, finish_reason="length"))
+    with pytest.raises(InvalidModelOutputError, match="ended within the call"):
+        assert [event async for event in answer] == []
