@@ -1,0 +1,103 @@
+"""The language model of profile open, with its weights, in the real server."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from parley.engines.qwen3 import Qwen3ChatModel
+from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import ROOT
+from parley.llm.messages import ChatMessage, GenerateRequest, Sampling, TextDelta, ToolCalled
+from parley.protocol import Tool
+from parley.serving.loopback import LoopbackPort
+
+WEIGHTS = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models") / "qwen2.5-coder-0.5b-w8a8"
+SYSTEM = "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences."
+HEATING = Tool(
+    name="set_heating",
+    description="Switch the heating of a room on or off",
+    parameters={
+        "type": "object",
+        "properties": {"room": {"type": "string"}, "on": {"type": "boolean"}},
+        "required": ["room", "on"],
+    },
+)
+
+pytestmark = pytest.mark.skipif(
+    not WEIGHTS.is_dir(), reason=f"no weights in {WEIGHTS}: build/convert_qwen_gguf.py makes them"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    options = ServerOptions(
+        profile="open",
+        load_models=("qwen3",),
+        state_dir=tmp_path_factory.mktemp("server"),
+        grpc_port=0,
+        http_port=0,
+        metrics_port=0,
+        environment={"PARLEY_WEIGHTS_QWEN3": str(WEIGHTS)},
+    )
+    with EmbeddedServer(options) as running:
+        yield running
+
+
+@pytest.fixture
+async def ask(server):
+    """Asks; gives the text and the calls of the answer, and its last event."""
+    port = LoopbackPort(server.endpoints.grpc, max_streams=8)
+    chat = Qwen3ChatModel(port)
+
+    async def run(*said, tools=()):
+        roles = ("user", "assistant")
+        messages = [ChatMessage(role=roles[index % 2], content=text) for index, text in enumerate(said)]
+        request = GenerateRequest(
+            request_id=uuid.uuid4().hex,
+            messages=[ChatMessage(role="system", content=SYSTEM), *messages],
+            tools=list(tools),
+            sampling=Sampling(max_tokens=96),
+        )
+        events = [event async for event in chat.generate(request)]
+        text = "".join(event.text for event in events if isinstance(event, TextDelta))
+        calls = [(event.call.name, event.call.arguments) for event in events if isinstance(event, ToolCalled)]
+        return text, calls, events[-1]
+
+    yield run
+    await port.close()
+
+
+async def test_it_answers_in_words(ask):
+    text, calls, completed = await ask("What is the capital of Portugal?")
+    assert "Lisbon" in text
+    assert calls == []
+    assert completed.finish_reason == "stop"
+
+
+async def test_it_calls_a_tool_that_it_has_never_seen(ask):
+    text, calls, completed = await ask("Turn on the heating in the bathroom.", tools=[HEATING])
+    assert (text, completed.finish_reason) == ("", "tool_calls")
+    assert calls == [("set_heating", {"room": "bathroom", "on": True})]
+
+
+async def test_small_talk_calls_nothing(ask):
+    text, calls, _ = await ask("Hello, how are you?", tools=[HEATING])
+    assert text
+    assert "(" not in text
+    assert calls == []
+
+
+async def test_what_a_prompt_begins_with_is_read_once(ask):
+    text, _, _ = await ask("Who wrote Hamlet?", tools=[HEATING])
+    _, _, completed = await ask("Who wrote Hamlet?", text, "And when?", tools=[HEATING])
+    assert completed.cached_tokens > completed.prompt_tokens - 96
+
+
+async def test_text_of_any_language_is_read(ask):
+    text, _, completed = await ask("Grüße aus Köln 😀 你好")
+    assert text
+    assert completed.finish_reason in ("stop", "length")
