@@ -1,0 +1,1 @@
+"""What the language model of profile ``open`` is measured with."""
