@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from parley.agent.fillers import DEFAULT_FILLERS, parse_fillers
 from parley.agent.silence import SilenceSettings
+from parley.engines.base import RemoteChat
+from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
 from parley.serving.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.turns.settings import EAGERNESSES, Eagerness
@@ -58,6 +61,8 @@ class AgentConfig:
     asr: str = "parakeet_tdt"
     """Name of the recogniser."""
     llm: str = "qwen3"
+    remote_chat: RemoteChat = field(default_factory=RemoteChat)
+    """The server of ``openai_chat``."""
     tts: tuple[str, ...] = ("espeak",)
     """Synthesizers whose voices sessions may name, in order of preference; the default is the first one's."""
     tts_fallback: tuple[str, ...] = ()
@@ -138,6 +143,7 @@ class AgentConfig:
         return cls(
             asr=parameters.text("asr", default.asr),
             llm=parameters.text("llm", default.llm),
+            remote_chat=_remote_chat(parameters),
             tts=tts,
             tts_fallback=tts_fallback,
             absent_models=_absent(parameters, (*tts, *tts_fallback)),
@@ -214,6 +220,21 @@ def _phrase(parameters: Parameters, name: str, default: str) -> str:
 def _phrases(parameters: Parameters, name: str) -> tuple[str, ...]:
     parts = (part.strip() for part in parameters.text(name, "").split("|"))
     return tuple(part for part in parts if part)
+
+
+def _remote_chat(parameters: Parameters) -> RemoteChat:
+    """The key comes from a file or the environment: everybody can read a model's configuration."""
+    key = parameters.environment.get(parameters.variable("llm_key"), "")
+    file = parameters.text("llm_key_file", "")
+    if file and not key:
+        try:
+            key = Path(file).read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelLoadingError(f"llm_key_file {file} cannot be read: {type(error).__name__}") from error
+    key = key.strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise ModelLoadingError("the key of the chat server has characters that no key has")
+    return RemoteChat(parameters.text("llm_url", ""), parameters.text("llm_model", ""), key)
 
 
 def _eagerness(parameters: Parameters, default: Eagerness) -> Eagerness:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,26 @@ class ChatModel(Protocol):
 
     async def abort(self, request_id: str) -> None:
         """Stop ``generate`` of this id within one step of the engine."""
+        ...
+
+
+@dataclass(frozen=True)
+class RemoteChat:
+    """A chat model behind somebody's HTTP server."""
+
+    url: str = ""
+    """Up to the version, such as ``https://api.example.com/v1``."""
+    model: str = ""
+    key: str = field(default="", repr=False)
+    """Empty: none is sent."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """An engine that holds something open."""
+
+    async def close(self) -> None:
+        """Let go of it."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from parley.engines.base import ChatModel, Recognizer, Synthesizer, TurnModel
+from parley.engines.base import ChatModel, Recognizer, RemoteChat, Synthesizer, TurnModel
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.kokoro import KokoroSpeaker
@@ -29,8 +29,11 @@ class MakeRecognizer(Protocol):
 class MakeChatModel(Protocol):
     """Makes a chat model."""
 
-    def __call__(self, port: InferencePort, *, timeout_s: float) -> ChatModel:
-        """``timeout_s``: for the first event, and for each that follows (seconds)."""
+    def __call__(self, port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:
+        """``timeout_s``: for the first event, and for each that follows (seconds).
+
+        ``remote``: where the model is, if it is none of this server's.
+        """
         ...
 
 
@@ -50,6 +53,16 @@ class MakeTurnModel(Protocol):
         ...
 
 
+def _qwen3(port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+    return Qwen3ChatModel(port, timeout_s=timeout_s)
+
+
+def _openai_chat(port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+    from parley.engines.openai_chat import OpenAiChatModel  # noqa: PLC0415 - not everybody needs an HTTP client
+
+    return OpenAiChatModel(remote, timeout_s=timeout_s)
+
+
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every rail is asked and answers in the same way: only the model's name differs.
@@ -57,7 +70,8 @@ RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "moonshine": partial(ParakeetRecognizer, model="moonshine"),
 }
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
-    "qwen3": Qwen3ChatModel,
+    "qwen3": _qwen3,
+    "openai_chat": _openai_chat,
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,

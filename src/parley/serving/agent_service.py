@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming, SessionId
+from parley.engines.base import ChatModel, Closable
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, TURN_MODELS, find_engine
 from parley.errors import InferenceError
 from parley.inference import (
@@ -64,6 +65,7 @@ class AgentService:
         self._port: InferencePort
         self._host: Host
         self._server_tools: ServerTools | None = None
+        self._chat: ChatModel
         self._watch: asyncio.Task[None]
         self._heartbeat: asyncio.Task[None]
         self._served = False
@@ -114,6 +116,7 @@ class AgentService:
             ),
             lambda outcome: prepared.count(outcome=outcome),
         )
+        self._chat = engines.chat
         self._server_tools = await _open_tools(parameters, config)
         engines = dataclasses.replace(engines, server_tools=self._server_tools)
         self._host = Host(engines, config, self._release)
@@ -126,7 +129,7 @@ class AgentService:
         self._watch.cancel()
         await self._host.close()
         self._heartbeat.cancel()
-        await self._close_tools()
+        await self._close_engines()
         await self._port.close()
 
     async def _follow_server(self) -> None:
@@ -134,12 +137,14 @@ class AgentService:
         await self._host.shut_down()
         await self._host.wait_until_released()
         # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
-        await self._close_tools()
+        await self._close_engines()
         await self._port.close()
 
-    async def _close_tools(self) -> None:
+    async def _close_engines(self) -> None:
         if self._server_tools is not None:
             await self._server_tools.close()
+        if isinstance(self._chat, Closable):
+            await self._chat.close()
 
     def _handle(self, incoming: Incoming, responder: Responder) -> None:
         try:
@@ -189,7 +194,9 @@ def make_engines(
         partial(
             find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
         ),
-        find_engine(CHAT_MODELS, config.llm)(port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S),
+        find_engine(CHAT_MODELS, config.llm)(
+            port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
+        ),
         make_synthesizer(config, port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
         turn,
         speculated,

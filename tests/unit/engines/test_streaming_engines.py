@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from parley.engines.base import RemoteChat
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.espeak import EspeakSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
@@ -110,7 +111,8 @@ async def test_more_text():
 
 
 def test_registry():
-    assert find_engine(CHAT_MODELS, "qwen3") is Qwen3ChatModel
+    made = find_engine(CHAT_MODELS, "qwen3")(Port(), timeout_s=1.0, remote=RemoteChat())
+    assert isinstance(made, Qwen3ChatModel)
     assert find_engine(SYNTHESIZERS, "espeak") is EspeakSpeaker
     assert find_engine(SYNTHESIZERS, "chatterbox") is ChatterboxSpeaker
     assert "parakeet_tdt" in RECOGNIZERS

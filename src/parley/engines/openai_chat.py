@@ -1,0 +1,288 @@
+"""A server with OpenAI's chat completions as a :class:`parley.engines.base.ChatModel`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import httpx2
+import msgspec
+
+from parley.engines.base import RemoteChat
+from parley.errors import (
+    ContextTooLongError,
+    DeadlineExceededError,
+    InferenceError,
+    InvalidModelOutputError,
+    ModelLoadingError,
+    ModelUnavailableError,
+    OverloadedError,
+)
+from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCall, ToolCalled
+from parley.llm.rendering import described, plain_message
+
+_CONNECT_S = 5.0
+_MOST_BYTES = 4 << 20
+"""Of one answer."""
+_MOST_LINE = 1 << 20
+_MOST_ERROR = 65_536
+_MOST_CALLS = 32
+_MOST_CONNECTIONS = 64
+_DATA = b"data:"
+_DONE = b"[DONE]"
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallDelta(msgspec.Struct):
+    index: int = 0
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_CallDelta] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+
+
+class _CachedTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+class OpenAiChatModel:
+    """Chat completions over HTTP.
+
+    Args:
+        settings: where the server is.
+        timeout_s: seconds until the first event, or the next one, is overdue.
+
+    Raises:
+        ModelLoadingError: the settings name no server or no model.
+    """
+
+    def __init__(self, settings: RemoteChat, *, timeout_s: float = 30.0) -> None:
+        if not settings.url.startswith(("http://", "https://")) or not settings.model:
+            raise ModelLoadingError("llm_url and llm_model must name a server (http or https) and its model")
+        self._url = f"{settings.url.rstrip('/')}/chat/completions"
+        self._model = settings.model
+        self._timeout_s = timeout_s
+        self._aborts: dict[str, asyncio.Event] = {}
+        headers = {"Authorization": f"Bearer {settings.key}"} if settings.key else {}
+        self._client = httpx2.AsyncClient(
+            headers={"User-Agent": "parley", "Accept-Encoding": "identity", **headers},
+            timeout=httpx2.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s)),
+            limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        """Stream the answer; the last event is ``Completed``. Closing it early closes the connection.
+
+        Raises:
+            InferenceError: the server cannot be reached, refused the request, is overloaded, or was silent
+                for too long.
+            InvalidModelOutputError: a tool call cannot be read.
+        """
+        aborted = self._aborts.setdefault(request.request_id, asyncio.Event())
+        try:
+            async with aclosing(self._events(request)) as events:
+                while True:
+                    event = await _unless(aborted, events)
+                    if event is None:
+                        yield Completed(finish_reason="abort")
+                        return
+                    yield event
+                    if isinstance(event, Completed):
+                        return
+        finally:
+            self._aborts.pop(request.request_id, None)
+
+    async def abort(self, request_id: str) -> None:
+        """Stop ``generate`` of this id at once; unknown ids are not an error."""
+        if request_id in self._aborts:
+            self._aborts[request_id].set()
+
+    async def _events(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
+        body = self._client.build_request("POST", self._url, json=self._body(request))
+        try:
+            response = await self._client.send(body, stream=True)
+            try:
+                if not response.is_success:
+                    raise await _refusal(response)
+                answer = _Answer(request.request_id)
+                async for chunk in _read_chunks(response):
+                    for event in answer.read(chunk):
+                        yield event
+                for event in answer.end():
+                    yield event
+            finally:
+                await response.aclose()
+        except httpx2.TimeoutException as error:
+            raise DeadlineExceededError(f"the chat server was silent ({type(error).__name__})") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            # Neither its text nor the request's: they may hold what the user said.
+            raise ModelUnavailableError(
+                f"the chat server cannot be reached ({type(error).__name__})"
+            ) from error
+
+    def _body(self, request: GenerateRequest) -> dict[str, Any]:
+        sampling = request.sampling
+        messages = [plain_message(message) for message in request.messages]
+        for message in messages:
+            for call in message.get("tool_calls", ()):
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if request.tools:
+            body["tools"] = [described(tool) for tool in request.tools]
+        return body
+
+
+class _Answer:
+    """Events out of the pieces of one answer; tool calls are complete at its end."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: dict[int, list[str]] = {}  # the name, then pieces of the arguments
+        self._reason = ""
+        self._usage = _Usage()
+
+    def read(self, chunk: _Chunk) -> list[LlmEvent]:
+        if chunk.error is not None:
+            raise InferenceError("the chat server failed within its answer")
+        self._usage = chunk.usage or self._usage
+        events: list[LlmEvent] = []
+        for choice in chunk.choices[:1]:
+            self._reason = choice.finish_reason or self._reason
+            if choice.delta.content:
+                events.append(TextDelta(text=choice.delta.content))
+            for delta in choice.delta.tool_calls or ():
+                self._add(delta)
+        return events
+
+    def end(self) -> list[LlmEvent]:
+        if not self._reason:
+            raise InferenceError("the chat server ended its answer without a reason")
+        if self._calls and self._reason == "length":
+            raise InvalidModelOutputError("the answer ended within a tool call")
+        events: list[LlmEvent] = [
+            ToolCalled(call=_call(f"{self._name}-{number}", pieces))
+            for number, (_, pieces) in enumerate(sorted(self._calls.items()))
+        ]
+        details = self._usage.prompt_tokens_details
+        completed = Completed(
+            finish_reason="tool_calls" if self._calls else "length" if self._reason == "length" else "stop",
+            prompt_tokens=self._usage.prompt_tokens,
+            cached_tokens=(details.cached_tokens or 0) if details else 0,
+            completion_tokens=self._usage.completion_tokens,
+        )
+        return [*events, completed]
+
+    def _add(self, delta: _CallDelta) -> None:
+        if delta.index not in self._calls and len(self._calls) >= _MOST_CALLS:
+            raise InvalidModelOutputError(f"more than {_MOST_CALLS} tool calls in one answer")
+        pieces = self._calls.setdefault(delta.index, [""])
+        if delta.function is not None:
+            pieces[0] = pieces[0] or delta.function.name or ""
+            pieces.append(delta.function.arguments or "")
+
+
+def _call(call_id: str, pieces: list[str]) -> ToolCall:
+    try:
+        arguments = msgspec.json.decode("".join(pieces[1:]) or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidModelOutputError(f"a tool call cannot be read: {error}") from error
+    if not pieces[0]:
+        raise InvalidModelOutputError("a tool call has no name")
+    return ToolCall(id=call_id, name=pieces[0], arguments=arguments)
+
+
+async def _read_chunks(response: httpx2.Response) -> AsyncIterator[_Chunk]:
+    """The events of the stream; bounded as a whole and by line."""
+    received = 0
+    rest = b""
+    async for piece in response.aiter_raw():
+        received += len(piece)
+        *lines, rest = (rest + piece).split(b"\n")
+        if received > _MOST_BYTES or len(rest) > _MOST_LINE:
+            raise InferenceError("the chat server's answer is too long")
+        for line in lines:
+            data = line.strip().removeprefix(_DATA).strip()
+            if not line.startswith(_DATA) or not data:
+                continue
+            if data == _DONE:
+                return
+            try:
+                yield _chunks.decode(data)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise InferenceError(f"the chat server's answer cannot be read: {error}") from error
+
+
+async def _refusal(response: httpx2.Response) -> InferenceError:
+    """What a refusal means; its text is only searched, because it may repeat what the user said."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > _MOST_ERROR:
+            break
+    status = response.status_code
+    said = f"the chat server answered with HTTP {status}"
+    if status in (429, 503):
+        return OverloadedError(said)
+    if b"context_length_exceeded" in body or b"maximum context length" in body:
+        return ContextTooLongError(said)
+    if status >= 500 or status in (401, 403, 404):
+        return ModelUnavailableError(said)
+    return InferenceError(said)
+
+
+async def _unless(aborted: asyncio.Event, events: AsyncGenerator[LlmEvent, None]) -> LlmEvent | None:
+    """The next event; None if it is aborted first."""
+    coming = asyncio.ensure_future(anext(events))
+    stop = asyncio.ensure_future(aborted.wait())
+    try:
+        await asyncio.wait({coming, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return None if aborted.is_set() else await coming
+    finally:
+        for task in (coming, stop):
+            task.cancel()
+        await asyncio.wait({coming, stop})

@@ -1,0 +1,299 @@
+"""A chat model behind somebody's HTTP server, against a small server that answers as it is told."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from parley.agent.config import AgentConfig
+from parley.engines.base import Closable, RemoteChat
+from parley.engines.openai_chat import OpenAiChatModel
+from parley.engines.registry import CHAT_MODELS, find_engine
+from parley.errors import (
+    ContextTooLongError,
+    DeadlineExceededError,
+    InferenceError,
+    InvalidModelOutputError,
+    ModelLoadingError,
+    ModelUnavailableError,
+    OverloadedError,
+)
+from parley.llm.messages import (
+    ChatMessage,
+    Completed,
+    GenerateRequest,
+    Sampling,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+)
+from parley.protocol import Tool
+from parley.serving.parameters import Parameters
+
+KEY = "sk-secret-4711"
+TIMER = Tool(name="set_timer", parameters={"type": "object"})
+
+
+class Server:
+    """Answers each request with these pieces; ``None`` waits until the client has gone."""
+
+    def __init__(self, *pieces, status="200 OK"):
+        self.pieces, self.status = pieces, status
+        self.requests, self.headers = [], []
+        self.gone = asyncio.Event()
+
+    async def serve(self, reader, writer):
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.headers.append(head)
+            length = next(
+                int(line.split(":")[1]) for line in head.splitlines() if "content-length" in line.lower()
+            )
+            self.requests.append(json.loads(await reader.readexactly(length)))
+            writer.write(f"HTTP/1.1 {self.status}\r\nConnection: close\r\n\r\n".encode())
+            for piece in self.pieces:
+                if piece is None:
+                    await writer.drain()
+                    await reader.read()
+                    self.gone.set()
+                else:
+                    writer.write(piece if isinstance(piece, bytes) else event(piece))
+                    await writer.drain()
+        except ConnectionError:
+            self.gone.set()
+        finally:
+            writer.close()
+
+
+def event(chunk):
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def delta(reason=None, **fields):
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+
+
+def called(index, name=None, arguments=""):
+    return {"index": index, "id": "x", "function": {"name": name, "arguments": arguments}}
+
+
+USAGE = {
+    "choices": [],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}},
+}
+DONE = b"data: [DONE]\n\n"
+
+
+@asynccontextmanager
+async def chatting(*pieces, timeout_s=5.0, **options):
+    server = Server(*pieces, **options)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    remote = RemoteChat(f"http://127.0.0.1:{port}/v1/", "their-model", KEY)
+    chat = find_engine(CHAT_MODELS, "openai_chat")(None, timeout_s=timeout_s, remote=remote)
+    assert isinstance(chat, Closable)
+    try:
+        yield chat, server
+    finally:
+        await chat.close()
+        listening.close()
+        await listening.wait_closed()
+
+
+def request(*messages, tools=(), **sampling):
+    messages = messages or (ChatMessage(role="user", content="hello"),)
+    return GenerateRequest(
+        request_id="r", messages=list(messages), tools=list(tools), sampling=Sampling(**sampling)
+    )
+
+
+async def collect(generator):
+    return [event async for event in generator]
+
+
+async def test_text_and_usage():
+    pieces = (
+        delta(role="assistant", content=""),
+        delta(content="It is "),
+        delta(content="ten."),
+        delta("stop"),
+    )
+    async with chatting(*pieces, USAGE, DONE) as (chat, server):
+        events = await collect(chat.generate(request(temperature=0.5, max_tokens=9, seed=3)))
+    assert events == [
+        TextDelta(text="It is "),
+        TextDelta(text="ten."),
+        Completed(finish_reason="stop", prompt_tokens=9, cached_tokens=5, completion_tokens=4),
+    ]
+    assert server.requests == [
+        {
+            "model": "their-model",
+            "messages": [{"role": "user", "content": "hello"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0.5,
+            "top_p": 1.0,
+            "max_tokens": 9,
+            "seed": 3,
+        }
+    ]
+    assert server.headers[0].startswith("POST /v1/chat/completions ")
+    assert f"Bearer {KEY}" in server.headers[0]
+
+
+async def test_calls_come_whole_and_in_their_order():
+    pieces = (
+        delta(tool_calls=[called(0, "set_timer", '{"min')]),
+        delta(tool_calls=[called(1, "stop"), called(0, None, 'utes": 3}')]),
+        delta("tool_calls"),
+    )
+    async with chatting(*pieces, DONE) as (chat, server):
+        events = await collect(chat.generate(request(tools=[TIMER])))
+    assert events == [
+        ToolCalled(call=ToolCall(id="r-0", name="set_timer", arguments={"minutes": 3})),
+        ToolCalled(call=ToolCall(id="r-1", name="stop", arguments={})),
+        Completed(finish_reason="tool_calls"),
+    ]
+    assert server.requests[0]["tools"][0]["function"]["name"] == "set_timer"
+
+
+async def test_past_calls_are_sent_as_the_interface_has_them():
+    call = ToolCall(id="c", name="set_timer", arguments={"minutes": 3})
+    history = (
+        ChatMessage(role="assistant", tool_calls=[call]),
+        ChatMessage(role="tool", content="{}", tool_call_id="c"),
+    )
+    async with chatting(delta("stop"), DONE) as (chat, server):
+        await collect(chat.generate(request(*history)))
+    sent, result = server.requests[0]["messages"]
+    assert sent["tool_calls"][0]["function"]["arguments"] == '{"minutes": 3}'
+    assert result["tool_call_id"] == "c"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+async def test_events_may_be_cut_anywhere(size):
+    text = (
+        b": comment\r\n\r\n"
+        + event(delta(content="Grüß dich"))
+        + event(delta("stop")).replace(b"\n", b"\r\n")
+    )
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    async with chatting(*pieces, DONE) as (chat, _):
+        assert (await collect(chat.generate(request())))[0] == TextDelta(text="Grüß dich")
+
+
+async def test_an_answer_that_came_to_its_limit_says_so():
+    async with chatting(delta("length", content="And then")) as (chat, _):
+        assert (await collect(chat.generate(request())))[-1] == Completed(finish_reason="length")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error"),
+    [
+        ([delta(content="x")], InferenceError),
+        ([b"data: {\n\n"], InferenceError),
+        ([{"error": {"message": "x"}}], InferenceError),
+        ([b"data: " + b"x" * (2 << 20)], InferenceError),
+        ([b": filler\n" * 10_000] * 60, InferenceError),
+        ([delta("tool_calls", tool_calls=[called(0, "set_timer", "{")])], InvalidModelOutputError),
+        ([delta("tool_calls", tool_calls=[called(0, None, "{}")])], InvalidModelOutputError),
+        ([delta("length", tool_calls=[called(0, "set_timer", "{}")])], InvalidModelOutputError),
+        ([delta(tool_calls=[called(index, "x") for index in range(40)])], InvalidModelOutputError),
+    ],
+)
+async def test_answers_that_are_no_use(pieces, error):
+    async with chatting(*pieces) as (chat, _):
+        with pytest.raises(InferenceError) as raised:
+            await collect(chat.generate(request()))
+    assert type(raised.value) is error
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        ("400 Bad Request", b"{}", InferenceError),
+        ("400 Bad Request", b'{"error": {"code": "context_length_exceeded"}}', ContextTooLongError),
+        ("401 Unauthorized", KEY.encode(), ModelUnavailableError),
+        ("302 Found", b"", InferenceError),
+        ("429 Too Many Requests", b"", OverloadedError),
+        ("500 Internal Server Error", b"x" * 200_000, ModelUnavailableError),
+        ("503 Service Unavailable", b"", OverloadedError),
+    ],
+)
+async def test_refusals(status, body, error):
+    async with chatting(body, status=status) as (chat, _):
+        with pytest.raises(InferenceError) as raised:
+            await collect(chat.generate(request()))
+    assert type(raised.value) is error
+    assert KEY not in str(raised.value)
+    assert status[:3] in str(raised.value)
+
+
+async def test_a_server_that_is_not_there():
+    async with chatting() as (chat, _):
+        pass
+    chat = OpenAiChatModel(RemoteChat(chat._url.removesuffix("/chat/completions"), "m"), timeout_s=5.0)
+    with pytest.raises(ModelUnavailableError, match="cannot be reached"):
+        await collect(chat.generate(request()))
+    await chat.close()
+
+
+async def test_a_server_that_is_silent():
+    async with chatting(delta(content="x"), None, timeout_s=0.2) as (chat, _):
+        with pytest.raises(DeadlineExceededError, match="silent"):
+            await collect(chat.generate(request()))
+
+
+async def test_an_abort_closes_the_connection():
+    async with chatting(delta(content="x"), None) as (chat, server):
+        answer = chat.generate(request())
+        assert await anext(answer) == TextDelta(text="x")
+        waiting = asyncio.ensure_future(anext(answer))
+        await asyncio.sleep(0)
+        await chat.abort("r")
+        await chat.abort("unknown")
+        assert await waiting == Completed(finish_reason="abort")
+        await answer.aclose()
+        await asyncio.wait_for(server.gone.wait(), 5)
+
+
+async def test_closing_the_answer_closes_the_connection():
+    async with chatting(delta(content="x"), None) as (chat, server):
+        answer = chat.generate(request())
+        await anext(answer)
+        await answer.aclose()
+        await asyncio.wait_for(server.gone.wait(), 5)
+
+
+# --- settings -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remote", [RemoteChat(), RemoteChat("ftp://x", "m"), RemoteChat("http://x", "")])
+def test_settings_that_name_no_server(remote):
+    with pytest.raises(ModelLoadingError, match="llm_url and llm_model"):
+        OpenAiChatModel(remote)
+
+
+def read(values, **environment):
+    return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment)).remote_chat
+
+
+def test_the_key_comes_from_a_file_or_the_environment(tmp_path):
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    values = {"llm_url": "http://x/v1", "llm_model": "m", "llm_key_file": str(tmp_path / "key")}
+    remote = read(values)
+    assert remote == RemoteChat("http://x/v1", "m", KEY)
+    assert KEY not in repr(remote)
+    assert read(values, PARLEY_VOICE_AGENT_LLM_KEY="other").key == "other"
+    # Anybody can read a model's configuration from Triton.
+    assert read({"llm_key": "from the configuration"}).key == ""
+
+
+@pytest.mark.parametrize("content", ["Grüße", "two\nlines", None])
+def test_a_key_that_cannot_be_one(tmp_path, content):
+    if content is not None:
+        (tmp_path / "key").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelLoadingError) as raised:
+        read({"llm_key_file": str(tmp_path / "key")})
+    assert content is None or content not in str(raised.value)
