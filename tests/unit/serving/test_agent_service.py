@@ -8,6 +8,7 @@ import pytest
 
 from parley.agent.config import AgentConfig, Deadlines
 from parley.asr.messages import AsrOptions
+from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.messages import ChatMessage, GenerateRequest
 from parley.serving.agent_service import AgentService, make_engines
@@ -152,3 +153,22 @@ def test_a_watch_that_fails_is_not_silent():
     finally:
         service.close()
         logger.removeHandler(records)
+
+
+def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
+    closed = []
+
+    async def close(chat):
+        closed.append(chat)
+
+    monkeypatch.setattr(OpenAiChatModel, "close", close)
+    values = {"bls": "inprocess", "llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}
+    service = AgentService(
+        SimpleNamespace(
+            InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()
+        ),
+        Parameters("voice_agent", values, environment={}),
+    )
+    service.close()
+    assert closed
+    assert all(isinstance(chat, OpenAiChatModel) for chat in closed)
