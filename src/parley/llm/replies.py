@@ -26,8 +26,16 @@ class Reply(Protocol):
 class ReplyFormat(Protocol):
     """One model's way to write answers. Used from one thread."""
 
-    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:
+    def begin(
+        self,
+        tools: Sequence[Tool],
+        prompt: Sequence[int],
+        *,
+        after_results: bool = False,
+    ) -> Reply:
         """Prepare to read the answer to a prompt, given as token ids.
+
+        ``after_results``: the answer follows results of tools.
 
         Raises:
             InvalidMessageError: the format has no way to call one of these tools.
@@ -45,7 +53,13 @@ class HermesFormat:
     def __init__(self, guidance: ToolGuidance | None = None) -> None:
         self._guidance = guidance
 
-    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:  # noqa: ARG002 - others need it
+    def begin(
+        self,
+        tools: Sequence[Tool],
+        prompt: Sequence[int],  # noqa: ARG002 - others need it
+        *,
+        after_results: bool = False,  # noqa: ARG002 - as above
+    ) -> Reply:
         """Prepare to read an answer."""
         return _HermesReply(self._guidance.tag(tools) if self._guidance else None)
 

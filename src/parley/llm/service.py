@@ -88,7 +88,8 @@ class ChatService:
         sampling = request.sampling
         check_sampling(sampling)
         prompt = self._prompts.build(request.messages, request.tools, sampling.max_tokens)
-        reply = self._replies.begin(request.tools, prompt.ids)
+        spoken = [message.role for message in request.messages if message.role != "system"]
+        reply = self._replies.begin(request.tools, prompt.ids, after_results=spoken[-1:] == ["tool"])
         last = Progress()
         calls = tokens = 0
         wanted = EngineRequest(

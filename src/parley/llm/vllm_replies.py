@@ -63,7 +63,13 @@ class VllmFormat:
         assert parser is not None  # there is a name
         self._parser = parser
 
-    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:
+    def begin(
+        self,
+        tools: Sequence[Tool],
+        prompt: Sequence[int],
+        *,
+        after_results: bool = False,  # noqa: ARG002 - others need it
+    ) -> Reply:
         """Prepare to read an answer."""
         try:
             request = ChatCompletionRequest(

@@ -494,3 +494,24 @@ async def test_a_call_that_is_cut_off_is_never_made():
     _, answer = ask(Progress('set_timer(minutes=10, label="t', 9, finish_reason="length"))
     with pytest.raises(InvalidModelOutputError, match="ended within the call"):
         assert [event async for event in answer] == []
+
+
+@pytest.mark.parametrize("notes", [[], [ChatMessage(role="system", content="Be quick.")]])
+async def test_after_results_something_is_said(notes):
+    engine = ScriptedEngine(Progress('say("Done.")', 4, finish_reason="stop"))
+    chat = ChatService(
+        engine,
+        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering()),
+        PythonFormat(CallGrammar(json.loads)),
+    )
+    called = ChatMessage(role="assistant", tool_calls=[ToolCall(id="1", name="stop", arguments={})])
+    result = ChatMessage(role="tool", content="{}", tool_call_id="1")
+    user = ChatMessage(role="user", content="again")
+    for number, messages in enumerate(([user, called, result, *notes], [user, called, result, user, *notes])):
+        asked = GenerateRequest(request_id=str(number), messages=messages, tools=TOOLS)
+        said, _ = [event async for event in chat.generate(asked)]
+        assert said == TextDelta(text="Done.")
+    after, later = (request.structural_tag for request in engine.requests)
+    assert "say(" in after
+    assert "stop(" not in after
+    assert "stop(" in later

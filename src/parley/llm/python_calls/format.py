@@ -16,7 +16,8 @@ from parley.protocol import Tool
 class PythonFormat:
     """:class:`parley.llm.replies.ReplyFormat` of models that are given tools as Python functions.
 
-    Without tools the answer is plain text.
+    Without tools the answer is plain text. After results it is something said: the model would often make the
+    same call once more.
 
     Args:
         grammar: of answers; None: the model writes what it likes.
@@ -28,9 +29,15 @@ class PythonFormat:
             lambda tools: {function.name: function for function in as_functions(tools)}
         )
 
-    def begin(self, tools: Sequence[Tool], prompt: Sequence[int]) -> Reply:  # noqa: ARG002 - others need it
+    def begin(
+        self,
+        tools: Sequence[Tool],
+        prompt: Sequence[int],  # noqa: ARG002 - others need it
+        *,
+        after_results: bool = False,
+    ) -> Reply:
         """Prepare to read an answer."""
-        tag = self._grammar.tag(tools) if self._grammar else None
+        tag = self._grammar.tag(tools, after_results=after_results) if self._grammar else None
         if not tools:
             return _TextReply(tag)
         return _PythonReply(tag, CallStream(self._functions(tools)))

@@ -37,15 +37,15 @@ class CallGrammar:
         self._check = check
         self._tags = KeptByTools(self._make)
 
-    def tag(self, tools: Sequence[Tool]) -> str | None:
+    def tag(self, tools: Sequence[Tool], *, after_results: bool = False) -> str | None:
         """What the answer of a model with these tools must look like; None: anything.
 
-        Without tools it is a text that can be spoken.
+        Without tools it is a text that can be spoken; ``after_results`` of tools no call is allowed.
         """
-        return self._tags(tools)
+        tag = self._tags(tools)
+        return _tag(_said()) if tag and tools and after_results else tag
 
     def _make(self, tools: Sequence[Tool]) -> str | None:
-        spoken: _Format = {"type": "regex", "pattern": SPOKEN}
         forms = []
         for function, schema in zip(as_functions(tools), guidable(tools), strict=True):
             form = _call(function, schema)
@@ -55,14 +55,21 @@ class CallGrammar:
                 _log.warning("tool %r is called with unguided arguments: %s", function.tool.name, error)
                 form = _sequence(_text(f"{function.name}(**"), _json(_ANYTHING), _text(")"))
             forms.append(form)
-        said = _sequence(_text(f'{SAY}("'), spoken, _text('")'))
-        tag = _tag({"type": "or", "elements": [said, *forms]} if forms else spoken)
+        tag = _tag({"type": "or", "elements": [_said(), *forms]} if forms else _spoken())
         try:
             self._check(tag)
         except Exception as error:  # noqa: BLE001 - as above
             _log.warning("answers are not guided: %s", error)
             return None
         return tag
+
+
+def _spoken() -> _Format:
+    return {"type": "regex", "pattern": SPOKEN}
+
+
+def _said() -> _Format:
+    return _sequence(_text(f'{SAY}("'), _spoken(), _text('")'))
 
 
 def _call(function: Function, schema: Mapping[str, Any]) -> _Format:
