@@ -11,6 +11,8 @@ Several may be under way at once; the server reads them together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 import grpc.aio
 import numpy as np
@@ -26,17 +28,17 @@ MAX_SECONDS = 24 * 60
 """Longest recording that the server takes, as it is configured."""
 
 
-async def find_transcriber(channel: grpc.aio.Channel, timeout_s: float) -> str:
-    """The server's model for recordings; the first of them if none is ready, so that asking it says why."""
+async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s: float) -> str:
+    """The first of these models that is ready; of none the first, so that asking it says why."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-    for name in TRANSCRIBERS:
+    for name in names:
         try:
             reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=name), timeout=timeout_s)
         except grpc.aio.AioRpcError:
             break
         if reply.ready:
             return name
-    return TRANSCRIBERS[0]
+    return names[0]
 
 
 class Transcriber(UnaryModel):
@@ -52,7 +54,7 @@ class Transcriber(UnaryModel):
 
     async def name(self, channel: grpc.aio.Channel, timeout_s: float) -> str:
         """The name of the model that this server has."""
-        return await find_transcriber(channel, timeout_s)
+        return await find_loaded(channel, TRANSCRIBERS, timeout_s)
 
     async def transcribe(
         self, audio: NDArray[np.int16], request: TranscribeRequest | None = None, *, timeout_s: float = 300.0

@@ -16,8 +16,9 @@ from parley_gateway.kinds import Count, Seconds
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the doors of single stages use: those of OpenAI's and Deepgram's interfaces."""
 
-    recognizer: Literal["parakeet_tdt", "nemotron_streaming", "moonshine"] = "parakeet_tdt"
-    """The model that streams of speech go to; with a server of the profile open `moonshine`."""
+    recognizer: Literal["auto", "parakeet_tdt", "nemotron_streaming", "moonshine"] = "auto"
+    """The model that streams of speech go to. `auto`: the first that the server has of `parakeet_tdt`,
+    `moonshine` and `nemotron_streaming`."""
     synthesizer: str = AUTO
     """The model that speaks: `espeak`, `piper`, `kokoro` or `chatterbox`. Several with commas, in order of
     preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the

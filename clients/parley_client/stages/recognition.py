@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
 from parley.audio.buffer import AudioBuffer
-from parley.engines.parakeet import MODEL, ParakeetRecognizer
+from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.grpc_port import GrpcPort
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError
 from parley_client.inbox import EventQueue
+from parley_client.stages.lineup import AUTO
 from parley_client.stages.model_failures import stream_lost, unless_busy
 from parley_client.stages.recognition_types import (
     FinalizedEvent,
@@ -38,7 +39,10 @@ from parley_client.stages.recognition_types import (
     read_samples,
 )
 from parley_client.stages.server import StageServer
+from parley_client.transcription import find_loaded
 
+RECOGNIZERS = ("parakeet_tdt", "moonshine", "nemotron_streaming")
+"""Models for streams of speech; the first that a server has is its default."""
 _PER_S = INPUT_SAMPLE_RATE
 # Voice activity is judged in windows of this many samples: nothing is gained by sending less.
 _WINDOW = 512
@@ -60,7 +64,8 @@ class Recognition:
     Args:
         server: where the recogniser is.
         options: of the stream.
-        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``.
+        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: the first of
+            :data:`RECOGNIZERS` that the server has.
         limits: of size and time.
     """
 
@@ -69,15 +74,15 @@ class Recognition:
         server: StageServer,
         options: AsrOptions | None = None,
         *,
-        model: str = MODEL,
+        model: str = AUTO,
         limits: RecognitionLimits | None = None,
     ) -> None:
         self._limits = limits or RecognitionLimits()
         self._options = options or AsrOptions()
+        self._server = server
         self._port = GrpcPort(lambda: server.channel)
-        self._model = ParakeetRecognizer(
-            self._port, uuid4().hex, model=model, timeout_s=self._limits.answer_s
-        )
+        self._name = model
+        self._model: ParakeetRecognizer | None = None
         self._buffer = AudioBuffer(int(self._limits.audio_s * _PER_S))
         self._heard = 0  # samples
         self._marks: deque[int] = deque()  # where utterances are to be ended (samples)
@@ -88,6 +93,11 @@ class Recognition:
         self._ended = self._closing = False
         self._failure: ParleyError | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def model(self) -> str:
+        """The recogniser's name; ``auto`` until the stream is open."""
+        return self._name
 
     @property
     def waiting_s(self) -> float:
@@ -225,6 +235,11 @@ class Recognition:
 
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
+            if self._name == AUTO:
+                self._name = await find_loaded(self._server.channel, RECOGNIZERS, self._limits.answer_s)
+            self._model = ParakeetRecognizer(
+                self._port, uuid4().hex, model=self._name, timeout_s=self._limits.answer_s
+            )
             await self._model.start(self._options)
             opened.set_result(None)
             while not self._closing and await self._step():
@@ -235,7 +250,8 @@ class Recognition:
             self._failure = stream_lost(error) if opened.done() else error
         finally:
             self._ended = True
-            await self._model.close()
+            if self._model is not None:
+                await self._model.close()
             await self._port.close()
             if not opened.done():
                 opened.set_exception(self._failure or CallEndedError("the stream of audio has ended"))
@@ -274,10 +290,15 @@ class Recognition:
             await self._pass_on(await self._push(np.zeros(0, np.int16)))
 
     async def _push(self, samples: NDArray[np.int16]) -> AsrReply:
-        return await unless_busy(lambda: self._model.push(samples))
+        model = self._opened()
+        return await unless_busy(lambda: model.push(samples))
+
+    def _opened(self) -> ParakeetRecognizer:
+        assert self._model is not None  # nothing is sent before it is there
+        return self._model
 
     async def _finish_utterance(self) -> None:
-        await self._pass_on(await unless_busy(self._model.flush))
+        await self._pass_on(await unless_busy(self._opened().flush))
         await within(self._collect_finals(), self._limits.final_s, "the final text")
 
     async def _collect_finals(self) -> None:

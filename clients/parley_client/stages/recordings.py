@@ -15,7 +15,7 @@ from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
-from parley_client.transcription import find_transcriber
+from parley_client.transcription import TRANSCRIBERS, find_loaded
 
 
 class Transcription(ClosedAtTheEnd):
@@ -36,7 +36,7 @@ class Transcription(ClosedAtTheEnd):
     async def model(self) -> str:
         """The name of the model."""
         if self._model is None:
-            self._model = await find_transcriber(self._server.channel, self._timeout_s)
+            self._model = await find_loaded(self._server.channel, TRANSCRIBERS, self._timeout_s)
         return self._model
 
     async def transcribe(

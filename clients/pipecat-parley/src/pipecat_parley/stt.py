@@ -85,7 +85,7 @@ class ParleySTTService(STTService):
         **kwargs: Any,
     ) -> None:
         complete = self.Settings(
-            model="parakeet_tdt",
+            model="auto",
             language=Language.EN,
             phrases=[],
             phrase_weight=1.0,

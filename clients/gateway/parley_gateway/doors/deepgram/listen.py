@@ -67,7 +67,7 @@ class _Listening:
         self._decoder = Decoder(options.form)
         self._meter = meter
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._transaction = forms.Transaction(gateway.settings.stages.recognizer)
+        self._transaction = forms.Transaction(recognition.model)
         self._sent_s = 0.0
         self._results = _Results(self._transaction, options)
 

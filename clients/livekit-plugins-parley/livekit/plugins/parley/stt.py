@@ -53,7 +53,7 @@ class STT(stt.STT[Never]):
     Args:
         server: ``host:port`` of the gRPC endpoint.
         credentials: TLS; None: plain text.
-        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``.
+        model: ``parakeet_tdt``, ``nemotron_streaming`` or ``moonshine``; ``auto``: that of the server.
         language: that is spoken.
         phrases: names and words that are expected; the session's keyterms are added.
         phrase_weight: how much, 0 to 10.
@@ -66,7 +66,7 @@ class STT(stt.STT[Never]):
         *,
         server: str = "127.0.0.1:8001",
         credentials: grpc.ChannelCredentials | None = None,
-        model: str = "parakeet_tdt",
+        model: str = "auto",
         language: str = "en",
         phrases: Sequence[str] = (),
         phrase_weight: float = 1.0,
