@@ -109,7 +109,8 @@ class Rules:
 
     def _ends_question(self, words: Sequence[str], preposition: str) -> bool:
         """Whether the preposition belongs to the question word at the beginning."""
-        if words[0] not in self._question_words:
+        first = next((word for word in words if word not in self._leads), "")
+        if first not in self._question_words:
             return False
         return preposition != "in" or bool(_ending(words, self._question_endings))
 

@@ -75,7 +75,7 @@ class Judgement:
     cue: Cue | None
 
 
-_GUESSES = frozenset(("digits", "spelling"))
+_GUESSES = frozenset(("digits", "spelling", "punctuation"))
 _GUESS = 0.2
 
 
@@ -84,9 +84,9 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
 
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
-    follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, so where
-    they sound complete, a fifth of the way there will do. Words that are complete in themselves halve
-    what the sound demands beyond ``complete_ms``.
+    follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, and so is a
+    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. Words
+    that are complete in themselves halve what the sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
     extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)

@@ -96,6 +96,8 @@ NOTHING = [
     " ... ",
     "set a timer for ten minutes",
     "who is it for",
+    "hello who am i talking to",
+    "So, who is it for.",
     "which city do you live in",
     "my email is john at example dot com",
     "my email is john@example.com",

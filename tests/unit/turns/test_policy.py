@@ -103,6 +103,13 @@ def test_how_many_digits_follow_is_a_guess():
         assert wait.decision.needed_ms == NORMAL.unfinished_ms
 
 
+def test_a_comma_of_the_recogniser_is_a_guess():
+    _, _, (wait,) = turn("And in London,", 0.9)
+    assert wait.decision.needed_ms == 640
+    _, _, (wait,) = turn("And in London,", 0.1)
+    assert wait.decision.needed_ms == NORMAL.unfinished_ms
+
+
 def test_words_that_are_complete_shorten_the_wait():
     _, _, (wait,) = turn("no", 0.0)
     assert said(wait) == ("wait", "text_finished", "no")
