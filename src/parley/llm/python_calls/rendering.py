@@ -66,6 +66,19 @@ _EXAMPLES: tuple[tuple[str, str | tuple[str, dict[str, Any]]], ...] = (
     ("I've finished chapter nine, remember that.", ("save_progress", {"chapter": 9})),
     ("Thank you.", "You are welcome!"),
 )
+# What some of the calls return, and what is said of it. Without them the model may say that it does not know
+# what to do with a result.
+_RESULTS = {
+    "play_music": ('{"playing": "So What"}', "Here is So What."),
+    "check_mail": (
+        '{"unread": 2, "newest": "Holiday plans"}',
+        "You have two, the newest is about holiday plans.",
+    ),
+    "order_stamps": ('{"ok": true}', "Okay, eight stamps are on their way."),
+    "check_shop": ('{"open": false}', "No, it is closed."),
+    "get_score": ('{"rovers": 2, "albion": 1}', "Yes, the Rovers won two to one."),
+    "ferry_fare": ('{"price": 24, "currency": "euro"}', "The ferry to Malta costs 24 euros."),
+}
 # Where there are no functions. Without these it writes lists, goes on and on, and invents more.
 _TALK = (
     ("Hello!", "Hi! How can I help?"),
@@ -126,6 +139,12 @@ def _examples() -> tuple[dict[str, str], ...]:
             name, arguments = answer
             answered = _call(ToolCall(id=str(number), name=name, arguments=arguments), {})
         rendered += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+        if not isinstance(answer, str) and answer[0] in _RESULTS:
+            result, told = _RESULTS[answer[0]]
+            rendered += [
+                {"role": "user", "content": f"{answered} returned {result}"},
+                {"role": "assistant", "content": said(told)},
+            ]
     return tuple(rendered)
 
 
