@@ -29,13 +29,13 @@ LEVEL_DB = -23.0
 EDGE_S = 0.05
 
 CONVERSATION = {
-    "01-hello": "Hello! Who am I talking to?",
+    "01-hello": "Hello! What can you do for me?",
     "02-weather": "What's the weather like in Paris?",
     "03-and-in-london": "And in London?",
     "04-timer": "Please set a timer for ten minutes, for the pasta.",
     "05-capital": "What is the capital of Japan?",
-    "06-time": "And what time is it there?",
-    "07-story": "Tell me a short story about a lighthouse.",
+    "06-sky": "Why is the sky blue?",
+    "07-pancakes": "How do I make pancakes?",
     "08-stop": "Okay, stop.",
     "09-thanks": "Thank you. Goodbye!",
 }

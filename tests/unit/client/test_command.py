@@ -371,7 +371,7 @@ def test_the_demonstration_says_how_long_its_page_is_there(monkeypatch, capsys, 
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [(["--profile", "tiny"], "hello"), ([], "Hello! Who am I talking to?")]
+    ("flags", "said"), [(["--profile", "tiny"], "hello"), ([], "Hello! What can you do for me?")]
 )
 def test_the_demonstration_speaks_of_what_the_models_know(flags, said, monkeypatch):
     played = []
