@@ -56,13 +56,11 @@ def jobs_of(scenarios: Sequence[Scenario], parallel: int) -> list[Job]:
 
 
 def held(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> int:
-    """The largest number of calls up to which all hold; 0: none."""
-    most = 0
-    for rung in rungs:
-        if not rung.holds(latency_ms):
-            break
-        most = rung.parallel
-    return most
+    """The largest number of calls that holds; 0: none.
+
+    Fewer calls have fewer turns, of which a single late one already counts.
+    """
+    return max((rung.parallel for rung in rungs if rung.holds(latency_ms)), default=0)
 
 
 def _few(share: Share) -> bool:

@@ -48,7 +48,7 @@ def test_a_rung_holds_if_answers_come_in_time_and_whole():
 
 
 def test_what_holds_is_told():
-    rungs = [rung(1, [500.0]), rung(2, [600.0]), rung(3, [900.0]), rung(4, [500.0])]
+    rungs = [rung(1, [800.0]), rung(2, [600.0]), rung(3, [900.0]), rung(4, [950.0])]
     assert held(rungs, GOAL) == 2
     assert held(rungs[2:], GOAL) == 0
     console = Console(record=True, width=120, file=StringIO())
