@@ -7,7 +7,7 @@ PY := .venv/bin/python
 # Arguments for the program behind a target, for example: make talk ARGS="--help"
 ARGS ?=
 # What "make test" runs, each as test-SUITE, and where their reports go.
-SUITES := unit kernels triton frameworks browser
+SUITES := unit kernels triton open frameworks browser
 REPORTS := .cache/tests
 # With a report, skipped tests are left to the summary of all suites.
 REPORTING = $(if $(REPORT),-rfExX --junit-xml=$(REPORT))
@@ -18,7 +18,7 @@ PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
-    test test-unit test-triton test-frameworks test-browser test-kernels test-cpus test-parity fuzz \
+    test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery soak fetch models export convert lock clean
 
@@ -79,6 +79,10 @@ test-kernels: setup-kernels ## Run the tests of GPU kernels, in the compiler's i
 
 test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(REPORTING) $(ARGS)
+
+test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
+	@scripts/fetch_models --profile open test-recordings || echo "the tests go on with the weights that are here"
+	@$(PY) -m pytest tests/open $(REPORTING) $(ARGS)
 
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks
 	@.venv-frameworks/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(REPORTING) $(ARGS)

@@ -263,7 +263,11 @@ class Launched:
     def __init__(self, tmp_path, folder, *flags):
         name = f"test-{os.getpid()}-{tmp_path.name}"
         self.process = subprocess.Popen(
-            [ROOT / "scripts/serve", *ON_FREE_PORTS, "--name", name, "--model-repository", folder, *flags],
+            [
+                ROOT / "scripts/serve",
+                *(*ON_FREE_PORTS, "--profile", TINY_PROFILE, "--name", name),
+                *("--model-repository", folder, *flags),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -14,7 +14,9 @@ GPU_PROFILE = "gpu"
 """The profile whose configurations are each model's ``config.pbtxt``."""
 TINY_PROFILE = "tiny"
 """The profile whose weights are part of the project: tests and measurements run on it."""
-DEFAULT_PROFILE = TINY_PROFILE
+OPEN_PROFILE = "open"
+"""Real models for a CPU, downloaded once."""
+DEFAULT_PROFILE = OPEN_PROFILE
 """Of the commands that people start: ``scripts/serve``, ``make serve``."""
 
 
