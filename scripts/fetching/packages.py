@@ -190,8 +190,10 @@ class Packages:
 
 
 def _sizes_below(folder: Path) -> list[int]:
+    """Sizes of all files; a client may remove files and folders meanwhile."""
     sizes = []
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a temporary one
-            sizes.append(path.lstat().st_size)
+    for parent, _, names in os.walk(folder):  # which passes over a folder that is gone
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(os.lstat(f"{parent}/{name}").st_size)
     return sizes

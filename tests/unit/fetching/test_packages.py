@@ -146,6 +146,27 @@ class Registry:
         self._thread.join()
 
 
+def test_a_client_may_remove_its_folders_while_they_are_looked_at(tmp_path):
+    over = threading.Event()
+
+    def build():
+        while not over.is_set():
+            for number in range(20):
+                (tmp_path / f"{number}/deep").mkdir(parents=True)
+                (tmp_path / f"{number}/deep/file").write_bytes(b"12345")
+            for number in range(20):
+                shutil.rmtree(tmp_path / str(number))
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    try:
+        for _ in range(300):
+            assert set(packages._sizes_below(tmp_path)) <= {0, 5}
+    finally:
+        over.set()
+        builder.join()
+
+
 class TestNpm:
     @pytest.fixture
     def program(self, tmp_path, monkeypatch):
