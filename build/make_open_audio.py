@@ -34,7 +34,7 @@ CONVERSATION = {
     "03-and-in-london": "And in London?",
     "04-timer": "Please set a timer for ten minutes, for the pasta.",
     "05-capital": "What is the capital of Japan?",
-    "06-sky": "Why is the sky blue?",
+    "06-book": "Who wrote Romeo and Juliet?",
     "07-pancakes": "How do I make pancakes?",
     "08-stop": "Okay, stop.",
     "09-thanks": "Thank you. Goodbye!",
