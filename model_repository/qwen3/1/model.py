@@ -8,7 +8,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.llm.handler import ChatHandler
-from parley.llm.loading import load_chat_service
+from parley.llm.loading import load_chat_service, warm_up
 from parley.llm.starting import START_TIMEOUT_S
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters
@@ -29,6 +29,7 @@ class TritonPythonModel:
     async def _load(self, parameters: Parameters) -> None:
         # On the event loop that will use it: vLLM's asynchronous engine belongs to one.
         service, self._engine = load_chat_service(parameters, "Qwen3-4B-AWQ", died=self._loop.end_process)
+        await warm_up(service)
         self._handle = ChatHandler(service)
 
     async def _answer(self, responder: Any, inputs: Any) -> None:

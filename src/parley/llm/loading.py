@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from parley.errors import ModelLoadingError
+from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
+from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.llm.python_calls.format import PythonFormat
 from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.rendering import PythonRendering
@@ -17,6 +18,7 @@ from parley.llm.rendering import Rendering, TemplateRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
 from parley.llm.starting import start_engine
+from parley.protocol import Tool
 from parley.serving.parameters import Parameters
 from parley.serving.weights import resolve_weights
 
@@ -59,6 +61,34 @@ def load_chat_service(
     rendering, replies = _format(parameters, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
     return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+
+
+_WARM_UP = GenerateRequest(
+    request_id="warm-up",
+    messages=[ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Hello!")],
+    tools=[
+        Tool(name="get_time", parameters={"properties": {"city": {"type": "string"}}, "required": ["city"]})
+    ],
+    sampling=Sampling(max_tokens=8),
+    priority=Priority.WARM_UP,
+)
+
+
+async def warm_up(chat: ChatService) -> None:
+    """Answer once under the grammar of a tool, so that no caller waits for what only the first answer does.
+
+    The compiler of grammars reads the vocabulary then, and kernels are chosen for the first shapes.
+
+    Raises:
+        ModelLoadingError: the engine cannot answer at all.
+    """
+    try:
+        async for _ in chat.generate(_WARM_UP):
+            pass
+    except InvalidModelOutputError:
+        pass  # a call that these few tokens cut off
+    except ParleyError as error:
+        raise ModelLoadingError(f"the first answer failed: {error}") from error
 
 
 def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
