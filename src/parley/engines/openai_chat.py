@@ -286,3 +286,5 @@ async def _unless(aborted: asyncio.Event, events: AsyncGenerator[LlmEvent, None]
         for task in (coming, stop):
             task.cancel()
         await asyncio.wait({coming, stop})
+        if not coming.cancelled():
+            coming.exception()  # looked at: of an answer that was aborted nobody wants to know
