@@ -20,22 +20,30 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley_client.channel import error_of
 from parley_client.unary import Input, UnaryModel, message_input
 
 TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe")
 """Models for recordings; a server has one of them, or the first is taken."""
+_READY_S = 5.0
 MAX_SECONDS = 24 * 60
 """Longest recording that the server takes, as it is configured."""
 
 
 async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s: float) -> str:
-    """The first of these models that is ready; of none the first, so that asking it says why."""
+    """The first of these models that is ready; of none the first, so that asking it says why.
+
+    Raises:
+        ParleyError: the server cannot be asked.
+    """
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     for name in names:
         try:
-            reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=name), timeout=timeout_s)
-        except grpc.aio.AioRpcError:
-            break
+            reply = await stub.ModelReady(
+                service_pb2.ModelReadyRequest(name=name), timeout=min(timeout_s, _READY_S)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
         if reply.ready:
             return name
     return names[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -50,12 +51,15 @@ def read_names(models: str) -> tuple[str, ...]:
     return names
 
 
-async def find_names(server: StageServer, names: Sequence[str]) -> tuple[str, ...]:
+async def find_names(server: StageServer, names: Sequence[str]) -> tuple[tuple[str, ...], bool]:
     """Those of the synthesizers that the server has loaded; all of them if it has none.
 
     Args:
         server: the server.
         names: in order of preference; one alone is not looked for. None: those of its conversations.
+
+    Returns:
+        The names, and whether the others will not come: one may be loading.
 
     Raises:
         ParleyError: the server cannot be asked.
@@ -63,18 +67,25 @@ async def find_names(server: StageServer, names: Sequence[str]) -> tuple[str, ..
     stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
     names = tuple(names) or await _names_of_agent(stub)
     if len(names) == 1:
-        return names
+        return names, True
     ready = await asyncio.gather(*(_is_ready(stub, name) for name in names))
-    return tuple(name for name, is_ready in zip(names, ready, strict=True) if is_ready) or names
+    loaded = tuple(name for name, is_ready in zip(names, ready, strict=True) if is_ready)
+    return loaded or names, all(ready)
 
 
 async def _names_of_agent(stub: service_pb2_grpc.GRPCInferenceServiceStub) -> tuple[str, ...]:
-    """As ``voice_agent`` is configured; a variable of its server's environment is not seen from here."""
+    """As ``voice_agent`` is configured; a variable of its server's environment is not seen from here.
+
+    Raises:
+        ParleyError: the server cannot be asked, or is loading the agent.
+    """
     request = service_pb2.ModelConfigRequest(name=_AGENT)
     try:
         reply = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
-    except grpc.aio.AioRpcError:
-        return (ESPEAK,)  # a server of stages alone; of one that is away the next request tells
+    except grpc.aio.AioRpcError as error:
+        if error.code() != grpc.StatusCode.NOT_FOUND:
+            raise error_of(error) from error
+        return (ESPEAK,)  # a server of stages alone
     configured = reply.config.parameters["tts"].string_value.split(",")
     return tuple(name.strip() for name in configured if name.strip() in SPEAKERS) or (ESPEAK,)
 

@@ -35,9 +35,7 @@ class Transcription(ClosedAtTheEnd):
 
     async def model(self) -> str:
         """The name of the model."""
-        if self._model is None:
-            self._model = await find_loaded(self._server.channel, TRANSCRIBERS, self._timeout_s)
-        return self._model
+        return self._model or await find_loaded(self._server.channel, TRANSCRIBERS, self._timeout_s)
 
     async def transcribe(
         self, audio: NDArray[np.int16], request: TranscribeRequest | None = None

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ from parley_client.stages.speech import Speech, SpeechPiece, Track
 from parley_client.stages.streams import Requests
 from parley_client.voices import MODEL as VOICES_MODEL
 
+_LOOK_AGAIN_S = 15.0
+"""After this a synthesizer that was not loaded may be."""
 _IDLE_S = 60.0
 _BUSY_S = 0.1
 _STOP_S = 5.0
@@ -84,6 +88,7 @@ class Synthesis(ClosedAtTheEnd):
         self._name = model
         self._timeout_s = timeout_s
         self._lineup: Lineup | None = None
+        self._look_again_at = 0.0
         self._idle_s = idle_s
         self._requests = Requests()
 
@@ -228,8 +233,9 @@ class Synthesis(ClosedAtTheEnd):
             await lineup[route.index][1].check_voice(route.voice)
 
     async def _speakers(self) -> Lineup:
-        if self._lineup is None:
-            names = await find_names(self._server, self._named) if len(self._named) != 1 else self._named
+        if self._lineup is None or time.monotonic() > self._look_again_at:
+            names, is_all = await find_names(self._server, self._named)
+            self._look_again_at = math.inf if is_all else time.monotonic() + _LOOK_AGAIN_S
             self._lineup = [(name, SPEAKERS[name](self._port, timeout_s=self._timeout_s)) for name in names]
         return self._lineup
 
