@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -113,18 +115,29 @@ def _revoke(file: Path, named: str, console: Console) -> None:
     key_id = id_of(named)
     if key_id not in read_keys(raw):
         raise UsageError(f"{file} has no key {key_id!r}; `parley gateway keys list` shows those it has")
-    # Whole or not at all: a gateway that reads meanwhile must not miss the other keys.
-    fresh = file.with_name(f".{file.name}.new")
     try:
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(without_key(raw, key_id))
-        fresh.chmod(file.stat().st_mode & 0o777)
-        fresh.replace(file)
+        _replace(file.resolve(), without_key(raw, key_id))
     except OSError as error:
         raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from error
-    finally:
-        fresh.unlink(missing_ok=True)
     console.print(f"Revoked {key_id}. What is open with it ends within seconds.")
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file anew, whole or not at all: a gateway that reads meanwhile must not miss the other keys.
+
+    Raises:
+        OSError: it cannot be written, or not as its owner's, who could then not read it any more.
+    """
+    known = file.stat()
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as fresh:
+        try:
+            fresh.write(content)
+            os.fchown(fresh.fileno(), known.st_uid, known.st_gid)
+            os.fchmod(fresh.fileno(), known.st_mode & 0o777)
+            Path(fresh.name).replace(file)
+        except OSError:
+            Path(fresh.name).unlink()
+            raise
 
 
 def _read(file: Path) -> bytes:

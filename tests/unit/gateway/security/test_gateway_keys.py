@@ -79,6 +79,32 @@ def test_a_revoked_key_is_gone_and_the_rest_stays(keys_file, capsys, by):
         ring.verify(made.secret)
 
 
+def test_a_key_is_revoked_in_the_file_that_a_link_names(keys_file, monkeypatch):
+    made = new_key("third", ["speak"])
+    with keys_file.open("a") as file:
+        file.write(made.line + "\n")
+    owner = keys_file.stat()
+    link = keys_file.parent / "link.toml"
+    link.symlink_to(keys_file)
+    assert main(["gateway", "keys", "revoke", made.line.split(" ")[0], "--file", str(link)]) == 0
+    assert link.is_symlink()
+    assert made.line not in keys_file.read_text()
+    assert (keys_file.stat().st_uid, keys_file.stat().st_gid) == (owner.st_uid, owner.st_gid)
+
+
+def test_a_file_of_another_owner_is_not_replaced(keys_file, capsys, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    before = keys_file.read_bytes()
+    monkeypatch.setattr("parley_client.commands.gateway_keys.os.fchown", refuse)
+    (key_id, *_) = read_keys(before)
+    assert main(["gateway", "keys", "revoke", key_id]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert keys_file.read_bytes() == before
+    assert list(keys_file.parent.iterdir()) == [keys_file]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
