@@ -292,7 +292,7 @@ class Answer:
                         await self._say(answer, segmenter.push(event.text), floor)
                     elif isinstance(event, Completed):
                         thought.count(event)
-                        self._prompt.calibrate(request, event.prompt_tokens)
+                        self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
                     elif tools:
                         answer.calls.append(self._named(floor.number, event.call))
                     else:

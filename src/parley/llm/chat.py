@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from parley.errors import ContextTooLongError, InvalidMessageError
 from parley.llm.messages import ChatMessage
 from parley.llm.rendering import Rendering, TemplateRendering
 from parley.protocol import Tool
 
+PartT = TypeVar("PartT", ChatMessage, Tool)
 _ROOM = 128
 """Tokens that an answer has in any case: about 90 words of English."""
 
@@ -31,6 +34,8 @@ class Prompt:
     ids: list[int]
     max_tokens: int
     """What was asked for, or as much as still fits."""
+    example_tokens: int = 0
+    """Of ``ids``, those of examples that every conversation has."""
 
 
 class PromptBuilder:
@@ -54,6 +59,10 @@ class PromptBuilder:
         self._max_length = max_length
         self._options = options
         self._rendering = rendering or TemplateRendering()
+        self._example_tokens: dict[int, int] = {}  # by their number
+        self._special = tuple(
+            token for token in getattr(tokenizer, "all_special_tokens", ()) if len(token) > 2
+        )
 
     def build(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], max_tokens: int) -> Prompt:
         """Render the conversation up to the point where the assistant answers.
@@ -63,20 +72,11 @@ class PromptBuilder:
             ContextTooLongError: no room is left for an answer of 128 tokens, or of ``max_tokens`` if these
                 are fewer. An answer that had less would end in the middle of a sentence.
         """
-        rendered = self._rendering.render(messages, tools)
-        try:
-            ids = self._tokenizer.apply_chat_template(
-                rendered.conversation,
-                **{
-                    **self._options,
-                    "tools": rendered.tools,
-                    "add_generation_prompt": True,
-                    "tokenize": True,
-                    "return_dict": False,
-                },
-            )
-        except Exception as error:  # templates raise errors of their own (jinja2)
-            raise InvalidMessageError(f"the chat template does not accept these messages: {error}") from error
+        rendered = self._rendering.render(
+            [self._without_special(message) for message in messages],
+            [self._without_special(tool) for tool in tools],
+        )
+        ids = self._ids(rendered.conversation, rendered.tools)
         room = self._max_length - len(ids)
         needed = min(max_tokens, _ROOM)
         if room < needed:
@@ -84,4 +84,39 @@ class PromptBuilder:
                 f"the conversation has {len(ids)} tokens; the model takes {self._max_length} "
                 f"with its answer, for which {needed} are kept"
             )
-        return Prompt(list(ids), min(max_tokens, room))
+        return Prompt(list(ids), min(max_tokens, room), self._count(rendered.examples))
+
+    def _ids(self, conversation: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Sequence[int]:
+        options = {"tools": tools, "add_generation_prompt": True, "tokenize": True, "return_dict": False}
+        try:
+            ids: Sequence[int] = self._tokenizer.apply_chat_template(
+                conversation, **{**self._options, **options}
+            )
+        except Exception as error:  # templates raise errors of their own (jinja2)
+            raise InvalidMessageError(f"the chat template does not accept these messages: {error}") from error
+        return ids
+
+    def _count(self, examples: Sequence[dict[str, Any]]) -> int:
+        """Tokens of the examples, which a renderer has in one or two sets."""
+        if not examples:
+            return 0
+        if len(examples) not in self._example_tokens:
+            system = {"role": "system", "content": "."}
+            with_them, without = self._ids([system, *examples], None), self._ids([system], None)
+            self._example_tokens[len(examples)] = len(with_them) - len(without)
+        return self._example_tokens[len(examples)]
+
+    def _without_special(self, part: PartT) -> PartT:
+        """A message or a tool whose texts hold none of the tokens that only the template may write.
+
+        A tokenizer takes ``<|im_end|>`` in a text for the token itself: what a web page says through a tool
+        could end the turn and begin one of the system's.
+        """
+        if not self._special:
+            return part
+        text = msgspec.json.encode(part).decode()
+        if not any(token in text for token in self._special):
+            return part
+        for token in self._special:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return msgspec.json.decode(text, type=type(part))

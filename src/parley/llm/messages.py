@@ -103,6 +103,8 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens served from the prefix cache."""
+    example_tokens: int = 0
+    """Prompt tokens of examples that the model is shown in every conversation."""
     completion_tokens: int = 0
 
 

@@ -17,6 +17,8 @@ class Rendered:
     conversation: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     """None: the template is told of none."""
+    examples: Sequence[dict[str, Any]] = ()
+    """Those of its messages that are the same in every conversation."""
 
 
 class Rendering(Protocol):

@@ -117,6 +117,7 @@ class ChatService:
             finish_reason="tool_calls" if calls and last.finish_reason == "stop" else last.finish_reason,
             prompt_tokens=len(prompt.ids),
             cached_tokens=last.cached_tokens,
+            example_tokens=prompt.example_tokens,
             completion_tokens=tokens,
         )
 

@@ -100,7 +100,7 @@ def test_vllm_makes_of_each_profile_what_is_meant(read):
     gpu = {"chunked": True, "long": 1024, "sequences": 64, "length": 8192}
     assert built["gpu"] == {**common, **gpu}
     assert built["tiny"] == {**common, "chunked": False, "long": 0, "sequences": 16, "length": 40960}
-    assert built["open"] == {**common, "chunked": True, "long": 0, "sequences": 16, "length": 5120}
+    assert built["open"] == {**common, "chunked": True, "long": 0, "sequences": 16, "length": 5632}
 
 
 def test_what_vllm_refuses_is_the_requests_fault(read):

@@ -450,8 +450,8 @@ def test_without_tools_calls_are_only_told_of():
     assert others[-7:] == [
         {"role": "user", "content": "Set a timer."},
         {"role": "assistant", "content": "One moment."},
-        {"role": "system", "content": 'set_timer(minutes=3) returned {"ok": true}'},
-        {"role": "system", "content": 'gone(a=1) returned {"error": "no"}'},
+        {"role": "user", "content": 'set_timer(minutes=3) returned {"ok": true}'},
+        {"role": "user", "content": 'gone(a=1) returned {"error": "no"}'},
         {"role": "assistant", "content": 'It "runs"…'},
         {"role": "user", "content": "Thanks"},
         {"role": "system", "content": "Be quick."},

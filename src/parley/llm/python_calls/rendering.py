@@ -113,11 +113,12 @@ class PythonRendering:
             system, messages = messages[0].content, messages[1:]
         if not tools:
             opening = [{"role": "system", "content": system}] if system else []
-            return Rendered([*opening, *_talk(), *_without_functions(messages)])
+            talk = _talk()
+            return Rendered([*opening, *talk, *_without_functions(messages)], examples=talk)
         instructions = self._instructions(tools)
         told = "\n\n".join(filter(None, (system, instructions)))
         rendered = [{"role": "system", "content": told}, *_examples()]
-        return Rendered(rendered + _with_functions(messages, as_functions(tools)))
+        return Rendered(rendered + _with_functions(messages, as_functions(tools)), examples=_examples())
 
 
 def said(text: str) -> str:
@@ -169,7 +170,7 @@ def _with_functions(messages: Sequence[ChatMessage], functions: Sequence[Functio
                 lines.append(calls[call.id])
             rendered.append({"role": "assistant", "content": "\n".join(lines)})
         elif message.role == "tool":
-            rendered.append(_result(message, calls, "user"))
+            rendered.append(_result(message, calls))
         else:
             rendered.append(plain_message(message))
     return rendered
@@ -182,7 +183,7 @@ def _without_functions(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
         for call in message.tool_calls:
             calls[call.id] = _call(call, {})
         if message.role == "tool":
-            rendered.append(_result(message, calls, "system"))
+            rendered.append(_result(message, calls))
         elif message.role != "assistant" or message.content:
             rendered.append({"role": message.role, "content": message.content})
     return rendered
@@ -195,5 +196,6 @@ def _call(call: ToolCall, functions: dict[str, Function]) -> str:
     return function.call(call.arguments)
 
 
-def _result(message: ChatMessage, calls: dict[str, str], role: str) -> dict[str, Any]:
-    return {"role": role, "content": f"{calls.get(message.tool_call_id, 'It')} returned {message.content}"}
+def _result(message: ChatMessage, calls: dict[str, str]) -> dict[str, Any]:
+    # What a web page says is no more than what the caller says.
+    return {"role": "user", "content": f"{calls.get(message.tool_call_id, 'It')} returned {message.content}"}
