@@ -20,6 +20,7 @@ from parley.errors import (
     ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
+    ShuttingDownError,
 )
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCall, ToolCalled
 from parley.llm.rendering import described, plain_message
@@ -33,6 +34,7 @@ _MOST_CALLS = 32
 _MOST_CONNECTIONS = 64
 _DATA = b"data:"
 _DONE = b"[DONE]"
+_FILTERED = "content_filter"
 
 
 class _Function(msgspec.Struct):
@@ -41,7 +43,7 @@ class _Function(msgspec.Struct):
 
 
 class _CallDelta(msgspec.Struct):
-    index: int = 0
+    index: int | None = None
     function: _Function | None = None
 
 
@@ -133,8 +135,10 @@ class OpenAiChatModel:
             self._aborts[request_id].set()
 
     async def _events(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
-        body = self._client.build_request("POST", self._url, json=self._body(request))
+        if self._client.is_closed:
+            raise ShuttingDownError("the connections to the chat server are closed")
         try:
+            body = self._client.build_request("POST", self._url, json=self._body(request))
             response = await self._client.send(body, stream=True)
             try:
                 if not response.is_success:
@@ -149,6 +153,10 @@ class OpenAiChatModel:
                 await response.aclose()
         except httpx2.TimeoutException as error:
             raise DeadlineExceededError(f"the chat server was silent ({type(error).__name__})") from error
+        except UnicodeError as error:
+            raise InferenceError(
+                f"the chat server cannot be asked, or understood: {type(error).__name__}"
+            ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Neither its text nor the request's: they may hold what the user said.
             raise ModelUnavailableError(
@@ -202,6 +210,8 @@ class _Answer:
     def end(self) -> list[LlmEvent]:
         if not self._reason:
             raise InferenceError("the chat server ended its answer without a reason")
+        if self._reason == _FILTERED:
+            raise InferenceError("the chat server withheld the rest of its answer")
         if self._calls and self._reason == "length":
             raise InvalidModelOutputError("the answer ended within a tool call")
         events: list[LlmEvent] = [
@@ -218,9 +228,12 @@ class _Answer:
         return [*events, completed]
 
     def _add(self, delta: _CallDelta) -> None:
-        if delta.index not in self._calls and len(self._calls) >= _MOST_CALLS:
+        named = delta.function is not None and bool(delta.function.name)
+        # Some servers count no calls: then a name begins the next one.
+        index = delta.index if delta.index is not None else max(self._calls, default=-1) + named
+        if index not in self._calls and len(self._calls) >= _MOST_CALLS:
             raise InvalidModelOutputError(f"more than {_MOST_CALLS} tool calls in one answer")
-        pieces = self._calls.setdefault(delta.index, [""])
+        pieces = self._calls.setdefault(index, [""])
         if delta.function is not None:
             pieces[0] = pieces[0] or delta.function.name or ""
             pieces.append(delta.function.arguments or "")
@@ -238,23 +251,32 @@ def _call(call_id: str, pieces: list[str]) -> ToolCall:
 
 async def _read_chunks(response: httpx2.Response) -> AsyncIterator[_Chunk]:
     """The events of the stream; bounded as a whole and by line."""
+    async for line in _read_lines(response):
+        data = line.strip().removeprefix(_DATA).strip()
+        if not line.startswith(_DATA) or not data:
+            continue
+        if data == _DONE:
+            return
+        try:
+            yield _chunks.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InferenceError(f"the chat server's answer cannot be read: {error}") from error
+
+
+async def _read_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
     received = 0
-    rest = b""
+    begun = bytearray()
     async for piece in response.aiter_raw():
         received += len(piece)
-        *lines, rest = (rest + piece).split(b"\n")
-        if received > _MOST_BYTES or len(rest) > _MOST_LINE:
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield bytes(begun + end)
+            begun.clear()
+        begun += rest
+        if received > _MOST_BYTES or len(begun) > _MOST_LINE:
             raise InferenceError("the chat server's answer is too long")
-        for line in lines:
-            data = line.strip().removeprefix(_DATA).strip()
-            if not line.startswith(_DATA) or not data:
-                continue
-            if data == _DONE:
-                return
-            try:
-                yield _chunks.decode(data)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise InferenceError(f"the chat server's answer cannot be read: {error}") from error
+    if begun:  # without an end of line
+        yield bytes(begun)
 
 
 async def _refusal(response: httpx2.Response) -> InferenceError:

@@ -18,6 +18,7 @@ from parley.errors import (
     ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
+    ShuttingDownError,
 )
 from parley.llm.messages import (
     ChatMessage,
@@ -193,6 +194,8 @@ async def test_an_answer_that_came_to_its_limit_says_so():
     [
         ([delta(content="x")], InferenceError),
         ([b"data: {\n\n"], InferenceError),
+        ([delta("content_filter", content="I think")], InferenceError),
+        ([b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n'], InferenceError),
         ([{"error": {"message": "x"}}], InferenceError),
         ([b"data: " + b"x" * (2 << 20)], InferenceError),
         ([b": filler\n" * 10_000] * 60, InferenceError),
@@ -297,3 +300,25 @@ def test_a_key_that_cannot_be_one(tmp_path, content):
     with pytest.raises(ModelLoadingError) as raised:
         read({"llm_key_file": str(tmp_path / "key")})
     assert content is None or content not in str(raised.value)
+
+
+async def test_a_last_event_may_have_no_end_of_line():
+    async with chatting(event(delta("stop", content="Hi.")).rstrip()) as (chat, _):
+        assert (await collect(chat.generate(request())))[0] == TextDelta(text="Hi.")
+
+
+async def test_calls_without_a_number_begin_with_their_names():
+    def call(**function):
+        return delta(tool_calls=[{"function": function}])
+
+    pieces = (call(name="a", arguments='{"x":'), call(arguments="1}"), call(name="b"), delta("tool_calls"))
+    async with chatting(*pieces) as (chat, _):
+        *calls, _ = await collect(chat.generate(request()))
+    assert [(one.call.name, one.call.arguments) for one in calls] == [("a", {"x": 1}), ("b", {})]
+
+
+async def test_a_closed_model_is_shutting_down():
+    async with chatting(delta("stop", content="Hi.")) as (chat, _):
+        await chat.close()
+        with pytest.raises(ShuttingDownError):
+            await collect(chat.generate(request()))
