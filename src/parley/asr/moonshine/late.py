@@ -69,7 +69,7 @@ class LateText:
 
     def end_stream(self) -> None:
         """Take the last partial text if no other is there yet: the stream has no later reply."""
-        if not all(part.done for part in self._parts):
+        if not all(part.done and not part.dropped for part in self._parts):
             self.drop()
             self._cut_off = True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -196,7 +197,8 @@ class MoonshineRail:
         utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
         if self._limits.early_ms and length >= self._limits.early_ms * PER_MS:
             if utterance.early is None or utterance.early.asked.dropped:
-                utterance.early = self._ask_early(item, utterance, end)
+                with suppress(OverloadedError):  # it is asked for again at the end of the utterance
+                    utterance.early = self._ask_early(item, utterance, end)
         elif stream.options.partial_interval_ms:
             self._ask_partial(item, utterance)
 

@@ -132,6 +132,6 @@ class Reader:
         if not np.isfinite(tokens.confidence):
             raise InferenceError("the decoder's scores are not finite")
         text = self._vocabulary.text(tokens.ids)
-        if not text or tokens.confidence < self._least_confidence:
+        if not any(map(str.isalnum, text)) or tokens.confidence < self._least_confidence:
             return Text("", 0.0, tokens.encoder_ms, tokens.decoder_ms)
         return Text(text, round(tokens.confidence, 4), tokens.encoder_ms, tokens.decoder_ms)
