@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from starlette.responses import Response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
+from parley.errors import ParleyError
+from parley.waiting import within
 from parley_client.channel import error_of
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
@@ -23,6 +26,9 @@ _log = logging.getLogger("parley.gateway")
 _TIMEOUT_S = 5.0
 # Asking opens a session: however often clients ask, that is done once in so long (seconds).
 _KEPT_S = 15.0
+_FAILED_S = 1.0
+_ASK_S = 8.0
+"""All of it: less than the page waits."""
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,8 @@ class AgentFacts:
         self._known: Agent | None = None
         self._server: Server | None = None
         self._asked_at = 0.0
+        self._failure: ParleyError | None = None
+        self._failed_at = -math.inf
 
     async def get(self) -> Agent:
         """What the agent has.
@@ -67,9 +75,16 @@ class AgentFacts:
         async with self._asking:
             is_fresh = time.monotonic() - self._asked_at < _KEPT_S
             if self._known is None or self._server is None or not (is_fresh and self._server.is_ready):
-                with self._gateway.servers.lease() as lease:
-                    self._known = await self._ask(lease.server)
-                    self._server, self._asked_at = lease.server, time.monotonic()
+                # Those who waited for a server that does not answer must not ask it one after the other.
+                if self._failure is not None and time.monotonic() - self._failed_at < _FAILED_S:
+                    raise self._failure
+                try:
+                    with self._gateway.servers.lease() as lease:
+                        self._known = await within(self._ask(lease.server), _ASK_S, "the agent")
+                        self._server, self._asked_at = lease.server, time.monotonic()
+                except ParleyError as error:
+                    self._failure, self._failed_at = error, time.monotonic()
+                    raise
             return self._known
 
     async def _ask(self, server: Server) -> Agent:

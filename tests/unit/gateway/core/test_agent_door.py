@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -124,3 +125,20 @@ async def test_who_may_not_talk_to_the_agent_is_not_told(gateway, tmp_path):
     answer = await one.http.get("/v1/agent", headers={"Authorization": f"Bearer {key.secret}"})
     assert answer.status_code == 403
     assert one.agents[0].call_ids == []
+
+
+async def test_those_who_waited_for_a_failure_do_not_ask_again(gateway, monkeypatch):
+    async def silent(stream):
+        await stream.frames.get()
+        stream.say(protocol.Connected(session_id="s", output_sample_rate=22_050))  # an older agent
+        while (frame := await stream.frames.get()) is not None:
+            if frame.end:
+                stream.hang_up()
+            stream.acknowledge(frame)
+        stream.end()
+
+    monkeypatch.setattr(agent_door, "_FAILED_S", 60.0)
+    one = await gateway(silent)
+    answers = await asyncio.gather(*(one.http.get("/v1/agent") for _ in range(5)))
+    assert {answer.status_code for answer in answers} == {503}
+    assert len(one.agents[0].call_ids) == 1
