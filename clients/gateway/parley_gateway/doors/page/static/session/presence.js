@@ -64,7 +64,7 @@ export class Presence {
       const [agent, voices] = await Promise.all([
         this._gateway.agent(this.key).catch(unlessNeeded),
         this._gateway.voices(this.key).then(
-          ({ data }) => data,
+          (answer) => answer?.data ?? null,
           () => null, // a key that may not speak, or a synthesizer that does not tell
         ),
       ]);

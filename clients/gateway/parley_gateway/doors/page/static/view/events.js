@@ -51,6 +51,8 @@ export class EventsView {
   _note(event) {
     if (!this._isShown || this._isPaused) return;
     if (matches(event, this._filter.value, this._frequent.checked)) this._waiting.push(event);
+    // Nothing is drawn while the page is hidden.
+    if (this._waiting.length > 2 * SHOWN) this._waiting = this._waiting.slice(-SHOWN);
     if (this._drawing) return;
     this._drawing = true;
     requestAnimationFrame(() => {
@@ -62,8 +64,9 @@ export class EventsView {
   _drawNew() {
     const { scrollHeight, scrollTop, clientHeight } = this._list;
     const follows = scrollHeight - scrollTop - clientHeight < 40;
-    this._list.append(...this._waiting.map(rowOf));
+    const events = this._waiting.slice(-SHOWN);
     this._waiting = [];
+    this._list.append(...events.map(rowOf));
     while (this._list.childElementCount > SHOWN) this._list.firstElementChild.remove();
     this._drawCount();
     if (follows) this._list.scrollTop = this._list.scrollHeight;
