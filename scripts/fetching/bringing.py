@@ -65,7 +65,9 @@ def bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
         for placed, files in missing:
             for file in files:
                 sources.cache.place(file, placed.target(file))
-            placed.missing()  # checks and records them
+            if wrong := placed.missing():  # which checks and records them
+                names = ", ".join(file.name for file in wrong)
+                raise FetchError(f"{names} did not arrive whole in {models}; run this again")
 
 
 def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
