@@ -280,13 +280,13 @@ async def test_settings_reach_the_models(fake):
 
     fake.asked.clear()
     fake.answer = endless_speech
-    voice = ParleyTTSService.Settings(voice="anna", language="en-GB", seed=5)
+    voice = ParleyTTSService.Settings(voice="woman-1", language="en-GB", seed=5)
     async with running(ParleyTTSService(server=fake.address, settings=voice)) as pipeline:
         await pipeline.worker.queue_frame(TTSSpeakFrame("Good day."))
         await until(lambda: fake.asked)
         await pipeline.worker.queue_frame(InterruptionFrame())
     spoken = fake.asked[0]
-    assert (spoken["voice"], spoken["language"], spoken["seed"]) == ("anna", "en-GB", 5)
+    assert (spoken["voice"], spoken["language"], spoken["seed"]) == ("woman-1", "en-GB", 5)
     assert (spoken["sample_rate"], spoken["text"]) == (24_000, "Good day.")
 
 

@@ -15,6 +15,7 @@ from leftovers import ANY_PORTS, leftovers
 
 from parley.inference import ModelRequest, tensor_bytes, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
+from parley.launcher.options import GPU_PROFILE
 from parley.serving.loopback import LoopbackPort
 
 REPOSITORY = Path(__file__).with_name("repository")
@@ -24,7 +25,10 @@ MAX_STREAMS = 40  # of port_probe
 @pytest.fixture(scope="module")
 def probe_server(tmp_path_factory):
     options = ServerOptions(
-        model_repository=REPOSITORY, state_dir=tmp_path_factory.mktemp("probe"), **ANY_PORTS
+        model_repository=REPOSITORY,
+        profile=GPU_PROFILE,  # whose configurations are config.pbtxt
+        state_dir=tmp_path_factory.mktemp("probe"),
+        **ANY_PORTS,
     )
     with EmbeddedServer(options) as running:
         session = running.pid

@@ -31,6 +31,16 @@ from parley_gateway.servers import Servers
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
+DESCRIPTION = protocol.AgentDescription(
+    recognizer="parakeet_tdt",
+    language_model="qwen3",
+    synthesizers=["espeak"],
+    languages=["en"],
+    voices=["man-1"],
+    tools=[],
+    examples=[],
+)
+
 PATIENCE_S = 30
 """Whatever takes longer hangs."""
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_\- ]*")
@@ -121,7 +131,7 @@ class TalkativeAgents:
     async def _hold(stream):
         start = protocol.decode_message((await stream.frames.get()).message)
         rate = start.output_sample_rate
-        stream.say(protocol.Connected(session_id="fuzz", output_sample_rate=rate))
+        stream.say(protocol.Connected(session_id="fuzz", output_sample_rate=rate, agent=DESCRIPTION))
         events = itertools.chain.from_iterable(turn_events(turn, rate) for turn in itertools.count(1))
         while (frame := await stream.frames.get()) is not None:
             if frame.end:
