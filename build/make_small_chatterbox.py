@@ -3,7 +3,7 @@
 It speaks noise. Everything that loads a published checkpoint loads it::
 
     python build/make_small_chatterbox.py /tmp/small-chatterbox
-    PARLEY_WEIGHTS_T3=/tmp/small-chatterbox make serve
+    PARLEY_WEIGHTS_T3=/tmp/small-chatterbox make serve PROFILE=tiny
 """
 
 from __future__ import annotations
