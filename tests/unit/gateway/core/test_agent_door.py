@@ -107,7 +107,8 @@ async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeyp
         assert len(one.agents[0].call_ids) == 2
 
 
-async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway):
+async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway, monkeypatch):
+    monkeypatch.setattr(agent_door, "_FAILED_S", 0.0)
     one = await gateway(polite)
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
