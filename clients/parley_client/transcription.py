@@ -17,10 +17,9 @@ import grpc
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley_client.channel import error_of
+from parley_client.channel import is_model_ready
 from parley_client.unary import Input, UnaryModel, message_input
 
 TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe")
@@ -36,15 +35,8 @@ async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s
     Raises:
         ParleyError: the server cannot be asked.
     """
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     for name in names:
-        try:
-            reply = await stub.ModelReady(
-                service_pb2.ModelReadyRequest(name=name), timeout=min(timeout_s, _READY_S)
-            )
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
-        if reply.ready:
+        if await is_model_ready(channel, name, min(timeout_s, _READY_S)):
             return name
     return names[0]
 

@@ -15,7 +15,7 @@ from parley.engines.espeak import EspeakSpeaker
 from parley.engines.kokoro import KokoroSpeaker
 from parley.engines.piper import PiperSpeaker
 from parley.errors import InvalidInputError
-from parley_client.channel import error_of
+from parley_client.channel import error_of, is_model_ready
 from parley_client.stages.server import StageServer
 
 AUTO = "auto"
@@ -64,21 +64,21 @@ async def find_names(server: StageServer, names: Sequence[str]) -> tuple[tuple[s
     Raises:
         ParleyError: the server cannot be asked.
     """
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
-    names = tuple(names) or await _names_of_agent(stub)
+    names = tuple(names) or await _names_of_agent(server.channel)
     if len(names) == 1:
         return names, True
-    ready = await asyncio.gather(*(_is_ready(stub, name) for name in names))
+    ready = await asyncio.gather(*(is_model_ready(server.channel, name, _TIMEOUT_S) for name in names))
     loaded = tuple(name for name, is_ready in zip(names, ready, strict=True) if is_ready)
     return loaded or names, all(ready)
 
 
-async def _names_of_agent(stub: service_pb2_grpc.GRPCInferenceServiceStub) -> tuple[str, ...]:
+async def _names_of_agent(channel: grpc.aio.Channel) -> tuple[str, ...]:
     """As ``voice_agent`` is configured; a variable of its server's environment is not seen from here.
 
     Raises:
         ParleyError: the server cannot be asked, or is loading the agent.
     """
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     request = service_pb2.ModelConfigRequest(name=_AGENT)
     try:
         reply = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
@@ -88,11 +88,3 @@ async def _names_of_agent(stub: service_pb2_grpc.GRPCInferenceServiceStub) -> tu
         return (ESPEAK,)  # a server of stages alone
     configured = reply.config.parameters["tts"].string_value.split(",")
     return tuple(name.strip() for name in configured if name.strip() in SPEAKERS) or (ESPEAK,)
-
-
-async def _is_ready(stub: service_pb2_grpc.GRPCInferenceServiceStub, name: str) -> bool:
-    try:
-        reply = await stub.ModelReady(service_pb2.ModelReadyRequest(name=name), timeout=_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
-    return bool(reply.ready)
