@@ -9,14 +9,13 @@ from typing import Any, Literal
 import onnxruntime
 
 from parley.errors import ModelLoadingError
+from parley.serving.onnx_parts import more_outputs_of
 from parley.serving.parameters import Parameters
 from parley.serving.process_end import DeviceErrors
 
 Device = Literal["cpu", "gpu"]
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
-# Numbers of fields in onnx.proto3.
-_MODEL_GRAPH, _GRAPH_OUTPUT, _VALUE_NAME = 7, 12, 1
 
 
 def open_session(
@@ -59,33 +58,13 @@ def open_session(
     try:
         graph: str | bytes = part or str(path)
         if more_outputs:
-            graph = (part or path.read_bytes()) + _outputs(more_outputs)
+            graph = (part or path.read_bytes()) + more_outputs_of(more_outputs)
         session = onnxruntime.InferenceSession(graph, options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions have no common base class
         raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error
     if device == "gpu" and _CUDA not in session.get_providers():
         raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
     return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
-
-
-def _outputs(names: Sequence[str]) -> bytes:
-    """A message of onnx.proto3 that adds outputs to the one before it.
-
-    Serialized messages that follow each other are merged: repeated fields, such as outputs, are joined.
-    """
-    return b"".join(
-        _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, _field(_VALUE_NAME, name.encode()))) for name in names
-    )
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A field with a length, as protobuf writes it."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    low, high = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 class WatchedSession:

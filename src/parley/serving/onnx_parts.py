@@ -92,9 +92,18 @@ class OnnxModel:
             _delimited(_GRAPH_NAME, b"part"),
             *weights,
             *(_delimited(_INPUT, _tensor(tensor)) for tensor in inputs),
-            *(_delimited(_OUTPUT, _delimited(1, name.encode())) for name in outputs),
+            *map(_output, outputs),
         ]
         return self._header + _delimited(_GRAPH, b"".join(graph))
+
+
+def more_outputs_of(names: Sequence[str]) -> bytes:
+    """What, written behind a model's file, makes outputs of these values inside of its graph.
+
+    Messages of protocol buffers that follow each other are merged: repeated fields, as outputs are, are
+    joined.
+    """
+    return b"".join(_delimited(_GRAPH, _output(name)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,11 @@ def _encoded(number: int) -> bytes:
 
 def _delimited(number: int, contents: bytes) -> bytes:
     return _encoded(number << 3 | _DELIMITED) + _encoded(len(contents)) + contents
+
+
+def _output(name: str) -> bytes:
+    """A graph's output: a ``ValueInfoProto`` with a name alone."""
+    return _delimited(_OUTPUT, _delimited(1, name.encode()))
 
 
 def _tensor(tensor: PartInput) -> bytes:

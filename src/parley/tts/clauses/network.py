@@ -66,6 +66,14 @@ class Stop:
         return outputs
 
 
+class FrontEnd(Protocol):
+    """Turns a text into words as they are said."""
+
+    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+        """The words of a text."""
+        ...
+
+
 class ClauseSound(Protocol):
     """The sound of a clause, which may be made piece by piece. Used from the thread of the network."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.serving.onnx import open_session
-from parley.tts.clauses.network import Stop
+from parley.tts.clauses.network import FrontEnd, Stop
 from parley.tts.clauses.sound import WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
@@ -31,14 +31,6 @@ _DURATIONS = "/encoder/Clip_output_0"
 """Frames of each symbol, pads included."""
 _FRAME = 600
 """Samples."""
-
-
-class FrontEnd(Protocol):
-    """Turns a text into words as they are said."""
-
-    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
-        """The words of a text."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import Stop
+from parley.tts.clauses.network import FrontEnd, Stop
 from parley.tts.clauses.sound import Level
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
@@ -22,14 +21,6 @@ from parley.tts.voice_routing import speaks
 # The encoder's time and memory grow with the sentence: 300 phonemes are about 20 s.
 _FADE_S = 0.005
 _LIMITS = ClauseLimits(words=((12, 40),), phonemes=300, by_sentence=True)
-
-
-class FrontEnd(Protocol):
-    """Turns a text into words as they are said."""
-
-    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
-        """The words of a text."""
-        ...
 
 
 class PiperNetwork:
