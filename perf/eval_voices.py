@@ -31,9 +31,9 @@ from parley.asr.moonshine.reader import Reader
 from parley.audio.resample import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley.llm.starting import cache_dir
 from parley.serving.onnx import open_session
 from parley.serving.parameters import Parameters
+from parley.serving.weights import cache_dir
 from parley.tts.clicks import clicks
 from parley.tts.kokoro.model import KokoroModel
 from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from parley.llm.engine import Engine, Identified, Translation
 from parley.llm.stub_environment import prepare_environment
 from parley.serving.parameters import Parameters
+from parley.serving.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
 RequestT = TypeVar("RequestT", bound=Identified)
@@ -79,9 +78,3 @@ def start_engine(
 
     stepped = InProcessEngine(create, start_timeout_s=START_TIMEOUT_S, died=died)
     return StartedEngine(stepped, created[0].max_model_len)
-
-
-def cache_dir() -> Path:
-    """A folder that survives restarts, if there is any."""
-    home = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if "HOME" in os.environ else "")
-    return Path(home or tempfile.gettempdir()) / "parley"

@@ -1,9 +1,10 @@
-"""Where a model finds its weights."""
+"""Where a model finds its weights, and keeps what it makes of them."""
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -78,6 +79,12 @@ def resolve_weights(parameters: Parameters, default: str, required: Sequence[str
     raise WeightsNotFoundError(
         f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
     )
+
+
+def cache_dir() -> Path:
+    """A folder that survives restarts, if there is any."""
+    home = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if "HOME" in os.environ else "")
+    return Path(home or tempfile.gettempdir()) / "parley"
 
 
 def _remedy(name: str, variable: str) -> str:

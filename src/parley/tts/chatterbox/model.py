@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.inference import InferencePort, Tensor
-from parley.llm.starting import cache_dir
 from parley.serving.parameters import Parameters
 from parley.serving.ports import make_port
 from parley.serving.request_loop import RequestLoop
 from parley.serving.responder import Responder
 from parley.serving.stopping import tell_failure, wait_for_stop
-from parley.serving.weights import resolve_weights
+from parley.serving.weights import cache_dir, resolve_weights
 from parley.tts.chatterbox.handler import ChatterboxHandler
 from parley.tts.chatterbox.limits import Limits
 from parley.tts.chatterbox.service import ChatterboxService

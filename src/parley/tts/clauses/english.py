@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from parley.llm.starting import cache_dir
 from parley.serving.parameters import Parameters
-from parley.serving.weights import models_dir
+from parley.serving.weights import cache_dir, models_dir
 from parley.tts.english.pronouncer import EnglishPronouncer, PronouncedWord, load_pronouncer
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer

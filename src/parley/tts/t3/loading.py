@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from parley.llm.engine import Engine, Translation
-from parley.llm.starting import cache_dir, start_engine
+from parley.llm.starting import start_engine
 from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
+from parley.serving.weights import cache_dir, resolve_weights
 from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.request import SpeechRequest
 from parley.tts.t3.service import SpeechTokenService
