@@ -32,13 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--vocabulary", choices=("english", "whole"), default="english", help="which tokens are kept"
     )
+    parser.add_argument("--adapter", type=Path, help="folder of a LoRA that is merged into the matrices")
     args = parser.parse_args(argv)
     began = time.monotonic()
     target = args.target.resolve()
     try:
         remove_leftovers(target)
         english = args.vocabulary == "english"
-        made = convert(find(args.source), target, english=english, tell=lambda line: _tell(began, line))
+        made = convert(
+            find(args.source),
+            target,
+            english=english,
+            adapter=args.adapter,
+            tell=lambda line: _tell(began, line),
+        )
     except (ConversionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

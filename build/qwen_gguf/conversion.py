@@ -12,22 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from qwen_gguf import vocabulary, weights
+from qwen_gguf.adapter import CONFIG, WEIGHTS, Adapter
 from qwen_gguf.source import ConversionError, Shape, Source
 
-VERSION = 1
+VERSION = 2
 """Of what is written: a folder of another version is made again."""
 NOTE = ".source.json"
 """What the folder was made of, and the checksums of its files."""
 _STALE_S = 3600.0
 
 
-def convert(source: Path, target: Path, *, english: bool, tell: Callable[[str], None]) -> bool:
+def convert(
+    source: Path, target: Path, *, english: bool, adapter: Path | None, tell: Callable[[str], None]
+) -> bool:
     """Make the folder, unless it is there already.
 
     Args:
         source: the GGUF file.
         target: the folder; it appears when it is complete, and one that was there before stays until then.
         english: keep only the tokens that English needs.
+        adapter: folder of a LoRA that is merged into the matrices; None: none is.
         tell: takes a line on what is being done.
 
     Returns:
@@ -43,6 +47,7 @@ def convert(source: Path, target: Path, *, english: bool, tell: Callable[[str], 
         "sha256": _digest(source),
         "converter": VERSION,
         "vocabulary": "english" if english else "whole",
+        "adapter": adapter_files(adapter) if adapter else {},
     }
     if is_made_of(target, made_of):
         return False
@@ -50,13 +55,25 @@ def convert(source: Path, target: Path, *, english: bool, tell: Callable[[str], 
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
         folder = Path(temporary) / target.name
         folder.mkdir()
-        _write(source, folder, english=english, tell=tell)
+        _write(source, folder, english=english, adapter=adapter, tell=tell)
         files = {path.name: _digest(path) for path in sorted(folder.iterdir())}
         _write_json(folder / NOTE, made_of | {"files": files})
         if target.exists():
             target.replace(Path(temporary) / "before")
         folder.replace(target)
     return True
+
+
+def adapter_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of an adapter's files by their names.
+
+    Raises:
+        ConversionError: they are not there.
+    """
+    try:
+        return {name: _digest(folder / name) for name in (CONFIG, WEIGHTS)}
+    except OSError as error:
+        raise ConversionError(f"{folder} is not an adapter: {error}") from error
 
 
 def is_made_of(folder: Path, made_of: dict[str, Any]) -> bool:
@@ -69,7 +86,9 @@ def is_made_of(folder: Path, made_of: dict[str, Any]) -> bool:
         return False
 
 
-def _write(path: Path, folder: Path, *, english: bool, tell: Callable[[str], None]) -> None:
+def _write(
+    path: Path, folder: Path, *, english: bool, adapter: Path | None, tell: Callable[[str], None]
+) -> None:
     tell("reading the vocabulary")
     source = Source(path)
     shape, published = source.shape(), source.vocabulary()
@@ -90,8 +109,8 @@ def _write(path: Path, folder: Path, *, english: bool, tell: Callable[[str], Non
             "eos_token_id": [marks[vocabulary.END], marks[vocabulary.END_OF_TEXT]],
         },
     )
-    worst = weights.write(source, chosen.rows, folder, tell)
-    tell(f"the matrices differ from the published ones by at most {worst:.2%}")
+    worst = weights.write(source, chosen.rows, folder, Adapter(adapter) if adapter else None, tell)
+    tell(f"as int8 the matrices differ by at most {worst:.2%}")
 
 
 def _config(shape: Shape, tokens: int, marks: dict[str, int]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ looked up, stays bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from qwen_gguf.adapter import Adapter
 from qwen_gguf.source import ConversionError, Shape, Source
 
 _LARGEST = 127
@@ -30,16 +32,21 @@ _MATRICES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_DOWN = re.compile(r"model\.layers\.(\d+)\.mlp\.down_proj")
+"""The last matrix of a layer."""
 _BIASED = ("attn_q", "attn_k", "attn_v")
 
 
-def write(source: Source, rows: Sequence[int], folder: Path, tell: Callable[[str], None]) -> float:
+def write(
+    source: Source, rows: Sequence[int], folder: Path, adapter: Adapter | None, tell: Callable[[str], None]
+) -> float:
     """Write ``model.safetensors``.
 
     Args:
         source: the published file.
         rows: of the embedding and the output head: the old id of each new one.
         folder: to write into.
+        adapter: is added to the matrices before they are rounded; None: they stay as published.
         tell: takes a line on what is being done.
 
     Returns:
@@ -48,43 +55,58 @@ def write(source: Source, rows: Sequence[int], folder: Path, tell: Callable[[str
     Raises:
         ConversionError: a tensor is missing, has another shape, or cannot be written as int8.
     """
-    shape = source.shape()
-    tensors: dict[str, Tensor] = {}
+    written: dict[str, Tensor] = {}
     worst = 0.0
-
-    def keep(ours: str, tensor: Tensor) -> None:
-        tensors[ours] = tensor.to(torch.bfloat16)
-
-    def quantize(ours: str, matrix: Tensor) -> float:
+    layers = source.shape().layers
+    for name, published in tensors(source, rows):
+        owner = name.removesuffix(".weight")
+        if published.ndim == 1 or owner == "model.embed_tokens":
+            written[name] = published.to(torch.bfloat16)
+            continue
+        matrix = adapter.merged(owner, published) if adapter else published
         weight, scale = to_int8(matrix)
         error = _error(matrix, weight, scale)
         if error > _FAR:
-            raise ConversionError(f"{ours} loses too much as int8: a relative error of {error:.3f}")
-        tensors[f"{ours}.weight"], tensors[f"{ours}.weight_scale"] = weight, scale
-        return error
+            raise ConversionError(f"{owner} loses too much as int8: a relative error of {error:.3f}")
+        worst = max(worst, error)
+        written[name], written[f"{owner}.weight_scale"] = weight, scale
+        layer = _DOWN.fullmatch(owner)
+        if layer and ((done := int(layer[1]) + 1) % 8 == 0 or done == layers):
+            tell(f"{done} of {layers} layers")
+    if adapter:
+        adapter.check_used()
+    tell("writing the weights")
+    path = folder / "model.safetensors"
+    save_file(written, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # as the other files: whoever serves may be another user
+    return worst
 
+
+def tensors(source: Source, rows: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
+    """All tensors f32 under the names that Hugging Face's Qwen2 has, one after the other.
+
+    Args:
+        source: the published file.
+        rows: of the embedding and the output head: the old id of each new one.
+
+    Raises:
+        ConversionError: a tensor is missing, or has another shape.
+    """
+    shape = source.shape()
     sizes = matrix_sizes(shape)
     for layer in range(shape.layers):
         theirs, ours = f"blk.{layer}", f"model.layers.{layer}"
         for name, norm in _NORMS.items():
-            keep(f"{ours}.{norm}.weight", _read(source, f"{theirs}.{name}.weight", (shape.hidden,)))
+            yield f"{ours}.{norm}.weight", _read(source, f"{theirs}.{name}.weight", (shape.hidden,))
         for name in _BIASED:
-            keep(f"{ours}.{_MATRICES[name]}.bias", _read(source, f"{theirs}.{name}.bias", sizes[name][:1]))
+            yield f"{ours}.{_MATRICES[name]}.bias", _read(source, f"{theirs}.{name}.bias", sizes[name][:1])
         for name, matrix in _MATRICES.items():
-            read = _read(source, f"{theirs}.{name}.weight", sizes[name])
-            worst = max(worst, quantize(f"{ours}.{matrix}", read))
-        if (layer + 1) % 8 == 0 or layer + 1 == shape.layers:
-            tell(f"{layer + 1} of {shape.layers} layers")
-    keep("model.norm.weight", _read(source, "output_norm.weight", (shape.hidden,)))
+            yield f"{ours}.{matrix}.weight", _read(source, f"{theirs}.{name}.weight", sizes[name])
+    yield "model.norm.weight", _read(source, "output_norm.weight", (shape.hidden,))
     table = (len(rows), shape.hidden)
-    keep("model.embed_tokens.weight", _read(source, "token_embd.weight", table, rows))
+    yield "model.embed_tokens.weight", _read(source, "token_embd.weight", table, rows)
     head = "output.weight" if source.has("output.weight") else "token_embd.weight"
-    worst = max(worst, quantize("lm_head", _read(source, head, table, rows)))
-    tell("writing the weights")
-    path = folder / "model.safetensors"
-    save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # as the other files: whoever serves may be another user
-    return worst
+    yield "lm_head.weight", _read(source, head, table, rows)
 
 
 def matrix_sizes(shape: Shape) -> dict[str, tuple[int, int]]:

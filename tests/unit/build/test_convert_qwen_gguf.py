@@ -9,19 +9,14 @@ import pytest
 
 pytest.importorskip("gguf")
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from small_gguf import HIDDEN, byte_level, make_vocabulary, write_gguf
 from tokenizers import Tokenizer
 
 from convert_qwen_gguf import main
 from qwen_gguf import vocabulary
 from qwen_gguf.conversion import NOTE
 
-HIDDEN, LAYERS, FEED_FORWARD, HEADS, KV_HEADS = 64, 2, 96, 4, 2
-BYTES = list(vocabulary._BYTES)
-WORDS = ("Ġthe", "Ġtable", "Ġcafé", "getElementById", "日本", "ĠSchlüssel", '":', "ing", "def")
-LETTERS = tuple(map(chr, range(0x400, 0x460)))  # in the end some fill the table up
 TEXTS = (
     "Book a table for two at 7:30, please.",
     "naïve café — £4.50",
@@ -32,82 +27,6 @@ TEXTS = (
     "Привет عربى",
     "\x00\x01 e\u0301",
 )
-
-
-def byte_level(text):
-    shown = {byte: character for character, byte in vocabulary._BYTES.items()}
-    return "".join(shown[byte] for byte in text.encode())
-
-
-def make_vocabulary():
-    """Single bytes, then words with what they are merged from, as trained tokenizers have them."""
-    tokens, merges = list(BYTES), []
-    for word in (*WORDS, *LETTERS):
-        left, *rest = byte_level(word.replace("Ġ", " "))
-        for right in rest:
-            if left + right not in tokens:
-                tokens.append(left + right)
-                merges.append(f"{left} {right}")
-            left += right
-    return tokens, merges
-
-
-def write_gguf(path, *, architecture="qwen2", pre="qwen2", tied=False, without="", spoil=""):
-    rng = np.random.default_rng(0)
-    writer = GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(1e6)
-    writer.add_layer_norm_rms_eps(1e-6)
-    tokens, merges = make_vocabulary()
-    marks = [mark for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image|>") if mark != without]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list([*tokens, *marks, "[PAD]"])
-    writer.add_token_types([1] * len(tokens) + [3] * len(marks) + [5])
-    writer.add_token_merges(merges)
-    writer.add_chat_template("{{ messages }}")
-    size = len(tokens) + len(marks) + 1
-    kv = HIDDEN // HEADS * KV_HEADS
-    tensors = {"token_embd.weight": (size, HIDDEN), "output_norm.weight": (HIDDEN,)}
-    if not tied:
-        tensors["output.weight"] = (size, HIDDEN)
-    for layer in range(LAYERS):
-        tensors |= {
-            f"blk.{layer}.attn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.attn_q.bias": (HIDDEN,),
-            f"blk.{layer}.attn_k.weight": (kv, HIDDEN),
-            f"blk.{layer}.attn_k.bias": (kv,),
-            f"blk.{layer}.attn_v.weight": (kv, HIDDEN),
-            f"blk.{layer}.attn_v.bias": (kv,),
-            f"blk.{layer}.attn_output.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.ffn_gate.weight": (FEED_FORWARD, HIDDEN),
-            f"blk.{layer}.ffn_up.weight": (FEED_FORWARD, HIDDEN),
-            f"blk.{layer}.ffn_down.weight": (HIDDEN, FEED_FORWARD),
-        }
-    values = {}
-    for name, shape in tensors.items():
-        if name == without:
-            continue
-        values[name] = rng.standard_normal(shape).astype(np.float32)
-        if name == spoil:
-            values[name][0] = np.nan
-        if len(shape) == 2 and name != spoil:
-            kind = GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, quantize(values[name], kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, values[name])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return values
 
 
 @pytest.fixture
@@ -229,6 +148,70 @@ def test_nothing_is_done_twice(source, target, capsys):
     assert run(source, target) == 0
     assert (target / "model.safetensors").stat().st_mtime_ns == made
     assert "is there already" in capsys.readouterr().err
+
+
+ADAPTED = "base_model.model.model.layers.1.self_attn.q_proj"
+
+
+def write_adapter(folder, *, name=ADAPTED, width=HIDDEN, value=0.5, **config):
+    folder.mkdir(exist_ok=True)
+    factors = {
+        f"{name}.lora_A.weight": torch.full((2, width), value),
+        f"{name}.lora_B.weight": torch.arange(2.0 * HIDDEN).reshape(HIDDEN, 2),
+    }
+    save_file(factors, folder / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": 2, "lora_alpha": 8} | config
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    return folder
+
+
+def test_an_adapter_is_added_before_rounding(source, target, tmp_path):
+    values = write_gguf(source)
+    adapter = write_adapter(tmp_path / "adapter")
+    assert run(source, target, "--adapter", str(adapter)) == 0
+    tensors = load_file(target / "model.safetensors")
+    scaled = tensors["model.layers.1.self_attn.q_proj.weight"].float()
+    scaled *= tensors["model.layers.1.self_attn.q_proj.weight_scale"]
+    added = 4 * 0.5 * (torch.arange(2.0 * HIDDEN).reshape(HIDDEN, 2).sum(1, keepdim=True))
+    # A row is rounded to 127 steps of its largest value.
+    expected = torch.from_numpy(values["blk.1.attn_q.weight"]) + added
+    assert bool(((scaled - expected).abs() <= 0.05 + expected.abs().amax(1, keepdim=True) / 127).all())
+    other = tensors["model.layers.0.self_attn.q_proj.weight"].float()
+    other *= tensors["model.layers.0.self_attn.q_proj.weight_scale"]
+    np.testing.assert_allclose(other.numpy(), values["blk.0.attn_q.weight"], atol=0.05)
+
+
+def test_another_adapter_makes_the_folder_anew(source, target, tmp_path, capsys):
+    write_gguf(source)
+    assert run(source, target, "--adapter", str(write_adapter(tmp_path / "adapter"))) == 0
+    first = read(target / NOTE)["adapter"]
+    assert run(source, target, "--adapter", str(tmp_path / "adapter")) == 0
+    assert "is there already" in capsys.readouterr().err
+    assert run(source, target, "--adapter", str(write_adapter(tmp_path / "adapter", value=0.25))) == 0
+    assert read(target / NOTE)["adapter"] != first
+    assert run(source, target) == 0
+    assert read(target / NOTE)["adapter"] == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "base_model.model.model.layers.7.self_attn.q_proj"}, "is of another model"),
+        ({"width": HIDDEN + 1}, "does not fit"),
+        ({"value": float("nan")}, "values that are no numbers"),
+        ({"r": 0}, "is not an adapter"),
+        ({"peft_type": "IA3"}, "cannot be merged: IA3"),
+        ({"use_dora": True}, "cannot be merged"),
+        (None, "is not an adapter"),
+    ],
+)
+def test_an_adapter_that_cannot_be_merged_is_refused(source, target, fields, said, capsys):
+    write_gguf(source)
+    folder = target.parent.parent / "adapter"
+    adapter = folder if fields is None else write_adapter(folder, **fields)
+    assert run(source, target, "--adapter", str(adapter)) == 1
+    assert said in capsys.readouterr().err
+    assert not target.exists()
 
 
 def spoil_file(source, target):
