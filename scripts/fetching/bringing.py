@@ -15,7 +15,7 @@ from fetching.archives import Destination, extract
 from fetching.cache import VARIABLE, Cache, alone_in
 from fetching.download import Source, fill, length
 from fetching.hub import Hub, HubUnreachableError
-from fetching.made import is_made
+from fetching.made import INCLUDED, is_made
 from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Weights
 from fetching.packages import Packages
 from fetching.placing import Placed
@@ -93,6 +93,8 @@ def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
         _check_free(models, entry.size)
         sources.progress.note(f"making {entry.name}, {size_text(entry.size)}, of {entry.source}")
         command = [sys.executable, str(program), str(models / source.name), str(models / entry.name)]
+        if entry.adapter:
+            command += ["--adapter", str(INCLUDED / entry.adapter)]
         status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
         if status:
             raise FetchError(f"{entry.name} could not be made: {entry.program} ended with status {status}")

@@ -6,10 +6,14 @@ import hashlib
 import json
 from pathlib import Path
 
-from fetching.manifest import Made, Pinned
+from fetching.manifest import ROOT, Made, Pinned
+
+INCLUDED = ROOT / "models"
+"""Where included entries are, wherever all others are kept."""
 
 NOTE = ".source.json"
-"""In the folder: what it was made of (``sha256``), and the checksums of its files (``files``)."""
+"""In the folder: what it was made of (``sha256``, ``adapter``), the program's version (``converter``), and its
+files' checksums (``files``)."""
 
 
 def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) -> bool:
@@ -25,13 +29,20 @@ def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) ->
     try:
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
         files: dict[str, str] = note["files"]
-        if note["sha256"] != source.files[0].sha256 or not files:
+        if note["sha256"] != source.files[0].sha256 or note["converter"] != entry.version or not files:
+            return False
+        adapter: dict[str, str] = note["adapter"]
+        if bool(adapter) != bool(entry.adapter) or not _are(INCLUDED / entry.adapter, adapter):
             return False
         if not anew:
             return all((folder / name).is_file() for name in files)
-        return all(_digest(folder / name) == known for name, known in files.items())
+        return _are(folder, files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _are(folder: Path, files: dict[str, str]) -> bool:
+    return all(_digest(folder / name) == known for name, known in files.items())
 
 
 def _digest(path: Path) -> str:

@@ -137,6 +137,10 @@ class Made(Weights):
     """Name of that entry, whose first file it is made of."""
     program: str
     """Of the project; called with the two folders."""
+    version: int
+    """Of what the program writes."""
+    adapter: str = ""
+    """Name of an included entry that the program merges (``--adapter``); empty: there is none."""
     size: int
     """About what it takes (bytes)."""
 
@@ -213,7 +217,14 @@ def _entry(name: str, entry: Mapping[str, Any], pin: Mapping[str, Any] | None) -
             return Pinned(**known, files=tuple(_pinned_file(entry, file) for file in entry["files"]))
         case "made":
             source, program = check_name(entry["of"]), check_name(entry["program"])
-            return Made(**known, source=source, program=program, size=int(entry["size"]))
+            return Made(
+                **known,
+                source=source,
+                program=program,
+                version=int(entry["version"]),
+                adapter=check_name(entry["adapter"]) if "adapter" in entry else "",
+                size=int(entry["size"]),
+            )
         case "installed":
             return Installed(**known, package=entry["package"], file=entry.get("file", ""))
         case "included":

@@ -6,10 +6,12 @@ import errno
 import hashlib
 import io
 import json
+import shutil
 import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_hub
 from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import bringing, placing
+from fetching import bringing, made, placing
 from fetching.bringing import Sources, bring, make, prerequisites
 from fetching.cache import Cache, cache_folder
 from fetching.hub import Hub, Patience
@@ -397,7 +399,8 @@ def test_what_a_killed_process_left_is_cleared(without_hub):
 
 
 class TestMade:
-    ENTRY = Made(name="small", source="big", program="build/convert.py", size=10)
+    ENTRY = Made(name="small", source="big", program="build/convert.py", version=3, size=10)
+    ADAPTED = replace(ENTRY, adapter="adapter")
 
     @pytest.fixture
     def project(self, tmp_path, monkeypatch):
@@ -406,15 +409,22 @@ class TestMade:
         program.parent.mkdir()
         program.write_text(
             "import hashlib, json, pathlib, sys\n"
-            "source, target = map(pathlib.Path, sys.argv[1:])\n"
+            "source, target = map(pathlib.Path, sys.argv[1:3])\n"
             "target.mkdir()\n"
             "(target / 'model').write_bytes(b'made')\n"
             "digest = lambda data: hashlib.sha256(data).hexdigest()\n"
             "made_of = digest((source / 'big.gguf').read_bytes())\n"
-            "note = {'sha256': made_of, 'files': {'model': digest(b'made')}}\n"
+            "adapter = {}\n"
+            "if sys.argv[3:]:\n"
+            "    assert sys.argv[3] == '--adapter'\n"
+            "    adapter = {'weights': digest(pathlib.Path(sys.argv[4], 'weights').read_bytes())}\n"
+            "files = {'model': digest(b'made')}\n"
+            "note = {'sha256': made_of, 'adapter': adapter, 'converter': 3, 'files': files}\n"
             "(target / '.source.json').write_text(json.dumps(note))\n"
         )
         monkeypatch.setattr(bringing, "ROOT", tmp_path)
+        for module in (bringing, made):
+            monkeypatch.setattr(module, "INCLUDED", tmp_path / "models")
         return program
 
     def test_it_is_made_once_and_then_its_source_is_not_needed(self, machine, project):
@@ -440,6 +450,25 @@ class TestMade:
         machine.bring(BIG)
         make(self.ENTRY, BIG, machine.models, machine.sources())
         assert not is_made(machine.models, self.ENTRY, Pinned(name="big", files=(SINGLE_FILE,)))
+
+    def test_what_an_older_program_made_is_made_again(self, machine, project):
+        machine.bring(BIG)
+        make(self.ENTRY, BIG, machine.models, machine.sources())
+        assert not is_made(machine.models, replace(self.ENTRY, version=4), BIG)
+
+    def test_another_adapter_makes_it_again(self, machine, project, tmp_path):
+        machine.bring(BIG)
+        adapter = tmp_path / "models/adapter"
+        adapter.mkdir(parents=True)
+        (adapter / "weights").write_bytes(b"trained")
+        make(self.ADAPTED, BIG, machine.models, machine.sources())
+        assert is_made(machine.models, self.ADAPTED, BIG)
+        assert not is_made(machine.models, self.ENTRY, BIG)
+        (adapter / "weights").write_bytes(b"trained again")
+        assert not is_made(machine.models, self.ADAPTED, BIG)
+        shutil.rmtree(machine.models / "small")
+        make(self.ENTRY, BIG, machine.models, machine.sources())
+        assert not is_made(machine.models, self.ADAPTED, BIG)
 
     @pytest.mark.parametrize("note", [None, "", "[]", '{"sha256": 1}', '{"sha256": "", "files": []}'])
     def test_without_a_proper_note_it_is_not_made(self, machine, note):
