@@ -37,6 +37,8 @@ def load_chat_service(
         ``max_requests``: requests running or waiting before more are refused.
         ``tool_parser``: how the model writes tool calls: ``hermes``, ``python`` (see
             :mod:`parley.llm.python_calls`), or one of vLLM's tool parsers.
+        ``tool_examples``: with ``python``, whether the prompt shows how to answer, which a model needs that
+            was not trained for it.
         ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. What it thinks is
             dropped.
         ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
@@ -101,7 +103,8 @@ def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> 
     tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
     reasoning_parser = parameters.text("reasoning_parser", "")
     if tool_parser == _PYTHON and not reasoning_parser:
-        return PythonRendering(), PythonFormat(CallGrammar(check) if check else None)
+        examples = parameters.choice("tool_examples", "true", ("true", "false")) == "true"
+        return PythonRendering(examples=examples), PythonFormat(CallGrammar(check) if check else None)
     if tool_parser == _OWN_FORMAT and not reasoning_parser:
         return TemplateRendering(), HermesFormat(ToolGuidance(check) if check else None)
     from parley.llm.vllm_replies import VllmFormat  # noqa: PLC0415 - imports vLLM

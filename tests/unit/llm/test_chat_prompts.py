@@ -133,7 +133,7 @@ async def test_special_tokens_in_texts_are_broken():
 
 def test_examples_are_counted_apart():
     """They are in every prompt, and say nothing about how long texts are."""
-    builder = PromptBuilder(WordTokenizer(), 10_000, rendering=PythonRendering())
+    builder = PromptBuilder(WordTokenizer(), 10_000, rendering=PythonRendering(examples=True))
     tool = Tool(name="look", parameters={"type": "object"})
     short = builder.build([user("hello")], [tool], 1)
     long = builder.build([user("hello " * 300)], [tool], 1)

@@ -422,7 +422,7 @@ HISTORY = [
 
 
 def test_the_conversation_is_one_of_python():
-    rendered = PythonRendering().render(HISTORY, TOOLS)
+    rendered = PythonRendering(examples=True).render(HISTORY, TOOLS)
     assert rendered.tools is None
     first, *others = rendered.conversation
     assert first["role"] == "system"
@@ -439,13 +439,13 @@ def test_the_conversation_is_one_of_python():
     ]
     examples = others[:-7]
     assert [message["role"] for message in examples] == ["user", "assistant"] * (len(examples) // 2)
-    again = PythonRendering().render(HISTORY[1:], TOOLS).conversation
+    again = PythonRendering(examples=True).render(HISTORY[1:], TOOLS).conversation
     assert again[1:] == others
     assert first["content"].endswith(again[0]["content"])
 
 
 def test_without_tools_calls_are_only_told_of():
-    first, *others = PythonRendering().render(HISTORY, ()).conversation
+    first, *others = PythonRendering(examples=True).render(HISTORY, ()).conversation
     assert first == {"role": "system", "content": "You are Parley."}
     assert others[-7:] == [
         {"role": "user", "content": "Set a timer."},
@@ -457,7 +457,7 @@ def test_without_tools_calls_are_only_told_of():
         {"role": "system", "content": "Be quick."},
     ]
     assert not any("(" in message["content"] for message in others[:-7])
-    assert PythonRendering().render(HISTORY[1:], ()).conversation == others
+    assert PythonRendering(examples=True).render(HISTORY[1:], ()).conversation == others
 
 
 # --- the whole service ----------------------------------------------------------------------
@@ -467,7 +467,7 @@ def ask(*reports, tools=TOOLS):
     engine = ScriptedEngine(*reports)
     chat = ChatService(
         engine,
-        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering()),
+        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering(examples=True)),
         PythonFormat(CallGrammar(json.loads)),
     )
     message = ChatMessage(role="user", content="what time is it")
@@ -501,7 +501,7 @@ async def test_after_results_something_is_said(notes):
     engine = ScriptedEngine(Progress('say("Done.")', 4, finish_reason="stop"))
     chat = ChatService(
         engine,
-        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering()),
+        PromptBuilder(WordTokenizer(), 2_000, rendering=PythonRendering(examples=True)),
         PythonFormat(CallGrammar(json.loads)),
     )
     called = ChatMessage(role="assistant", tool_calls=[ToolCall(id="1", name="stop", arguments={})])

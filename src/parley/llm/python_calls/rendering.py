@@ -100,11 +100,17 @@ _TALK = (
 class PythonRendering:
     """:class:`parley.llm.rendering.Rendering` of tools as Python functions.
 
-    Conversations without tools are of plain text; calls that they had are told of with their results.
+    Conversations without tools are of plain text; calls that they had are written into their results.
+
+    Args:
+        examples: whether the prompt shows how to answer, which a model needs that was not trained for it. The
+            examples are some 900 tokens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, examples: bool) -> None:
         self._instructions = KeptByTools(_instructions)
+        self._examples = _examples() if examples else ()
+        self._talk = _talk() if examples else ()
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Rendered:
         """The messages as the chat template takes them, with examples behind the system prompt."""
@@ -113,12 +119,11 @@ class PythonRendering:
             system, messages = messages[0].content, messages[1:]
         if not tools:
             opening = [{"role": "system", "content": system}] if system else []
-            talk = _talk()
-            return Rendered([*opening, *talk, *_without_functions(messages)], examples=talk)
+            return Rendered([*opening, *self._talk, *_without_functions(messages)], examples=self._talk)
         instructions = self._instructions(tools)
         told = "\n\n".join(filter(None, (system, instructions)))
-        rendered = [{"role": "system", "content": told}, *_examples()]
-        return Rendered(rendered + _with_functions(messages, as_functions(tools)), examples=_examples())
+        rendered = [{"role": "system", "content": told}, *self._examples]
+        return Rendered(rendered + _with_functions(messages, as_functions(tools)), examples=self._examples)
 
 
 def said(text: str) -> str:
