@@ -1,8 +1,9 @@
 """Measure the language model of profile open: tool calls, turns that need none, and open questions.
 
-    python perf/eval_open_llm.py                 the held-out cases and the questions
-    python perf/eval_open_llm.py --set dev       what the prompt is tuned on
-    python perf/eval_open_llm.py --base          with the model's own chat template and tags
+    python perf/eval_open_llm.py                     the held-out cases and the questions
+    python perf/eval_open_llm.py --set dev           what the prompt and the adapter are tuned on
+    python perf/eval_open_llm.py --weights FOLDER --recipe examples     a model that was not trained for it
+    python perf/eval_open_llm.py --weights FOLDER --recipe template     with its own chat template and tags
 
 A call counts as right only if tool and arguments are; what the model should say is not judged, but printed.
 The engine, the prompts and the parser are those of the model `qwen3`.
@@ -60,9 +61,18 @@ class Answer:
         return " ".join(filter(None, (self.text, *(f"{call.name} {call.arguments}" for call in self.calls))))
 
 
-def settings(*, base: bool) -> tuple[Parameters, AgentConfig]:
+RECIPES = {
+    "trained": {},
+    "examples": {"PARLEY_QWEN3_TOOL_EXAMPLES": "true"},
+    "template": {"PARLEY_QWEN3_TOOL_PARSER": "hermes", "PARLEY_QWEN3_GUIDED_TOOLS": "false"},
+}
+
+
+def settings(weights: Path | None, recipe: str) -> tuple[Parameters, AgentConfig]:
     """Of the model and of the agent, in the profile."""
-    environment = {"PARLEY_QWEN3_TOOL_PARSER": "hermes", "PARLEY_QWEN3_GUIDED_TOOLS": "false"} if base else {}
+    environment = dict(RECIPES[recipe])
+    if weights:
+        environment["PARLEY_QWEN3_WEIGHTS"] = str(weights.resolve())
     model = read_parameters(REPOSITORY / "qwen3", PROFILE, environment)
     agent = read_parameters(REPOSITORY / "voice_agent", PROFILE, {})
     assert model is not None
@@ -135,7 +145,7 @@ def report_questions(cases: Sequence[Case], answers: Sequence[Answer]) -> bool:
 
 async def run(arguments: argparse.Namespace) -> bool:
     """Load the model and measure."""
-    parameters, config = settings(base=arguments.base)
+    parameters, config = settings(arguments.weights, arguments.recipe)
     chat, engine = load_chat_service(parameters, "")
     try:
         cases = load(arguments.set)
@@ -155,8 +165,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--set", choices=("dev", "held_out"), default="held_out")
-    parser.add_argument("--base", action="store_true", help="without the Python functions and the grammar")
+    parser.add_argument("--set", choices=("dev", "unseen", "held_out"), default="held_out")
+    parser.add_argument("--weights", type=Path, help="another folder than the profile's")
+    parser.add_argument(
+        "--recipe", choices=RECIPES, default="trained", help="how the model learns of tools and answers"
+    )
     parser.add_argument("--all", action="store_true", help="print what is right too")
     parser.add_argument("--no-questions", dest="questions", action="store_false")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
