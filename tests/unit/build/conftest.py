@@ -1,4 +1,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "build"))
+ROOT = Path(__file__).parents[3]
+sys.path[:0] = [str(ROOT / "build"), str(ROOT / "perf"), str(Path(__file__).parent)]

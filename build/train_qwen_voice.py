@@ -1,0 +1,155 @@
+"""Train models/qwen2.5-coder-0.5b-voice, the adapter for calling functions and talking on the phone.
+
+    nice .venv/bin/python build/train_qwen_voice.py
+
+The base model is the published GGUF file; it is not changed. Dialogues are drawn at random from
+build/qwen_voice, as the model ``qwen3`` renders them. The adapter is saved every ten minutes and at the end.
+``build/convert_qwen_gguf.py --adapter`` merges it into the weights that are served.
+
+Exit status: 0 it is trained, 1 the base model cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoTokenizer, Qwen2ForCausalLM
+
+from qwen_gguf.conversion import find
+from qwen_gguf.source import ConversionError, Source
+from qwen_voice import adapter
+from qwen_voice.base import load_base
+from qwen_voice.dialogues import Dialogues
+from qwen_voice.library import load_talk, load_tools
+from qwen_voice.packing import Packer, Row
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "models" / "qwen2.5-coder-0.5b-instruct-gguf"
+TOKENIZER = ROOT / "models" / "qwen2.5-coder-0.5b-w8a8"
+OUT = ROOT / "models" / "qwen2.5-coder-0.5b-voice"
+BASE = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+
+RANK = 8
+ALPHA = 16
+FIRST_LAYER = 4
+"""Layers before it stay as they are: they read words, and training them costs time."""
+PEAK_RATE = 2e-4
+WARM_UP_STEPS = 10
+STEPS = 240
+ROWS_PER_STEP = 4
+TOKENS_PER_ROW = 700
+MOST_CONVERSATIONS = 16
+CHECKED = 12
+"""Sessions of another seed, on which the loss is measured."""
+SAVE_SECONDS = 600
+LOG_STEPS = 2
+
+
+def row_loss(model: Qwen2ForCausalLM, row: Row) -> Tensor:
+    """The loss of what the assistant says, summed over its tokens."""
+    hidden = model.model(
+        row.ids, attention_mask=row.seen, position_ids=row.positions, use_cache=False
+    ).last_hidden_state[0]
+    before = torch.roll(row.learned, -1)
+    logits = model.lm_head(hidden[before]).float()
+    return functional.cross_entropy(logits, row.ids[0, row.learned], reduction="sum")
+
+
+def mean_loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> float:
+    """Of a token, without training."""
+    with torch.no_grad():
+        total = sum(row_loss(model, row).item() for row in rows)
+    return total / sum(int(row.learned.sum()) for row in rows)
+
+
+def rate(step: int, steps: int) -> float:
+    """Learning rate of a step."""
+    fall = max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
+    return PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * fall
+
+
+def train(source: Path, tokens: Path, out: Path, steps: int, seed: int) -> None:
+    """Train, and write the adapter."""
+    torch.manual_seed(seed)
+    model = load_base(Source(find(source)), tokens)
+    adapters = adapter.adapt(model, FIRST_LAYER, RANK, ALPHA)
+    trained = list(adapter.parameters(adapters))
+    layers = range(FIRST_LAYER, model.config.num_hidden_layers)
+    print(f"{sum(one.numel() for one in trained) / 1e6:.1f} million parameters are trained", flush=True)
+    packer, tools, talk = Packer(AutoTokenizer.from_pretrained(tokens)), load_tools(), load_talk()
+    drawn, other = (Dialogues(tools, talk, system_prompt(), one) for one in (seed, seed + 1))
+    unseen = [packer.pack(other.session(MOST_CONVERSATIONS), TOKENS_PER_ROW) for _ in range(CHECKED)]
+    print(f"loss before: {mean_loss(model, unseen):.3f}", flush=True)
+    optimizer = torch.optim.AdamW(trained, lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    began = saved = time.monotonic()
+    seen = 0
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, steps)
+        sessions = [drawn.session(MOST_CONVERSATIONS) for _ in range(ROWS_PER_STEP)]
+        packer.check(sessions[0])
+        rows = [packer.pack(session, TOKENS_PER_ROW) for session in sessions]
+        learned = sum(int(row.learned.sum()) for row in rows)
+        total = 0.0
+        for row in rows:
+            loss = row_loss(model, row) / learned
+            torch.autograd.backward(loss)
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        seen += sum(row.ids.numel() for row in rows)
+        elapsed = time.monotonic() - began
+        if (step + 1) % LOG_STEPS == 0:
+            print(
+                f"{elapsed:5.0f} s  step {step + 1}  loss {total:.3f}  {seen / elapsed:.0f} tokens/s",
+                flush=True,
+            )
+        if time.monotonic() - saved > SAVE_SECONDS:
+            adapter.save(adapters, out, BASE, layers)
+            saved = time.monotonic()
+    print(f"loss of other dialogues {mean_loss(model, unseen):.3f}", flush=True)
+    adapter.save(adapters, out, BASE, layers)
+
+
+def system_prompt() -> str:
+    """That of the agent in profile open."""
+    from parley.agent.config import AgentConfig
+    from parley.launcher.models import read_parameters
+
+    parameters = read_parameters(ROOT / "model_repository" / "voice_agent", "open", {})
+    assert parameters is not None
+    return AgentConfig.from_parameters(parameters).system_prompt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source", type=Path, default=SOURCE, help="the GGUF file, or its folder")
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder made of it")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    try:
+        train(args.source, args.tokenizer, args.out, args.steps, args.seed)
+    except ConversionError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
