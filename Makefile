@@ -81,7 +81,7 @@ test-triton: setup ## Run the tests against the real server
 	@$(PY) -m pytest tests/triton $(REPORTING) $(ARGS)
 
 test-open: setup ## Run the tests of the profile open with its real weights, which are fetched first
-	@scripts/fetch_models --time-limit 1200 --profile open test-recordings || [ $$? -eq 1 ] && \
+	@scripts/fetch_models --time-limit 1200 --profile open || [ $$? -eq 1 ] && \
 	    $(PY) -m pytest tests/open $(REPORTING) $(ARGS)
 
 test-frameworks: setup setup-frameworks ## Run the tests with other makers' clients and frameworks

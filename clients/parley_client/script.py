@@ -10,7 +10,8 @@ A script is a TOML file::
     text = "hello"             # what is said in it; optional, for reading along
 
     [[turn]]
-    say = "story.wav"
+    say = "models:test-recordings/beckett.wav"   # where the weights are: PARLEY_MODELS_DIR, or models/
+    part = [3350, 6100]        # only this part of it (ms)
     pause_ms = 800             # after the last answer was heard
 
     [[turn]]
@@ -26,6 +27,7 @@ A script is a TOML file::
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +35,14 @@ import msgspec
 import numpy as np
 
 from parley.errors import InvalidMessageError
+from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.audio.files import Pcm, read_speech
 from parley_client.checks import check_keys
+from parley_client.commands.advice import CHECKOUT
 from parley_client.errors import ScriptError
 
 DEFAULT_PAUSE_MS = 600
+_AMONG_WEIGHTS = "models:"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Script:
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
     say: str = ""
+    part: tuple[int, int] | None = None
     write: str = ""
     press: str = ""
     text: str = ""
@@ -109,7 +115,9 @@ def _load_turn(turn: _Turn, folder: Path) -> ScriptTurn:
     """Read what is said in a turn.
 
     Raises:
-        InvalidMessageError: not exactly one thing is done in it, or keys that do not exist are pressed.
+        InvalidMessageError: not exactly one thing is done in it, keys that do not exist are pressed, or the
+            part is not one of the clip.
+        ScriptError: a recording that is brought with the weights is not there.
         AudioFileError: the clip cannot be read.
     """
     if sum(map(bool, (turn.say, turn.write, turn.press))) != 1:
@@ -118,13 +126,39 @@ def _load_turn(turn: _Turn, folder: Path) -> ScriptTurn:
         check_keys(turn.press)
     return ScriptTurn(
         name=Path(turn.say).stem or turn.write or turn.press,
-        samples=read_speech(folder / turn.say) if turn.say else np.zeros(0, np.int16),
+        samples=_said(turn, folder),
         text=turn.text,
         pause_ms=turn.pause_ms,
         barge_in_ms=turn.barge_in_ms,
         write=turn.write,
         press=turn.press,
     )
+
+
+def _said(turn: _Turn, folder: Path) -> Pcm:
+    if not turn.say:
+        if turn.part:
+            raise InvalidMessageError("part belongs to say")
+        return np.zeros(0, np.int16)
+    samples = read_speech(_clip(turn.say, folder))
+    if turn.part is None:
+        return samples
+    begin, end = (ms * INPUT_SAMPLE_RATE // 1000 for ms in turn.part)
+    if not 0 <= begin < end <= len(samples):
+        length_ms = len(samples) * 1000 // INPUT_SAMPLE_RATE
+        raise InvalidMessageError(f"part {list(turn.part)} is not within the {length_ms} ms of {turn.say}")
+    return samples[begin:end]
+
+
+def _clip(written: str, folder: Path) -> Path:
+    among_weights = written.removeprefix(_AMONG_WEIGHTS)
+    if among_weights == written:
+        return folder / written
+    file = Path(os.environ.get("PARLEY_MODELS_DIR") or CHECKOUT / "models") / among_weights
+    if not file.is_file():
+        name = among_weights.partition("/")[0]
+        raise ScriptError(f"{file}: no such file; bring it with `make fetch MODEL={name}`")
+    return file
 
 
 def script_of_files(paths: list[Path], barge_in_ms: int | None = None) -> Script:

@@ -12,8 +12,8 @@ INCLUDED = ROOT / "models"
 """Where included entries are, wherever all others are kept."""
 
 NOTE = ".source.json"
-"""In the folder: what it was made of (``sha256``, ``adapter``), the program's version (``converter``), and its
-files' checksums (``files``)."""
+"""In the folder: what it was made of (``sha256``, ``adapter``), the program's version (``converter``), and
+checksums of its files (``files``)."""
 
 
 def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) -> bool:

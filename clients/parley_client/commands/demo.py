@@ -84,11 +84,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.script is None and not path.exists():
         raise ClientError("the demonstration needs the repository: run `make demo` in a checkout of it")
     check_output(args.out)
-    script = load_script(path)
-    if script.title:
-        console.rule(escape(script.title))
+    own = load_script(path) if args.script else None
     options = {} if args.server else {"profile": args.profile or default_profile()}
     with running_server(args.server, console, "demo", **options) as args.server:
+        # The recordings of people come with the weights, which may not have been there before.
+        script = own or load_script(path)
+        if script.title:
+            console.rule(escape(script.title))
         return run_to_end(_hold(args, console, script))
 
 

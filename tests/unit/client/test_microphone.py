@@ -149,6 +149,32 @@ def test_a_script_names_its_clips(tmp_path):
     assert [turn.barge_in_ms for turn in plain.turns] == [None, 300]
 
 
+def test_a_script_takes_a_part_of_a_recording_among_the_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "weights"))
+    folder = tmp_path / "weights" / "people"
+    folder.mkdir(parents=True)
+    ramp = np.arange(16_000, dtype=np.int16)
+    soundfile.write(folder / "reading.wav", ramp, 16_000)
+    file = tmp_path / "call.toml"
+    file.write_text('[[turn]]\nsay = "models:people/reading.wav"\npart = [250, 500]\n')
+    (turn,) = load_script(file).turns
+    assert turn.name == "reading"
+    assert abs(int(turn.samples[0]) - 4_000) <= 1
+    assert len(turn.samples) == 4_000
+    (folder / "reading.wav").unlink()
+    with pytest.raises(ScriptError, match="make fetch MODEL=people"):
+        load_script(file)
+
+
+@pytest.mark.parametrize("part", ["[0, 1001]", "[500, 500]", "[-1, 20]", "[20, 10]"])
+def test_a_part_that_is_not_in_the_recording_is_refused(tmp_path, part):
+    soundfile.write(tmp_path / "a.wav", np.ones(16_000) * 0.1, 16_000)
+    file = tmp_path / "call.toml"
+    file.write_text(f'[[turn]]\nsay = "a.wav"\npart = {part}\n')
+    with pytest.raises(ScriptError, match="not within the 1000 ms of"):
+        load_script(file)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -160,6 +186,7 @@ def test_a_script_names_its_clips(tmp_path):
         ("[[turn]]\ntext = 'a'", "one of say, write and press"),
         ("[[turn]]\nwrite = 'a'\npress = '1'", "one of say, write and press"),
         ("[[turn]]\npress = '1x'", "'x' in '1x'"),
+        ("[[turn]]\nwrite = 'a'\npart = [0, 5]", "part belongs to say"),
     ],
 )
 def test_a_bad_script_says_why(tmp_path, text, why):
