@@ -153,6 +153,8 @@ def _check_room(
     needed = {cache.folder: to_come + _PACKAGE_ROOM if absent else 0}
     if models.stat().st_dev != cache.folder.stat().st_dev:  # no links, but copies
         needed[models] = sum(file.size for file in files)
+    else:
+        needed[cache.folder] += sum(file.size for file in files if cache.copies(file))
     for folder, size in needed.items():
         _check_free(folder, size)
 

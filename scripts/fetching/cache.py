@@ -1,14 +1,21 @@
-"""Files that were brought once, by their checksums: every checkout of the machine takes them from here."""
+"""Files that were brought once, by their checksums: every checkout of the machine takes them from here.
+
+Several users may share the folder. Another user's file is not relied on: it is read through one handle, and
+checked as it is copied. Only a user's own files are linked.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from fetching.download import PART, length, matches, settle
@@ -16,6 +23,15 @@ from fetching.manifest import FetchError, PinnedFile
 
 VARIABLE = "PARLEY_WEIGHTS_CACHE"
 _POLL_S = 0.2
+_BLOCK = 1 << 20
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# A link that would not be one's own file, a device or a pipe is nothing to wait for or to follow.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NOT_READABLE = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO)
+_NO_LINK = (
+    *(errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES),
+    errno.ENOENT,  # removed since it was opened
+)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -29,57 +45,66 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class Cache:
-    """A folder of files named by their SHA-256; what has come of others is beside them."""
+    """A folder of files named by their SHA-256; what has come of others is in a folder of each user's own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
+    def own(self) -> Path:
+        """For what only this user may write: the lock, parts of files, and files whose name is taken."""
+        return self.folder / f"user-{os.geteuid()}"
+
+    @property
     def work(self) -> Path:
         """For packages on their way; whoever has the lock may empty it."""
-        return self.folder / "work"
+        return self.own / "work"
 
     @contextmanager
     def locked(self, deadline: float, note: Callable[[str], None]) -> Iterator[None]:
-        """Wait until no other process brings files, and keep others out.
+        """Wait until no other process of this user brings files, and keep others out.
 
         Args:
             deadline: when to give up, on the clock ``time.monotonic``.
             note: is told once that there is a wait.
 
         Raises:
-            FetchError: the other process was not done in time.
+            FetchError: the other process was not done in time, or others may replace files in the folder.
         """
-        with alone_in(self.folder, deadline, note):
+        self._check_folders()
+        with alone_in(self.own, deadline, note):
             shutil.rmtree(self.work, ignore_errors=True)
             try:
                 yield
             finally:
                 shutil.rmtree(self.work, ignore_errors=True)
 
-    def path(self, file: PinnedFile) -> Path:
-        """Where a whole file is."""
-        return self.folder / file.sha256
-
     def part(self, file: PinnedFile) -> Path:
         """Where a file is that has not come wholly."""
-        return self.folder / (file.sha256 + PART)
+        return self.own / (file.sha256 + PART)
 
     def missing(self, file: PinnedFile) -> int:
-        """How much of a file is to come (bytes)."""
-        whole = self.path(file)
-        if length(whole) == file.size and whole.exists():
-            return 0
+        """How much is to come of a file that is not there (bytes)."""
         return file.size - min(length(self.part(file)), file.size)
 
     def has(self, file: PinnedFile) -> bool:
         """Whether a file is there as it should be; one that is not is removed."""
-        whole = self.path(file)
-        if not whole.is_file():
-            return False
-        if whole.stat().st_size == file.size and matches(whole, file.remote):
-            return True
-        whole.unlink()
+        for path in self._places(file):
+            content = _open(path, file.size)
+            if content is not None:
+                with content:
+                    if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
+                        return True
+            with suppress(FileNotFoundError, PermissionError, IsADirectoryError):  # or another user's
+                path.unlink()
+        return False
+
+    def copies(self, file: PinnedFile) -> bool:
+        """Whether a file that is there is another user's, so that :meth:`place` makes no link."""
+        for path in self._places(file):
+            if (content := _open(path, file.size)) is not None:
+                with content:
+                    return not _is_own(os.fstat(content.fileno()))
         return False
 
     def settle(self, file: PinnedFile) -> bool:
@@ -93,30 +118,71 @@ class Cache:
             part.unlink(missing_ok=True)
             return False
         part.chmod(0o444)  # checkouts share it
-        settle(part, self.path(file))
+        own, shared = self._places(file)
+        try:
+            settle(part, shared)
+        except (PermissionError, IsADirectoryError):
+            settle(part, own)  # another user has put something else there
         return True
 
     def place(self, file: PinnedFile, target: Path) -> None:
-        """Give a checkout a file: as a link, or as a copy where the file system is another one."""
+        """Give a checkout a file: as a link to this user's own, else as a copy that is checked.
+
+        The file behind a link is to be checked where it is then.
+
+        Raises:
+            FetchError: it is not in the cache any more, or not as it was.
+        """
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.new")
         beside.unlink(missing_ok=True)
-        try:
-            beside.hardlink_to(self.path(file))
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
-                raise
-            shutil.copyfile(self.path(file), beside)
-        os.replace(beside, target)  # noqa: PTH105 - says what it does
+        for path in self._places(file):
+            content = _open(path, file.size)
+            if content is None:
+                continue
+            with content:
+                if _link(path, content, beside) or _copy(content, file.sha256, beside):
+                    os.replace(beside, target)  # noqa: PTH105 - says what it does
+                    return
+        raise FetchError(f"{file.name} has changed in {self.folder} since it was checked; run this again")
+
+    def _places(self, file: PinnedFile) -> tuple[Path, Path]:
+        """Where a whole file may be: the user's own place, and that for all."""
+        return self.own / file.sha256, self.folder / file.sha256
+
+    def _check_folders(self) -> None:
+        """Make the folders, unless others could replace what is in them."""
+        self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        status = self.folder.stat()
+        elsewhere = f"name another folder with {VARIABLE}"
+        if status.st_uid not in (0, os.geteuid()):
+            raise FetchError(
+                f"the cache {self.folder} belongs to another user, who could replace files in it: {elsewhere}"
+            )
+        if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
+            raise FetchError(
+                f"others may replace files in the cache {self.folder} ({stat.filemode(status.st_mode)}): "
+                f"`chmod go-w {self.folder}` keeps it to one user, `chmod +t {self.folder}` lets several "
+                f"share it; or {elsewhere}"
+            )
+        with suppress(FileExistsError):
+            self.own.mkdir(mode=0o700)
+        status = self.own.lstat()
+        private = stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if not private or status.st_uid != os.geteuid():
+            raise FetchError(
+                f"{self.own} is not a folder that only this user can use: remove it, or {elsewhere}"
+            )
 
 
 @contextmanager
 def alone_in(folder: Path, deadline: float, note: Callable[[str], None]) -> Iterator[None]:
     """Wait until no other process works in a folder, and keep others out; see :meth:`Cache.locked`."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
         waits = False
-        while not _try_lock(lock.fileno()):
+        while not _try_lock(lock):
             if not waits:
                 note(f"waiting for another process that works in {folder}")
             waits = True
@@ -124,6 +190,8 @@ def alone_in(folder: Path, deadline: float, note: Callable[[str], None]) -> Iter
                 raise FetchError(f"another process still works in {folder}")
             time.sleep(_POLL_S)
         yield
+    finally:
+        os.close(lock)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -132,3 +200,57 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _open(path: Path, size: int) -> BufferedReader | None:
+    """A regular file of this size, not by way of a link; None: there is none that can be read."""
+    try:
+        descriptor = os.open(path, _READ)
+    except OSError as error:
+        if error.errno in _NOT_READABLE:
+            return None
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+        os.close(descriptor)
+        return None
+    return open(descriptor, "rb")  # noqa: PTH123 - a descriptor
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether nobody else can change a file."""
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+
+
+def _link(path: Path, content: BufferedReader, beside: Path) -> bool:
+    """Link a file that is the user's own and is still the one that was opened; returns whether it is."""
+    status = os.fstat(content.fileno())
+    if not _is_own(status):
+        return False
+    try:
+        beside.hardlink_to(path)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    if os.path.samestat(beside.lstat(), status):
+        return True
+    beside.unlink()
+    return False
+
+
+def _copy(content: BufferedReader, sha256: str, beside: Path) -> bool:
+    """Copy what is what it should be; returns whether it is."""
+    digest = hashlib.sha256()
+    try:
+        with beside.open("xb") as output:
+            while block := content.read(_BLOCK):
+                digest.update(block)
+                output.write(block)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    if digest.hexdigest() == sha256:
+        return True
+    beside.unlink()
+    return False

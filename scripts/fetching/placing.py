@@ -43,6 +43,7 @@ class Placed:
     def _is_right(self, file: PinnedFile, *, anew: bool) -> bool:
         target = self.target(file)
         if not target.is_file():
+            self._record.pop(file.name, None)  # another file that comes there may have the same time
             return False
         stat = target.stat()
         seen = [file.sha256, stat.st_size, stat.st_mtime_ns]

