@@ -31,7 +31,7 @@ from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Snapshot, Weights
 from fetching.packages import Packages
 from fetching.progress import Progress
-from fetching.status import show, state_of
+from fetching.status import show, state_of, with_sources
 
 SOURCE = ".source.json"
 """Says in an entry's folder where its files come from."""
@@ -110,7 +110,8 @@ def _status(entries: dict[str, Weights], args: argparse.Namespace) -> int:
     chosen = _chosen(entries, args.names, args.profile)
     if not chosen:
         raise FetchError(f"the manifest has nothing for the profile {args.profile}")
-    states = [state_of(entry, entries, args.into, anew=args.verify) for entry in chosen]
+    listed = with_sources(chosen, entries, args.into)
+    states = [state_of(entry, entries, args.into, anew=args.verify) for entry in listed]
     show(states, as_json=args.json)
     return 0 if all(state.there for state in states) else 1
 

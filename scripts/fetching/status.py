@@ -27,6 +27,8 @@ class State:
     licence: str
     size: int
     """Bytes: of what belongs to it if that is known, else of what is there."""
+    on_disk: int
+    """Bytes that are there."""
     where: str
     """A folder or a file; empty: nothing is there."""
     where_short: str
@@ -75,6 +77,26 @@ def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew:
     raise TypeError(type(entry))
 
 
+def with_sources(chosen: Sequence[Weights], entries: dict[str, Weights], models: Path) -> list[Weights]:
+    """What is chosen, and the sources of what is made: those that are there, and those still needed.
+
+    Args:
+        chosen: of the manifest.
+        entries: all of it.
+        models: folder of all weights.
+    """
+    found: list[Weights] = []
+    for entry in chosen:
+        if isinstance(entry, Made):
+            source = entries[entry.source]
+            assert isinstance(source, Pinned)  # as a test of the manifest sees to
+            there = any((models / source.name / file.name).exists() for file in source.files)
+            if source not in chosen and (there or not is_made(models, entry, source)):
+                found.append(source)
+        found.append(entry)
+    return found
+
+
 def show(states: Sequence[State], *, as_json: bool) -> None:
     """Print what there is."""
     if as_json:
@@ -89,7 +111,7 @@ def show(states: Sequence[State], *, as_json: bool) -> None:
         print(f"    {state.about} ({state.publisher}; licence: {state.licence})")
     lacking = sum(not state.there for state in states)
     print(
-        f"{size_text(sum(state.size for state in states))} in all; "
+        f"{size_text(sum(state.on_disk for state in states))} on the disk; "
         + (f"{lacking} of {len(states)} not there" if lacking else "all there")
     )
 
@@ -102,6 +124,7 @@ def _state(entry: Weights, size: int, where: Path | None, good: str, otherwise: 
         publisher=entry.publisher,
         licence=entry.licence,
         size=size,
+        on_disk=_size(where) if where is not None else 0,
         where=str(where) if exists else "",
         where_short=_short(entry, where) if exists and where is not None else "",
         there=bool(good),

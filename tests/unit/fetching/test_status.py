@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from archive_makers import make_installable
 from fetching import main as fetching_main
 from fetching import manifest
+from fetching.bringing import prerequisites
 from fetching.main import main
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published
 from fetching.status import state_of
@@ -148,6 +151,31 @@ def test_the_list_is_of_a_profile_and_its_status_says_whether_all_is_there(entri
     (models / "voice/joe.bin").unlink()
     assert main(["--status", "--profile", "open", "--verify"]) == 1
     assert "1 of 3 not there" in capsys.readouterr().out
+
+
+def test_the_total_is_what_is_on_the_disk_with_what_a_model_was_made_of(entries, models, capsys):
+    only = ENTRIES.replace('profiles = ["open"]\npackage', "profiles = []\npackage")
+    only = only.replace('["open", "tiny"]', '["tiny"]')
+    entries.write_text(only)
+    small = 1 + (models / "small/.source.json").stat().st_size
+    assert main(["--status", "--profile", "open"]) == 0
+    out = capsys.readouterr().out
+    voice = 5 + (models / "voice/.weights.json").stat().st_size
+    assert out.index("voice") < out.index("small")
+    assert f"\n{voice + small} B on the disk; all there\n" in out
+    shutil.rmtree(models / "voice")
+    assert main(["--status", "--profile", "open"]) == 0, "it is not needed any more"
+    assert f"\n{small} B on the disk; all there\n" in capsys.readouterr().out
+    (models / "small/model").unlink()
+    assert main(["--status", "--profile", "open", "--json"]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["name"], line["there"]) for line in lines] == [("voice", False), ("small", False)]
+    assert [line["on_disk"] for line in lines] == [0, small - 1]
+
+
+def test_what_is_absent_does_not_count_for_the_disk(entries, tmp_path, capsys):
+    assert main(["--status", "voice", "tiny-one"]) == 1
+    assert capsys.readouterr().out.endswith("\n0 B on the disk; 2 of 2 not there\n")
 
 
 def test_programs_get_json(entries, models, capsys):
@@ -288,3 +316,13 @@ class TestTheOneThatThereIs:
         for entry in known.values():
             if isinstance(entry, Included):
                 assert state_of(entry, known, ROOT / "models", anew=True).there, entry.name
+
+    def test_the_documents_say_how_much_is_downloaded_for_the_open_profile(self, known):
+        pinned = prerequisites(
+            [entry for entry in known.values() if "open" in entry.profiles], known, Path("nowhere")
+        )
+        assert len(pinned) > 1
+        megabytes = f"{round(sum(entry.size for entry in pinned) / 1e6)} MB"
+        for name in ("README.md", "docs/models.md"):
+            said = re.findall(r"\b7\d\d MB", (ROOT / name).read_text(encoding="utf-8"))
+            assert set(said) == {megabytes}, name
