@@ -41,7 +41,10 @@ from parley.tts.segmenter import Segmenter
 
 _MAX_UNREADABLE = 2
 """Tool calls of one turn that cannot be read, after which the model gets no tools."""
-_CORRECT_CALL = "Your last tool call was not run: {}. Write it again as valid JSON, or answer without it."
+_CORRECT_CALL = (
+    "Your last tool call was not run: {}. Write it again, whole and in the form of a tool call, "
+    "or answer without it."
+)
 _NO_TOOLS = "No tool can be called now, and the user waits. Answer in words, with what you know."
 _SHORTER = 4
 """After a failure tool results get this part of their budget."""

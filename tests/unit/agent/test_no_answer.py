@@ -132,6 +132,7 @@ async def test_an_unreadable_call_is_given_back_to_the_model():
     assert (first, third) == ("", "")
     assert "no name" in second
     assert "Write it again" in second
+    assert "JSON" not in second, "a model may write its calls otherwise"
 
 
 async def test_words_in_front_of_an_unreadable_call_are_spoken():
