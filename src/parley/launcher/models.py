@@ -17,7 +17,7 @@ from parley.errors import WeightsNotFoundError
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
+from parley.serving.weights import check_weights
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
 """Holds the model that loads others again."""
@@ -88,7 +88,7 @@ def check_models(options: ServerOptions) -> None:
 def leave_out_absent(
     options: ServerOptions, inherited: Mapping[str, str]
 ) -> tuple[ServerOptions, dict[str, str]]:
-    """Do not load what is optional and has no weights; models asked for by name are never left out.
+    """Do not load what is optional and lacks weights that it names, unless it is asked for by name.
 
     A model is optional if its parameter ``optional`` is ``true``.
 
@@ -105,7 +105,7 @@ def leave_out_absent(
         if parameters is None or parameters.text("optional", "") != "true":
             continue
         try:
-            resolve_weights(parameters, "")
+            check_weights(parameters)
         except WeightsNotFoundError as error:
             absent[folder.name] = str(error)
     if not absent:

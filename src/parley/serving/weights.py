@@ -12,6 +12,9 @@ from parley.errors import WeightsNotFoundError
 from parley.serving.parameters import Parameters
 
 MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
+_OWN = "weights"
+_SHARED = ("dictionary", "letters")
+"""Settings that name folders of weights which several models use."""
 
 # How to get the weights that the project knows, by their name without the precision.
 _REMEDIES: Mapping[str, str] = {
@@ -54,7 +57,9 @@ def models_dir(parameters: Parameters) -> Path:
     return Path(named) if named else Path(os.path.abspath(parameters.repository)).parent / "models"  # noqa: PTH100 - keeps links, as the operator wrote them
 
 
-def resolve_weights(parameters: Parameters, default: str, required: Sequence[str] = ()) -> Path:
+def resolve_weights(
+    parameters: Parameters, default: str, required: Sequence[str] = (), *, setting: str = _OWN
+) -> Path:
     """The folder with a model's weights.
 
     The first of these that is set counts: the environment variable ``PARLEY_WEIGHTS_<MODEL>``
@@ -65,12 +70,13 @@ def resolve_weights(parameters: Parameters, default: str, required: Sequence[str
         parameters: the model's settings.
         default: name of the weights when nothing else is said.
         required: files that the folder must contain.
+        setting: another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
 
     Raises:
         WeightsNotFoundError: the folder or one of its files is missing; says how to get it.
     """
-    variable = weights_variable(parameters.model)
-    name = parameters.environment.get(variable) or parameters.text("weights", default)
+    variable = weights_variable(parameters.model) if setting == _OWN else parameters.variable(setting)
+    name = parameters.environment.get(variable) or parameters.text(setting, default)
     folder = models_dir(parameters) / name
     missing = [file for file in required if not (folder / file).is_file()]
     if folder.is_dir() and not missing:
@@ -79,6 +85,16 @@ def resolve_weights(parameters: Parameters, default: str, required: Sequence[str
     raise WeightsNotFoundError(
         f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
     )
+
+
+def check_weights(parameters: Parameters) -> None:
+    """Find out whether the folders of all weights that a model's settings name are there.
+
+    Raises:
+        WeightsNotFoundError: one is missing; says how to get it.
+    """
+    for setting in (_OWN, *(setting for setting in _SHARED if parameters.text(setting, ""))):
+        resolve_weights(parameters, "", setting=setting)
 
 
 def cache_dir() -> Path:

@@ -23,7 +23,7 @@ from parley.launcher.errors import (
 from parley.launcher.installation import assemble_backend
 from parley.launcher.lock import StateLock
 from parley.launcher.models import check_models, count_instances, leave_out_absent, read_parameters
-from parley.launcher.options import TINY_PROFILE, ServerOptions
+from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions
 from parley.launcher.ports import settle_ports
 from parley.launcher.processes import session_members
 
@@ -180,6 +180,39 @@ def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for
     assert leave_out_absent(options, elsewhere) == (options, {})
     (tmp_path / "models" / "voices").mkdir(parents=True)
     assert leave_out_absent(options, {}) == (options, {})
+
+
+def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_path):
+    folder = repository / "choir" / "configs"
+    folder.mkdir(parents=True)
+    names = {"optional": "true", "weights": "voices", "dictionary": "words", "letters": "sounds"}
+    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
+        'name: "choir"\n'
+        + "".join(
+            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+            for key, value in names.items()
+        )
+    )
+    for name in ("voices", "words"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    options = ServerOptions(model_repository=repository)
+    smaller, reasons = leave_out_absent(options, {})
+    assert smaller.load_models == ("echo",)
+    assert "sounds does not exist" in reasons["choir"]
+    assert "PARLEY_CHOIR_LETTERS" in reasons["choir"]
+    assert leave_out_absent(options, {"PARLEY_CHOIR_LETTERS": str(tmp_path)}) == (options, {})
+    (tmp_path / "models" / "sounds").mkdir()
+    assert leave_out_absent(options, {}) == (options, {})
+
+
+@pytest.mark.parametrize("absent", ["misaki-en", "g2p-en"])
+def test_voices_without_what_they_pronounce_words_with_are_left_out(tmp_path, absent):
+    for name in {"moonshine-tiny-en", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"} - {absent}:
+        (tmp_path / name).mkdir()
+    options = ServerOptions(model_repository=ROOT / "model_repository", profile="open")
+    _, reasons = leave_out_absent(options, {"PARLEY_MODELS_DIR": str(tmp_path)})
+    assert reasons.keys() == {"piper", "kokoro"}
+    assert all(f"make fetch MODEL={absent}" in reason for reason in reasons.values())
 
 
 def test_a_model_that_is_not_there_is_named(repository):

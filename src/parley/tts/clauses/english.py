@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from parley.serving.parameters import Parameters
-from parley.serving.weights import cache_dir, models_dir
+from parley.serving.weights import cache_dir, resolve_weights
+from parley.tts.english import dictionary, network
 from parley.tts.english.pronouncer import EnglishPronouncer, PronouncedWord, load_pronouncer
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer
@@ -42,11 +43,11 @@ def load_front_end(parameters: Parameters) -> EnglishFrontEnd:
         ``dictionary``, ``letters``: folders of misaki's dictionaries and of g2p-en's network.
 
     Raises:
-        ModelLoadingError: a file or a grammar cannot be read.
+        ModelLoadingError: a file is missing, or it or a grammar cannot be read.
     """
-    folder = models_dir(parameters)
     pronouncer = load_pronouncer(
-        folder / parameters.text("dictionary", "misaki-en"), folder / parameters.text("letters", "g2p-en")
+        resolve_weights(parameters, "misaki-en", dictionary.FILES, setting="dictionary"),
+        resolve_weights(parameters, "g2p-en", (network.FILE,), setting="letters"),
     )
     grammars = load_grammars(("en",), cache_dir() / "normalization")
     return EnglishFrontEnd(TextNormalizer(grammars, tags=False), pronouncer)
