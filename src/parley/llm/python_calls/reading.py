@@ -14,6 +14,8 @@ _CALL = re.compile(r"([A-Za-z_]\w*)\(", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ARGUMENT = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
 _CONSTANTS = {"True": True, "False": False, "None": None}
+_OPENINGS = ('"', 'text="')
+"""Of what is said; the second is what a model may write that no grammar guides."""
 _ESCAPES = {"n": " ", "t": " ", "r": " "}
 _decoder = json.JSONDecoder()
 
@@ -48,7 +50,9 @@ class CallStream:
         rest = self._held.strip()
         if self._state == self._call:
             pieces.append(BadCall(rest, "the answer ended within the call"))
-        elif self._state == self._begin and rest and not f'{SAY}("'.startswith(rest):
+        elif self._state == self._begin and not any(
+            f"{SAY}({opening}".startswith(rest) for opening in _OPENINGS
+        ):
             self._give(self._held, pieces)
         self._held = ""
         return pieces
@@ -70,14 +74,21 @@ class CallStream:
             self._state = self._plain
         elif call[1] != SAY:
             self._state = self._call
-        elif len(self._held) <= call.end():
-            return False
-        elif self._held[call.end()] == '"':
-            self._held = self._held[call.end() + 1 :]
-            self._state = self._said
-            self._spoken = False
         else:
-            self._state = self._call
+            return self._begin_saying(self._held[call.end() :])
+        return True
+
+    def _begin_saying(self, rest: str) -> bool:
+        """Behind the bracket of what is to be said."""
+        for opening in _OPENINGS:
+            if rest.startswith(opening):
+                self._held = rest[len(opening) :]
+                self._state = self._said
+                self._spoken = False
+                return True
+        if any(opening.startswith(rest) for opening in _OPENINGS):
+            return False  # it may go on so
+        self._state = self._call
         return True
 
     def _said(self, pieces: list[Piece]) -> bool:
