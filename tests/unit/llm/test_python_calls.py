@@ -27,6 +27,7 @@ from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.reading import CallStream
 from parley.llm.python_calls.rendering import PythonRendering
+from parley.llm.python_calls.schemas import compact
 from parley.llm.service import ChatService
 from parley.llm.tool_stream import BadCall, Call, Text
 from parley.protocol import Tool
@@ -99,6 +100,118 @@ def test_what_is_no_plain_signature_takes_an_object(schema):
     (function,) = as_functions([Tool(name="odd", parameters=schema)])
     assert function.parameters is None
     assert function.call({"a": 1}) == 'odd(**{"a": 1})'
+
+
+def arguments_of(**schema):
+    """What the model is told of a tool whose arguments are one object."""
+    (function,) = as_functions([Tool(name="odd", parameters=schema)])
+    assert function.parameters is None
+    first, *lines, last = function.definition().split("\n    ")
+    assert first == "def odd(**arguments):"
+    assert lines[0] == '"""'
+    types, *described = [*lines[1:], last.removesuffix('"""')]
+    return [types.removeprefix("arguments: "), *described]
+
+
+ADDRESS = {
+    "type": "object",
+    "properties": {"street": STRING, "number": {"anyOf": [INTEGER, {"type": "null"}]}},
+    "required": ["street"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (
+            {"properties": {"a-b": STRING, "n": {**INTEGER, "description": "How\n many"}}, "required": ["n"]},
+            ['{"n": int, "a-b"?: str}', "n: How many"],
+        ),
+        (
+            {
+                "properties": {"day": STRING, "a": INTEGER, "b": {"enum": ["x", 1]}},
+                "required": ["day"],
+                "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+            },
+            ['{"day": str, "a"?: int, "b"?: Literal["x", 1]} & ({"a": int} | {"b": Literal["x", 1]})'],
+        ),
+        (
+            {"anyOf": [{"$ref": "#/$defs/address"}, {"const": 1}], "$defs": {"address": ADDRESS}},
+            ['{"street": str, "number"?: int | None}'],
+        ),
+        (
+            {
+                "$ref": "#/$defs/order",
+                "$defs": {
+                    "a/b": ADDRESS,
+                    "order": {
+                        "properties": {"to": {"type": "array", "items": {"$ref": "#/$defs/a~1b"}}},
+                        "required": ["to", "name"],
+                    },
+                },
+            },
+            ['{"to": list[{"street": str, "number"?: int | None}], "name": Any}'],
+        ),
+        (
+            {"allOf": [ADDRESS, {"properties": {"city": {"const": "Rome"}}, "required": ["city"]}]},
+            ['{"street": str, "city": Literal["Rome"], "number"?: int | None}'],
+        ),
+        (
+            {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}},
+            ['{"next"?: {"next"?: {"next"?: {"next"?: dict}}}}'],
+        ),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, ["dict"]),
+        ({"properties": {"a-b": {"$ref": "https://x.example/a"}}}, ['{"a-b"?: Any}']),
+        ({"properties": []}, ["dict"]),
+        ({"not": {"required": ["a"]}, "properties": {"a": True}}, ['{"a"?: Any}']),
+    ],
+)
+def test_arguments_that_are_one_object_are_told_by_their_types(schema, expected):
+    assert arguments_of(**schema) == expected
+
+
+def test_arguments_that_are_too_many_are_left_out_as_a_whole():
+    wide = {"type": "object", "properties": {f"field_{number}": STRING for number in range(8)}}
+    properties = {f"p{number}": {**wide, "description": "What it is. " * 9} for number in range(60)}
+    types, *described = arguments_of(properties=properties, required=["p59"])
+    assert types.startswith('{"p59": dict, "p0"?: dict, ')
+    assert types.endswith(" dict, ...}")
+    assert 550 < len(types) <= 600
+    assert described == []
+    few = dict(list(properties.items())[:3])
+    types, *described = arguments_of(properties=few, anyOf=[{}])
+    assert types.count("field_7") == 3
+    assert described == [f"p0: {few['p0']['description'].strip()}"]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(["#", "#/$defs/a", "object"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("$ref", "allOf", "anyOf", "oneOf", "properties", "required", "items", "type"),
+                    "enum",
+                    "$defs",
+                    "a",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["$ref", "allOf", "anyOf", "properties", "required", "$defs"]), JSON))
+def test_whatever_a_schema_says_what_is_told_of_it_is_bounded(schema):
+    assert sum(map(len, compact(schema, 200))) <= 200
 
 
 def test_a_call_is_written_as_python():

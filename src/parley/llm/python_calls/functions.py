@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parley.llm.python_calls.schemas import annotation, compact, python_value
 from parley.protocol import Tool
 
 SAY = "say"
@@ -17,8 +17,9 @@ _MOST_PARAMETERS = 16
 """More are given as one object."""
 _MOST_WITHOUT_REQUIRED = 4
 """So if all may be left out: any of them may then come first, and their grammar grows with their square."""
-_MOST_CHOICES = 40
 _MOST_DESCRIPTION = 300
+_MOST_TYPES = 600
+"""Characters of what is said of arguments that are given as one object."""
 # With one of these beside them, the properties alone do not say which arguments are valid.
 _COMBINING = (
     "$ref",
@@ -31,15 +32,6 @@ _COMBINING = (
     "dependentSchemas",
     "dependencies",
 )
-_TYPES = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "array": "list",
-    "object": "dict",
-    "null": "None",
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,8 @@ class Function:
         for parameter in self.parameters or ():
             lines += _described(parameter)
         if self.parameters is None:
-            lines.append(f"    arguments: {_line(json.dumps(self.tool.parameters))}")
+            types, *described = compact(self.tool.parameters, _MOST_TYPES)
+            lines += [f"    {_docstring(line)}" for line in (f"arguments: {types}", *described)]
         return "\n".join(lines) + '"""'
 
     def call(self, arguments: Mapping[str, Any]) -> str:
@@ -120,7 +113,7 @@ def _parameters(schema: Mapping[str, Any]) -> tuple[Parameter, ...] | None:
 
 def _declaration(parameter: Parameter) -> str:
     default = "" if parameter.required else f" = {python_value(parameter.schema.get('default'))}"
-    return f"{parameter.name}: {_annotation(parameter.schema)}{default}"
+    return f"{parameter.name}: {annotation(parameter.schema)}{default}"
 
 
 def _described(parameter: Parameter) -> list[str]:
@@ -128,26 +121,10 @@ def _described(parameter: Parameter) -> list[str]:
     return [f"    {parameter.name}: {described}"] if described else []
 
 
-def _annotation(schema: Mapping[str, Any]) -> str:
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices:
-        return f"Literal[{', '.join(map(python_value, choices[:_MOST_CHOICES]))}]"
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
-    names = [_TYPES[one] for one in kinds if isinstance(one, str) and one in _TYPES]
-    items = schema.get("items")
-    if names == ["list"] and isinstance(items, dict):
-        return f"list[{_annotation(items)}]"
-    return " | ".join(names) or "Any"
-
-
-def python_value(value: Any) -> str:
-    """As Python writes it; texts and what holds others as JSON does."""
-    if value is None or isinstance(value, bool):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _line(text: Any) -> str:
     """In one line, without what would end a docstring."""
-    return " ".join(str(text).replace('"""', "'''").split())[:_MOST_DESCRIPTION]
+    return " ".join(_docstring(str(text)).split())[:_MOST_DESCRIPTION]
+
+
+def _docstring(text: str) -> str:
+    return text.replace('"""', "'''")

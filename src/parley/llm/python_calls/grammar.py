@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parley.llm.guidance import KeptByTools, guidable
-from parley.llm.python_calls.functions import SAY, Function, Parameter, as_functions, python_value
+from parley.llm.python_calls.functions import SAY, Function, Parameter, as_functions
+from parley.llm.python_calls.schemas import python_value
 from parley.protocol import Tool
 
 SPOKEN = r"""[^\s!-/:-@\[-`{-~][^"\\\n\r*#_`<>|{}\[\]]*"""
