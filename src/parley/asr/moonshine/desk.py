@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
@@ -20,20 +21,24 @@ from parley.asr.moonshine.reader import Reader, Text
 from parley.errors import ModelUnavailableError, OverloadedError, ParleyError, ShuttingDownError
 
 _MOST_FAILURES = 3
-"""One after the other: the networks are broken, and only loading them again can help."""
+"""Of different stretches, with no success between them: the networks are broken, and only loading them again
+can help."""
+_REMEMBERED = 64
+"""Readings that have failed, by which a stretch is recognised that is tried again."""
 _log = logging.getLogger(__name__)
 
 
 class Desk(Protocol):
     """Reads audio for streams."""
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
         """Have a stretch read.
 
         Args:
             audio: i16 ``[n]``, 16 kHz mono.
             boosting: phrases that are favoured.
             final: whether it comes before all that is not.
+            of: the utterance that it is from; what cannot be read of one counts as one failure.
 
         Raises:
             OverloadedError: too much waits already.
@@ -57,11 +62,18 @@ class Asked:
     """
 
     def __init__(
-        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, clock: Callable[[], float]
+        self,
+        audio: NDArray[np.int16],
+        boosting: PhraseAutomaton,
+        *,
+        final: bool,
+        of: Hashable,
+        clock: Callable[[], float],
     ) -> None:
         self.audio = audio
         self.boosting = boosting
         self.final = final
+        self.of = of
         self.future: Future[Text | None] = Future()
         self.dropped = False
         """Nobody wants it any more."""
@@ -108,6 +120,25 @@ class Asked:
         self.future.set_exception(error)
 
 
+class _Failures:
+    """How many different stretches could not be read, one after the other.
+
+    A session may have a stretch read several times: while it is being spoken, when it is over, and again
+    after a failure. One that opens a new stream for what has failed sends the same audio.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: deque[tuple[Hashable, bytes]] = deque(maxlen=_REMEMBERED)
+
+    def add(self, asked: Asked) -> None:
+        """One more reading has failed."""
+        digest = hashlib.sha256(asked.audio.tobytes()).digest()
+        if not any(asked.of == of or digest == seen for of, seen in self._seen):
+            self.count += 1
+        self._seen.append((asked.of, digest))
+
+
 class ReadingDesk:
     """:class:`Desk` with a thread of its own."""
 
@@ -136,13 +167,13 @@ class ReadingDesk:
         self._changed = threading.Condition()
         self._closing = False
         self._began_at: float | None = None
-        self._failures = 0  # one after the other
+        self._failures = _Failures()
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
         """See :meth:`Desk.ask`."""
-        asked = Asked(audio, boosting, final=final, clock=self._clock)
+        asked = Asked(audio, boosting, final=final, of=of, clock=self._clock)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("nothing is read any more: the model is being unloaded")
@@ -160,8 +191,10 @@ class ReadingDesk:
         began_at = self._began_at
         if began_at is not None and self._clock() - began_at > self._stall_s:
             raise ModelUnavailableError(f"a stretch of speech has been read for over {self._stall_s:g} s")
-        if self._failures >= _MOST_FAILURES:
-            raise ModelUnavailableError(f"the last {self._failures} stretches of speech could not be read")
+        if self._failures.count >= _MOST_FAILURES:
+            raise ModelUnavailableError(
+                f"the last {self._failures.count} stretches of speech could not be read"
+            )
 
     def close(self, timeout_s: float) -> None:
         """Read nothing any more, and end the thread; what waits fails with ``ShuttingDownError``."""
@@ -193,9 +226,9 @@ class ReadingDesk:
         except Abandoned:
             raise
         except Exception:
-            self._failures += 1
+            self._failures.add(asked)
             raise
-        self._failures = 0
+        self._failures = _Failures()
         return text
 
     def _next(self) -> Asked | None:
@@ -215,9 +248,9 @@ class ImmediateDesk:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool) -> Asked:
+    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
         """See :meth:`Desk.ask`."""
-        asked = Asked(audio, boosting, final=final, clock=lambda: 0.0)
+        asked = Asked(audio, boosting, final=final, of=of, clock=lambda: 0.0)
         asked.settle(lambda: self._reader.read(audio, boosting))
         return asked
 

@@ -16,8 +16,8 @@ MODEL = "moonshine"
 class LateText:
     """Looks after the readings that it is made of.
 
-    One that fails is told once, with the piece of audio that is then being heard, and made anew when that
-    piece comes again.
+    One that fails is told with the piece of audio that is then being heard, and made anew when that piece
+    comes again. If it fails again it is given up: each later piece of its stream fails with that error.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class LateText:
         self._parts = list(parts)
         self._known = known
         self._cut_off = False
+        self._made_anew: set[int] = set()
         self.said_anew: list[str] = []
         """What the utterances before it say now, if it was read with them and is there."""
 
@@ -56,16 +57,22 @@ class LateText:
             return [self._fallback, self._event([Text(self._known, 0.0)], said_before)], []
         texts: list[Text] = []
         for at, asked in enumerate(self._parts):
-            part = self._desk.ask(asked.audio, asked.boosting, final=True) if asked.dropped else asked
-            self._parts[at] = part
+            part = self._ask_anew(at) if asked.dropped else asked
             if not part.done:
                 return None
             try:
                 texts.append(part.result() or NO_TEXT)
             except ParleyError:
-                part.drop()
+                if at not in self._made_anew:
+                    part.drop()
                 raise
         return [self._event(texts, said_before)], texts
+
+    def _ask_anew(self, at: int) -> Asked:
+        failed = self._parts[at]
+        self._parts[at] = self._desk.ask(failed.audio, failed.boosting, final=True, of=failed.of)
+        self._made_anew.add(at)
+        return self._parts[at]
 
     def end_stream(self) -> None:
         """Take the last partial text if no other is there yet: the stream has no later reply."""

@@ -30,6 +30,7 @@ from parley.asr.rails.segmentation import (
     UtteranceBegan,
     UtteranceEnded,
 )
+from parley.asr.rails.spoken_turn import Joined
 from parley.asr.rails.step import Chunk, Heard, Work, listen
 from parley.errors import OverloadedError, ParleyError
 
@@ -170,7 +171,7 @@ class MoonshineRail:
         utterance.hear(heard.samples)
         if utterance.is_full:
             audio = utterance.cut()
-            utterance.settled.append(self._ask(item, audio, final=True))
+            utterance.settled.append(self._ask(item, audio, utterance.number, final=True))
 
     def _end(self, item: _Item, utterance: Utterance, ended: UtteranceEnded) -> None:
         stream = item.work.stream
@@ -184,7 +185,7 @@ class MoonshineRail:
         if utterance.early is not None and not utterance.early.asked.dropped:
             asked, joined = utterance.early.asked, utterance.early.joined
         else:
-            asked = self._ask(item, utterance.rest() if joined is None else joined.content, final=True)
+            asked = self._ask_whole(item, utterance, joined)
         late = LateText(self._desk, utterance.number, [*utterance.settled, asked], joined, utterance.reported)
         stream.untold += [ended.event, late]
 
@@ -208,8 +209,7 @@ class MoonshineRail:
         piece = utterance.piece(end)
         if stream.options.join_ms and piece is not None:
             joined = stream.turn.with_piece(piece).joined()
-        audio = utterance.rest() if joined is None else joined.content
-        return EarlyText(self._ask(item, audio, final=True), joined, end)
+        return EarlyText(self._ask_whole(item, utterance, joined), joined, end)
 
     def _ask_partial(self, item: _Item, utterance: Utterance) -> None:
         waited_ms = (utterance.position - utterance.asked_at) / PER_MS
@@ -218,13 +218,20 @@ class MoonshineRail:
             return
         utterance.asked_at = utterance.position
         try:
-            asked = self._ask(item, utterance.rest(), final=False)
+            asked = self._ask(item, utterance.rest(), utterance.number, final=False)
         except OverloadedError:
             return  # there will be another one, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
 
-    def _ask(self, item: _Item, audio: NDArray[np.int16], *, final: bool) -> Asked:
-        asked = self._desk.ask(audio, item.work.stream.boosting, final=final)
+    def _ask_whole(self, item: _Item, utterance: Utterance, joined: Joined | None) -> Asked:
+        """Have an utterance read to its end, with those that it is joined to."""
+        if joined is None:
+            return self._ask(item, utterance.rest(), utterance.number, final=True)
+        return self._ask(item, joined.content, joined.first, final=True)
+
+    def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> Asked:
+        stream = item.work.stream
+        asked = self._desk.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
         item.asked.append(asked)
         return asked
 

@@ -33,6 +33,8 @@ class MoonshineStream:
             boosting: phrases that are favoured.
             longest_ms: what is read at once.
         """
+        self.identity = object()
+        """The same for all copies, and for no other stream."""
         self.track = track
         self.options = options
         self.boosting = boosting

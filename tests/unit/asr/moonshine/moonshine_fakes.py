@@ -70,10 +70,10 @@ class HeldDesk:
         self.room = 100
         self.failure = None
 
-    def ask(self, audio, boosting, *, final):
+    def ask(self, audio, boosting, *, final, of):
         if len(self.waiting) >= self.room:
             raise OverloadedError("no room")
-        asked = Asked(audio, boosting, final=final, clock=lambda: 0.0)
+        asked = Asked(audio, boosting, final=final, of=of, clock=lambda: 0.0)
         self.waiting.append(asked)
         return asked
 

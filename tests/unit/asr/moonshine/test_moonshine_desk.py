@@ -64,8 +64,8 @@ def audio(ms):
     return np.full(16 * ms, 9_000, np.int16)
 
 
-def ask(desk, ms, *, final=True):
-    return desk.ask(audio(ms), NOTHING, final=final)
+def ask(desk, ms, *, final=True, of=None):
+    return desk.ask(audio(ms), NOTHING, final=final, of=of or object())
 
 
 def begun(network):
@@ -148,13 +148,42 @@ def test_an_unforeseen_failure_is_told_as_one_of_the_project(desk, network, capl
 
 def test_networks_that_fail_again_and_again_are_broken(desk, network):
     network.failure = broken()
-    network.permits.release(3)
-    for _ in range(3):
+    for ms in (100, 200, 300):
         desk.check()
-        with pytest.raises(InferenceError):
-            text(ask(desk, 100))
-    with pytest.raises(ModelUnavailableError, match="could not be read"):
+        fail(desk, network, ms)
+    with pytest.raises(ModelUnavailableError, match="the last 3 stretches"):
         desk.check()
+
+
+def fail(desk, network, ms, **options):
+    network.permits.release()
+    with pytest.raises(InferenceError):
+        text(ask(desk, ms, **options))
+
+
+def test_a_stretch_that_is_tried_again_and_again_is_one_failure(desk, network):
+    network.failure = broken()
+    for _ in range(5):
+        fail(desk, network, 100)  # as a client sends it in stream after stream
+    for ms in (110, 120, 130):
+        fail(desk, network, ms, of="utterance", final=ms == 130)
+    desk.check()
+    fail(desk, network, 140)
+    with pytest.raises(ModelUnavailableError):
+        desk.check()
+
+
+def test_failures_count_from_the_last_text_that_was_read(desk, network):
+    network.failure = broken()
+    for ms in (100, 200):
+        fail(desk, network, ms)
+    network.failure = None
+    network.permits.release()
+    assert text(ask(desk, 300)) == "t30"
+    network.failure = broken()
+    for ms in (100, 200):
+        fail(desk, network, ms)
+    desk.check()
 
 
 def test_a_text_that_takes_too_long_will_never_come(desk, network, clock):

@@ -140,8 +140,8 @@ def test_there_is_one_partial_text_on_its_way_at_most(desk):
 
 def test_a_partial_text_that_takes_long_makes_the_next_one_later():
     class SlowDesk(ImmediateDesk):
-        def ask(self, audio, boosting, *, final):
-            asked = super().ask(audio, boosting, final=final)
+        def ask(self, audio, boosting, *, final, of):
+            asked = super().ask(audio, boosting, final=final, of=of)
             asked._done_at = asked._asked_at + 0.2
             return asked
 
@@ -222,6 +222,42 @@ def test_a_text_that_could_not_be_read_is_told_once_and_read_again(desk):
     assert len(desk.read()) == 1
     call.send(NOTHING)
     assert [event.utterance for event in call.finals] == [1]
+
+
+def test_a_text_that_could_not_be_read_twice_is_given_up_for_its_stream_alone(desk):
+    rail = new_rail(desk)
+    call = Call(rail, partial_interval_ms=0).send(UTTERANCE)
+    other = Call(rail, partial_interval_ms=0).send(UTTERANCE)
+    (first,) = [asked for asked in desk.waiting if asked.of[0] is call.stream.identity]
+    first.fail(broken())
+    desk.waiting.remove(first)
+    with pytest.raises(InferenceError):
+        call.send(NOTHING)
+    call.send(NOTHING)
+    again = desk.waiting[-1]
+    assert again.of == first.of
+    again.fail(broken())
+    desk.waiting.remove(again)
+    for _ in range(3):
+        with pytest.raises(InferenceError):
+            call.send(NOTHING)
+    assert len(desk.waiting) == 1
+    desk.read()
+    assert len(other.send(NOTHING).finals) == 1
+
+
+def test_all_readings_of_an_utterance_and_what_it_is_joined_to_are_of_one(desk):
+    call = Call(new_rail(desk), partial_interval_ms=240, join_ms=8_000)
+    call.send(sound((640, False), (640, True)))
+    partial = desk.waiting[-1]
+    call.send(sound((160, False)))
+    early = desk.waiting[-1]
+    assert (partial.final, early.final) == (False, True)
+    assert partial.of == early.of
+    call.send(sound((320, False), *[(640, True), (640, False)]))
+    assert desk.waiting[-1].of == early.of, "which it begins with"
+    Call(new_rail(desk)).send(UTTERANCE)
+    assert desk.waiting[-1].of != early.of
 
 
 def test_a_partial_text_that_could_not_be_read_does_not_come_again(desk):
