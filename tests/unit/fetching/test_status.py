@@ -45,6 +45,7 @@ about = "made smaller"
 profiles = ["open"]
 of = "voice"
 program = "build/convert.py"
+version = 1
 size = 3
 
 [weights.detector]
@@ -93,7 +94,7 @@ def models(tmp_path):
     }.items():
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_bytes(content)
-    note = {"sha256": DIGEST, "files": {"model": hashlib.sha256(b"x").hexdigest()}}
+    note = {"sha256": DIGEST, "adapter": {}, "converter": 1, "files": {"model": hashlib.sha256(b"x").hexdigest()}}
     (folder / "small/.source.json").write_text(json.dumps(note))
     return folder
 
@@ -298,10 +299,16 @@ class TestTheOneThatThereIs:
             source = known[entry.source]
             assert isinstance(source, Pinned)
             assert len(source.files) == 1
+            assert not entry.adapter or isinstance(known[entry.adapter], Included)
+
+    def test_the_manifest_has_the_version_of_the_converter(self, known):
+        written = (ROOT / "build/qwen_gguf/conversion.py").read_text(encoding="utf-8")
+        version = re.search(r"^VERSION = (\d+)$", written, re.MULTILINE)
+        assert known["qwen2.5-coder-0.5b-w8a8"].version == int(version[1])
 
     def test_the_open_profile_can_be_had_without_the_hub(self, known):
         chosen = [entry for entry in known.values() if "open" in entry.profiles]
-        assert not [entry.name for entry in chosen if isinstance(entry, Published | Included)]
+        assert not [entry.name for entry in chosen if isinstance(entry, Published)]
         pinned = [entry for entry in chosen if isinstance(entry, Pinned)]
         pinned += [known[entry.source] for entry in chosen if isinstance(entry, Made)]
         assert all(file.pieces for entry in pinned for file in entry.files)
