@@ -105,6 +105,155 @@ test('a microphone that is unplugged gives way to another, and comes back when t
   await sound.close();
 });
 
+/** A browser that gives microphones when the test says so: `asked` has each request, in order. */
+function makeSlowBrowser() {
+  const sources = makeBrowser();
+  const asked = [];
+  navigator.mediaDevices.getUserMedia = ({ audio }) =>
+    new Promise((resolve, reject) => {
+      const track = { stopped: false, enabled: true, onended: null, stop: () => (track.stopped = true) };
+      const stream = { getTracks: () => [track], getAudioTracks: () => [track] };
+      asked.push({
+        id: audio.deviceId?.exact ?? 'system',
+        track,
+        give: () => resolve(stream),
+        refuse: (name) => reject(Object.assign(new Error(name), { name })),
+      });
+    });
+  return { sources, asked };
+}
+
+/** Until all that can go on has gone on. */
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+for (const [title, order] of [
+  ['in the order in which they were asked for', [0, 1]],
+  ['in the other order', [1, 0]],
+]) {
+  test(`of two requests for a microphone the later one counts, answered ${title}`, async () => {
+    const { sources, asked } = makeSlowBrowser();
+    const sound = makeSound();
+    await sound.open();
+    const both = [sound.listen(), sound.listen()];
+    for (const one of order) {
+      asked[one].give();
+      await settled();
+    }
+    await Promise.all(both);
+    assert.deepEqual(
+      asked.map(({ track }) => track.stopped),
+      [true, false],
+    );
+    assert.equal(sources.filter((source) => source.connected).length, 1);
+    await sound.close();
+    assert.equal(asked[1].track.stopped, true);
+  });
+}
+
+test('a request for a microphone that was replaced reports no trouble', async () => {
+  const { asked } = makeSlowBrowser();
+  const told = [];
+  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  await sound.open();
+  const both = [sound.listen(), sound.listen()];
+  asked[1].give();
+  await settled();
+  asked[0].refuse('NotReadableError');
+  await Promise.all(both);
+  assert.deepEqual(told, [null]);
+  await sound.look();
+  assert.equal(asked.length, 2, 'no microphone is missing');
+  await sound.close();
+});
+
+test('a request that was replaced does not report that the browser still asks', async (t) => {
+  const { asked } = makeSlowBrowser();
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const told = [];
+  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  await sound.open();
+  const first = sound.listen();
+  const second = sound.listen();
+  asked[1].give();
+  await second;
+  t.mock.timers.tick(700);
+  assert.deepEqual(told, [null]);
+  await sound.close();
+  asked[0].give();
+  await first;
+});
+
+test('a microphone that is chosen while another one is asked for is the one that is heard', async () => {
+  const { asked } = makeSlowBrowser();
+  const sound = makeSound();
+  await sound.choose('desk', '');
+  await sound.open();
+  const first = sound.listen();
+  const second = sound.choose('head', '');
+  await settled();
+  for (const one of asked) one.give();
+  await Promise.all([first, second]);
+  assert.deepEqual(
+    asked.map(({ id, track }) => [id, track.stopped]),
+    [
+      ['desk', true],
+      ['head', false],
+    ],
+  );
+  await sound.close();
+});
+
+test('no microphone is asked for where one is chosen before or after a call', async () => {
+  const { asked } = makeSlowBrowser();
+  const sound = makeSound();
+  await sound.choose('desk', '');
+  await sound.open();
+  await sound.choose('head', '');
+  const listening = sound.listen();
+  asked[0].give();
+  await listening;
+  await sound.close();
+  await sound.choose('desk', '');
+  assert.deepEqual(
+    asked.map(({ id }) => id),
+    ['head'],
+  );
+});
+
+test('a microphone that comes when the call is over is stopped', async () => {
+  const { asked } = makeSlowBrowser();
+  const sound = makeSound();
+  await sound.open();
+  const late = sound.listen();
+  await sound.close();
+  await sound.open();
+  const next = sound.listen();
+  asked[0].give();
+  asked[1].give();
+  await Promise.all([late, next]);
+  assert.deepEqual(
+    asked.map(({ track }) => track.stopped),
+    [true, false],
+  );
+  await sound.close();
+});
+
+test('a microphone that the sound cannot use is not left open', async () => {
+  const { asked } = makeSlowBrowser();
+  AudioContext.prototype.createMediaStreamSource = () => {
+    throw Object.assign(new Error('another rate'), { name: 'NotSupportedError' });
+  };
+  const told = [];
+  const sound = makeSound({ onTrouble: (trouble) => told.push(trouble) });
+  await sound.open();
+  const listening = sound.listen();
+  asked[0].give();
+  await listening;
+  assert.equal(asked[0].track.stopped, true);
+  assert.deepEqual(told, ['none']);
+  await sound.close();
+});
+
 test('sound that the browser does not start is a failure after a while', async (t) => {
   makeBrowser(() => new Promise(() => {}));
   t.mock.timers.enable({ apis: ['setTimeout'] });

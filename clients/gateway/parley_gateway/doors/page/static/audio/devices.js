@@ -62,13 +62,22 @@ export class Level {
     this._attempt = 0;
   }
 
-  /** @param {string} id of the microphone; empty: the system's choice */
+  /**
+   * A microphone that comes, or fails, when it was closed or another one was opened meanwhile counts no more.
+   * @param {string} id of the microphone; empty: the system's choice
+   */
   async open(id) {
     this.close();
     const attempt = this._attempt;
-    const { stream } = await openMicrophone(id);
+    let stream;
+    try {
+      ({ stream } = await openMicrophone(id));
+    } catch (error) {
+      if (attempt !== this._attempt) return;
+      throw error;
+    }
     if (attempt !== this._attempt) {
-      stopTracks(stream); // closed meanwhile
+      stopTracks(stream);
       return;
     }
     this._stream = stream;

@@ -35,6 +35,10 @@ export class Sound {
     this._microphone = '';
     this._speaker = '';
     this._missing = false;
+    /** Whether a microphone was asked for, and not given up since. */
+    this._wanted = false;
+    /** Counts the requests for a microphone: only the newest one may keep what it gets, or report. */
+    this._attempt = 0;
     this._heard = new HeardTracker();
     /** @type {AudioContext | null} */
     this._context = null;
@@ -91,7 +95,7 @@ export class Sound {
     this._microphone = microphone;
     this._speaker = speaker;
     await this._useSpeaker();
-    if (isOther && this._stream) await this.listen();
+    if (isOther && this._wanted) await this.listen();
   }
 
   /** Something was plugged in: it may be the microphone that is missing. */
@@ -109,20 +113,24 @@ export class Sound {
     }
   }
 
-  /** Ask for the microphone. Without one, silence is sent, and the user may type. */
+  /**
+   * Ask for the microphone; the one before, and a request for it, are given up. Without one, silence is sent,
+   * and the user may type.
+   */
   async listen() {
     this._stop();
-    const { _context: context, _capture: capture } = this;
+    const { _context: context, _capture: capture, _attempt: attempt } = this;
     if (!context || !capture) return;
+    const isCurrent = () => attempt === this._attempt;
+    this._wanted = true;
     this._missing = false;
-    const slow = setTimeout(() => this._capture === capture && this._onTrouble('asking'), PATIENCE_MS);
+    const slow = setTimeout(() => isCurrent() && this._onTrouble('asking'), PATIENCE_MS);
     try {
       const { stream, isOther } = await openMicrophone(this._microphone);
-      if (this._capture !== capture) {
-        stopTracks(stream); // the call is over
+      if (!isCurrent()) {
+        stopTracks(stream); // the call is over, or there is a newer request
         return;
       }
-      this._stop();
       this._stream = stream;
       this._source = context.createMediaStreamSource(stream);
       this._source.connect(capture);
@@ -133,7 +141,8 @@ export class Sound {
       this._onTrouble(null);
       if (isOther) this._onOther();
     } catch (error) {
-      if (this._capture !== capture) return;
+      if (!isCurrent()) return;
+      this._stop();
       const trouble = troubleOf(/** @type {DOMException} */ (error));
       this._missing = trouble === 'none';
       this._onTrouble(trouble);
@@ -176,13 +185,15 @@ export class Sound {
     const context = this._context;
     this._stop();
     this._context = this._capture = this._playback = null;
-    this._missing = false;
+    this._wanted = this._missing = false;
     this._offsets = [];
     this._heard.clear();
     await context?.close();
   }
 
+  /** Let go of the microphone, and of what a request for one may still bring. */
   _stop() {
+    this._attempt += 1;
     if (this._stream) stopTracks(this._stream);
     this._source?.disconnect();
     this._stream = this._source = null;
