@@ -124,7 +124,7 @@ async def stream(
         body: of the answer, as it is made.
         media_type: of the body.
         stall_s: a client that does not read for so long is gone (seconds).
-        headers: more of them.
+        headers: more of them; read when the first part is there, so that the body may set some before.
         held: what the body uses; given back when the answer is over.
 
     Raises:

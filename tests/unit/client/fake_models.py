@@ -60,11 +60,13 @@ class FakeModels(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.transcriber = ""  # the model that was asked last
         self.ready = set()
         self.agent_tts = None  # what voice_agent is configured with; None: it is not there
+        self.configurations = []  # names of the models whose configuration was asked for
 
     async def ModelReady(self, request, context):  # noqa: N802 - gRPC's name
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready)
 
     async def ModelConfig(self, request, context):  # noqa: N802 - gRPC's name
+        self.configurations.append(request.name)
         if request.name != "voice_agent" or self.agent_tts is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model: {request.name!r}")
         reply = service_pb2.ModelConfigResponse()

@@ -117,6 +117,15 @@ async def test_telephone_audio(gateway):
     assert len(decode_ulaw(audio)) == 2 * len("Hello.")
 
 
+async def test_the_synthesizer_of_a_stream_is_looked_up_once(gateway, voice):
+    async with open_voice(gateway, "model=woman-1") as socket:
+        for text in ("Hello. ", "Bye. "):
+            await say(socket, "Speak", text=text)
+            await say(socket, "Flush")
+            await until(socket, "Flushed")
+    assert gateway.models.configurations == ["voice_agent"]
+
+
 async def test_voices_can_be_named(gateway, voice):
     async with open_voice(gateway, "model=woman-1") as socket:
         await say(socket, "Speak", text="Hello. ")
@@ -239,6 +248,36 @@ async def test_a_text_becomes_raw_audio(gateway, voice):
     assert answer.headers["content-type"] == "audio/l16;rate=24000"
     assert (answer.headers["dg-char-count"], answer.headers["dg-model-name"]) == ("26", "espeak")
     assert "dg-request-id" in answer.headers
+
+
+async def test_the_synthesizer_of_a_file_is_looked_up_once(gateway, voice):
+    gateway.models.agent_tts = "kokoro,espeak"
+    gateway.models.ready = {"kokoro", "espeak"}
+    answer = await post(gateway, "encoding=linear16&container=none&sample_rate=24000&model=woman-1")
+    assert text_of(answer.content) == SAID
+    assert answer.headers["dg-model-name"] == "espeak"
+    assert set(gateway.models.asked_models) == {"espeak"}
+    assert gateway.models.configurations == ["voice_agent"]
+
+
+async def test_a_file_takes_one_place_and_one_server(gateway, voice, monkeypatch):
+    leased = []
+    servers = gateway.gateway.servers
+    lease = servers.lease
+
+    def noted(**options):
+        leased.append(options)
+        return lease(**options)
+
+    monkeypatch.setattr(servers, "lease", noted)
+    assert (await post(gateway)).status_code == 200
+    assert len(leased) == 1
+
+
+async def test_a_file_with_a_voice_that_is_not_there_is_refused(gateway, voice):
+    answer = await post(gateway, "model=nobody")
+    assert answer.status_code == 400
+    assert "nobody" in answer.json()["err_msg"]
 
 
 @pytest.mark.parametrize(

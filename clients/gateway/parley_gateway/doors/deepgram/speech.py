@@ -21,7 +21,7 @@ from parley_gateway.doors.deepgram.voices import FileFormat, file_format, voice_
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 from parley_gateway.stages import StageDesk
-from parley_gateway.streaming import stream, while_connected
+from parley_gateway.streaming import stream
 
 _RAW_TYPES = {"pcm16": "audio/l16", "ulaw": "audio/mulaw", "alaw": "audio/alaw"}
 
@@ -50,44 +50,40 @@ class SpeechRoute:
             raise InvalidMessageError(
                 f"a text has 1 to {self._settings.speech_characters} characters; this one has {len(text)}"
             )
-        voice = voice_of(options)
-        transaction = Transaction(await while_connected(request, self._model(principal, voice)))
+        headers = {"dg-char-count": str(len(text))}
         if isinstance(form, FileFormat):
             media_type = MEDIA_TYPES[form.form]
         else:
             media_type = f"{_RAW_TYPES[form.encoding]};rate={form.sample_rate}"
         return await stream(
             request,
-            self._speak(principal, text, voice, form),
+            self._speak(principal, text, voice_of(options), form, headers),
             media_type=media_type,
             stall_s=self._settings.stall_s,
-            headers={
-                **transaction.headers,
-                "dg-model-name": transaction.model,
-                "dg-char-count": str(len(text)),
-            },
+            headers=headers,
         )
 
-    async def _model(self, principal: Principal, voice: str | None) -> str:
-        """The name of the synthesizer that has the voice."""
-        with self._desk.lease(principal) as server:
-            async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
-                return await synthesis.synthesizer_of(voice)
-
     async def _speak(
-        self, principal: Principal, text: str, voice: str | None, form: FileFormat | AudioFormat
+        self,
+        principal: Principal,
+        text: str,
+        voice: str | None,
+        form: FileFormat | AudioFormat,
+        headers: dict[str, str],
     ) -> AsyncGenerator[bytes, None]:
+        """The file; ``headers`` name the synthesizer that has the voice before its first part is there."""
         rate = form.sample_rate if isinstance(form, FileFormat) else form.agent_rate
         encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else _Raw(form, rate)
-        model = self._settings.synthesizer
         with self._desk.lease(principal) as server:
-            async with (
-                Synthesis(server, model=model) as synthesis,
-                synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
-                aclosing(encode_all(encoder, speech)) as encoded,
-            ):
-                async for part in encoded:
-                    yield part
+            async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
+                transaction = Transaction(await synthesis.synthesizer_of(voice))
+                headers |= {**transaction.headers, "dg-model-name": transaction.model}
+                async with (
+                    synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
+                    aclosing(encode_all(encoder, speech)) as encoded,
+                ):
+                    async for part in encoded:
+                        yield part
 
 
 class _Raw:
