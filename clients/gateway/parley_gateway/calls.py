@@ -31,9 +31,9 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.servers import Server, Servers
 from parley_gateway.shares import Shares
 
+DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
+"""After these errors of a call the server itself is in question; after others only this call."""
 _log = logging.getLogger("parley.gateway")
-# After these the server itself is in question; after others only this call.
-_DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
 _BOUNDS = Bounds()
 # What doors take for their goodbyes, after their calls have ended (seconds).
 _LAST_WORDS_S = 3.0
@@ -182,11 +182,13 @@ class Calls:
         finally:
             self._note_idle()
 
-    async def describe(self, server: Server) -> protocol.AgentDescription:
+    async def describe(self, server: Server) -> protocol.AgentDescription | None:
         """What the agent of a server has; its session is a health check's and takes no caller's place.
 
+        Returns:
+            None: this agent does not tell, as an older one.
+
         Raises:
-            ModelUnavailableError: this agent does not tell.
             ParleyError: what the server answered.
         """
         # Without a prompt there is nothing to read ahead, and without a greeting nothing is spoken.
@@ -195,12 +197,10 @@ class Calls:
         stream = await self._transport(server).open(call_id, self._settings.attempt_s)
         call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)
         try:
-            agent = (await call.open()).agent
+            return (await call.open()).agent
         finally:
-            await self._end(call)
-        if agent is None:
-            raise ModelUnavailableError("the agent of this server does not tell what it has")
-        return agent
+            # A server that does not answer does not say goodbye either: whoever asks does not wait for it.
+            self._begin_to_end(call)
 
     @contextmanager
     def attend(self) -> Iterator[None]:
@@ -271,7 +271,7 @@ class Calls:
                         raise
                     refusal = error
                     self._metrics.failovers.inc()
-                    if isinstance(error, _DOUBTFUL):
+                    if isinstance(error, DOUBTFUL):
                         server.doubt(error)
                 else:
                     stack.enter_context(attempt.pop_all())
@@ -291,10 +291,14 @@ class Calls:
 
     async def _end(self, call: Call, then: Callable[[], None] = lambda: None) -> None:
         """Hang up, to the end even if the door is cancelled meanwhile."""
+        await asyncio.shield(self._begin_to_end(call, then))
+
+    def _begin_to_end(self, call: Call, then: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
+        """Hang up in the background; :meth:`aclose` waits for it."""
         closing = asyncio.get_running_loop().create_task(_close(call, then), name=f"close-{call.id}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        await asyncio.shield(closing)
+        return closing
 
 
 async def _close(call: Call, then: Callable[[], None]) -> None:

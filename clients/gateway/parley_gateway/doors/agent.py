@@ -15,9 +15,12 @@ from starlette.responses import Response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
-from parley.errors import ParleyError
+from parley.errors import ModelUnavailableError, ParleyError
 from parley.waiting import within
 from parley_client.channel import error_of
+from parley_client.errors import CallLostError, StreamLostError
+from parley_gateway.calls import DOUBTFUL
+from parley_gateway.errors import NoServerReadyError
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers
 from parley_gateway.servers import Server
@@ -27,8 +30,10 @@ _TIMEOUT_S = 5.0
 # Asking opens a session: however often clients ask, that is done once in so long (seconds).
 _KEPT_S = 15.0
 _FAILED_S = 1.0
-_ASK_S = 8.0
-"""All of it: less than the page waits."""
+# All servers that are asked, together: less than the page waits.
+_ASK_S = 12.0
+# After these no server has answered; after other errors one has.
+_UNANSWERED = (*DOUBTFUL, CallLostError, StreamLostError)
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +55,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentFacts:
-    """Asks a server what its agent has, and keeps the answer for a while.
+    """Asks the servers in turn what their agent has, and keeps the first answer for a while.
 
     Args:
         gateway: of the process.
@@ -69,8 +74,9 @@ class AgentFacts:
         """What the agent has.
 
         Raises:
-            NoServerReadyError: there is no server.
-            ParleyError: what the server answered instead.
+            NoServerReadyError: no server answers.
+            ModelUnavailableError: the agents that answer do not tell, as older ones.
+            ParleyError: what the last server that answered said instead.
         """
         async with self._asking:
             is_fresh = time.monotonic() - self._asked_at < _KEPT_S
@@ -79,16 +85,51 @@ class AgentFacts:
                 if self._failure is not None and time.monotonic() - self._failed_at < _FAILED_S:
                     raise self._failure
                 try:
-                    with self._gateway.servers.lease() as lease:
-                        self._known = await within(self._ask(lease.server), _ASK_S, "the agent")
-                        self._server, self._asked_at = lease.server, time.monotonic()
+                    self._known, self._server = await self._ask_in_turn()
+                    self._asked_at = time.monotonic()
                 except ParleyError as error:
                     self._failure, self._failed_at = error, time.monotonic()
                     raise
             return self._known
 
-    async def _ask(self, server: Server) -> Agent:
+    async def _ask_in_turn(self) -> tuple[Agent, Server]:
+        """What the first server says that tells, and which one it is."""
+        servers = self._gateway.servers
+        end = time.monotonic() + _ASK_S
+        tried: list[Server] = []
+        refusal: ParleyError | None = None
+        silence: ParleyError | None = None
+        while not tried or len(tried) < servers.attempts:
+            try:
+                lease = servers.lease(excluding=tried)
+            except NoServerReadyError:
+                if not tried:
+                    raise
+                break
+            with lease:
+                # One that hangs leaves the others their part of the time.
+                ready = sum(one.is_ready and one not in tried for one in servers.all)
+                left = min(ready, max(1, servers.attempts - len(tried)))
+                limit_s = max(0.0, end - time.monotonic()) / left
+                tried.append(lease.server)
+                try:
+                    agent = await within(self._ask(lease.server), limit_s, "the agent")
+                except _UNANSWERED as error:
+                    silence = error
+                    if isinstance(error, DOUBTFUL):
+                        lease.server.doubt(error)
+                except ParleyError as error:
+                    refusal = error
+                else:
+                    if agent is not None:
+                        return agent, lease.server
+                    refusal = ModelUnavailableError("the agent of this server does not tell what it has")
+        raise refusal or NoServerReadyError(f"no server tells what its agent has: {silence}") from silence
+
+    async def _ask(self, server: Server) -> Agent | None:
         described = await self._gateway.calls.describe(server)
+        if described is None:
+            return None
         return Agent(
             recognizer=described.recognizer,
             language_model=described.language_model,

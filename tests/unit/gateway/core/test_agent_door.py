@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 import grpc.aio
 import pytest
 from fake_agent import polite
+from listening_gateway import until
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley import protocol
+from parley.errors import ModelUnavailableError, TooManySessionsError
+from parley_client.errors import CallLostError, ConnectError
 from parley_gateway.doors import agent as agent_door
 from parley_gateway.security.keys import new_key
 
@@ -55,16 +58,17 @@ class Configurations(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 @asynccontextmanager
 async def configured(one, languages):
-    """The gateway's only server tells this of its recogniser."""
+    """Every server of the gateway tells this of its recogniser."""
     server = grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Configurations(languages), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    (behind,) = one.gateway.servers.all
-    behind.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-    one.pool.channels[id(behind.channel)] = behind.address
+    for behind in one.gateway.servers.all:
+        behind.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        one.pool.channels[id(behind.channel)] = behind.address
     yield
-    await behind.channel.close()
+    for behind in one.gateway.servers.all:
+        await behind.channel.close()
     await server.stop(None)
 
 
@@ -115,6 +119,79 @@ async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway, m
     one.gateway.servers.all[0]._is_reachable = False
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
+
+
+async def mute(stream):
+    """Takes a call and answers nothing."""
+    await stream.frames.get()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectError("down"),
+        ModelUnavailableError("gone"),
+        TooManySessionsError("full"),
+        CallLostError("lost"),
+        polite,
+    ],
+)
+async def test_another_server_tells_where_one_does_not(gateway, failure):
+    one = await gateway(failure, describing)
+    async with configured(one, "en"):
+        answer = await one.http.get("/v1/agent")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["recognizer"] == "hears_german"
+
+
+async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, monkeypatch):
+    monkeypatch.setattr(agent_door, "_ASK_S", 3.0)
+    one = await gateway(mute, describing, servers={"retry_s": 50.0, "retry_max_s": 50.0})
+    async with configured(one, "en"):
+        answer = await one.http.get("/v1/agent")
+    assert answer.status_code == 200, answer.text
+    assert [server.is_ready for server in one.gateway.servers.all] == [False, True]
+    await until(one.agents[0].streams[0].cancelled.is_set)
+
+
+async def test_what_one_server_told_is_asked_of_another_when_that_one_has_gone(gateway):
+    one = await gateway(describing, describing)
+    async with configured(one, "en"):
+        assert (await one.http.get("/v1/agent")).status_code == 200
+        one.gateway.servers.all[0]._is_reachable = False
+        assert (await one.http.get("/v1/agent")).status_code == 200
+    assert [len(agent.call_ids) for agent in one.agents] == [1, 1]
+
+
+async def test_where_no_server_answers_that_has_a_code_of_its_own(gateway):
+    one = await gateway(ConnectError("one is down"), CallLostError("the other broke off"))
+    answer = await one.http.get("/v1/agent")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["retryable"]) == (503, "no_server_ready", True)
+    assert "the other broke off" in error["message"]
+    assert "retry-after" in answer.headers
+
+
+async def test_the_limit_counts_for_all_servers_together(gateway, monkeypatch):
+    monkeypatch.setattr(agent_door, "_ASK_S", 1.5)
+    one = await gateway(mute, mute, mute)
+    answer = await one.http.get("/v1/agent")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
+    assert [len(agent.call_ids) for agent in one.agents] == [1, 1, 1]
+
+
+async def test_only_so_many_servers_are_asked(gateway):
+    failures = [ConnectError("down")] * 2
+    one = await gateway(*failures, describing, servers={"attempts": 2, "retry_s": 50.0, "retry_max_s": 50.0})
+    answer = await one.http.get("/v1/agent")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
+    assert one.agents[2].call_ids == []
+
+
+async def test_what_a_server_refuses_is_told_in_its_words(gateway):
+    one = await gateway(TooManySessionsError("full"), ConnectError("down"))
+    answer = await one.http.get("/v1/agent")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_sessions")
 
 
 async def test_who_may_not_talk_to_the_agent_is_not_told(gateway, tmp_path):
