@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, BinaryIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from parley_gateway.access import Scope
 
 _SCOPES = ("agent", "transcribe", "speak", "chat", "admin")
+# How long a file that somebody else changes is waited for, and how often it is looked at meanwhile (seconds).
+_LOCK_S = 10.0
+_LOOK_S = 0.05
 _USUAL: tuple[Scope, ...] = ("agent", "transcribe", "speak", "chat")
 
 
@@ -111,15 +117,60 @@ def _revoke(file: Path, named: str, console: Console) -> None:
     from parley_gateway.errors import SettingsError  # noqa: PLC0415 - an optional extra
     from parley_gateway.security.keys import id_of, read_keys, without_key  # noqa: PLC0415
 
-    raw = _read(file)
     key_id = id_of(named)
-    if key_id not in read_keys(raw):
-        raise UsageError(f"{file} has no key {key_id!r}; `parley gateway keys list` shows those it has")
-    try:
-        _replace(file.resolve(), without_key(raw, key_id))
-    except OSError as error:
-        raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from error
+    with _locked(file):
+        raw = _read(file)
+        if key_id not in read_keys(raw):
+            raise UsageError(f"{file} has no key {key_id!r}; `parley gateway keys list` shows those it has")
+        try:
+            _replace(file.resolve(), without_key(raw, key_id))
+        except OSError as error:
+            raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from error
     console.print(f"Revoked {key_id}. What is open with it ends within seconds.")
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep other commands from changing a file between reading and replacing it.
+
+    Raises:
+        SettingsError: it cannot be read, or is not free within :data:`_LOCK_S` seconds.
+    """
+    from parley_gateway.errors import SettingsError  # noqa: PLC0415 - an optional extra
+
+    end = monotonic() + _LOCK_S
+    while True:
+        try:
+            held = _try_to_lock(file)
+        except OSError as error:
+            raise SettingsError(f"{file}: cannot be read: {error.strerror or error}") from error
+        if held is not None:
+            with held:
+                yield
+            return
+        if monotonic() >= end:
+            raise SettingsError(f"{file}: another program is changing it; try again")
+        sleep(_LOOK_S)
+
+
+def _try_to_lock(file: Path) -> BinaryIO | None:
+    """The locked file, which frees it when it is closed; None: somebody else has it.
+
+    The lock is on the file itself, so that no other file is left beside it. Whoever had it before has
+    replaced the file: a lock on the old one protects nothing.
+    """
+    opened = file.open("rb")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(opened.fileno()), file.stat()):
+            return opened
+    except BlockingIOError:
+        pass
+    except BaseException:
+        opened.close()
+        raise
+    opened.close()
+    return None
 
 
 def _replace(file: Path, content: bytes) -> None:
@@ -132,10 +183,13 @@ def _replace(file: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as fresh:
         try:
             fresh.write(content)
+            # What is still in a buffer would be missing from the file that gets the name.
+            fresh.flush()
             os.fchown(fresh.fileno(), known.st_uid, known.st_gid)
             os.fchmod(fresh.fileno(), known.st_mode & 0o777)
+            os.fsync(fresh.fileno())
             Path(fresh.name).replace(file)
-        except OSError:
+        except BaseException:
             Path(fresh.name).unlink()
             raise
 

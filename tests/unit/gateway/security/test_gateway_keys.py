@@ -1,11 +1,18 @@
 """``parley gateway keys``."""
 
+import fcntl
+import io
+import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from parley_client.cli import main
+from parley_client.cli import build_parser, main
+from parley_client.commands import gateway_keys
 from parley_gateway.errors import UnauthorizedError
+from parley_gateway.security import keys
 from parley_gateway.security.keys import KeyRing, new_key, read_keys
 from parley_gateway.security.watched import WatchedFile
 
@@ -77,6 +84,76 @@ def test_a_revoked_key_is_gone_and_the_rest_stays(keys_file, capsys, by):
     ring.reload()
     with pytest.raises(UnauthorizedError):
         ring.verify(made.secret)
+
+
+def revoke(key_id, file):
+    args = build_parser().parse_args(["gateway", "keys", "revoke", key_id, "--file", str(file)])
+    return gateway_keys.run(args, Console(file=io.StringIO()), str)
+
+
+def test_of_two_keys_that_are_revoked_at_once_both_are_gone(keys_file, monkeypatch):
+    first, second = read_keys(keys_file.read_bytes())
+    waits, without_key = threading.Event(), keys.without_key
+    other = threading.Thread(target=revoke, args=(second, keys_file))
+
+    def between_reading_and_writing(raw, key_id):
+        if key_id == first:
+            other.start()
+            while other.is_alive() and not waits.wait(0.01):
+                pass
+        return without_key(raw, key_id)
+
+    monkeypatch.setattr(keys, "without_key", between_reading_and_writing)
+    monkeypatch.setattr(gateway_keys, "sleep", lambda _: waits.set())
+    assert revoke(first, keys_file) == 0
+    other.join()
+    assert keys_file.read_text() == "# a remark\n"
+    assert list(keys_file.parent.iterdir()) == [keys_file]
+
+
+def test_a_file_that_another_program_holds_is_not_waited_for_without_end(keys_file, capsys, monkeypatch):
+    before = keys_file.read_bytes()
+    (key_id, *_) = read_keys(before)
+    monkeypatch.setattr(gateway_keys, "_LOCK_S", 0.05)
+    with keys_file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["gateway", "keys", "revoke", key_id]) == 1
+        assert keys_file.read_bytes() == before
+    said = " ".join(capsys.readouterr().err.split())
+    assert "another program is changing it" in said
+    assert "(settings)" in said
+    assert main(["gateway", "keys", "revoke", key_id]) == 0
+
+
+def test_a_file_that_is_always_replaced_is_not_waited_for_without_end(keys_file, capsys, monkeypatch):
+    flock = fcntl.flock
+
+    def replaced_just_before(file, operation):
+        copy = keys_file.with_name("copy")
+        copy.write_bytes(keys_file.read_bytes())
+        copy.replace(keys_file)
+        flock(file, operation)
+
+    (key_id, *_) = read_keys(keys_file.read_bytes())
+    monkeypatch.setattr(gateway_keys, "_LOCK_S", 0.05)
+    monkeypatch.setattr(gateway_keys.fcntl, "flock", replaced_just_before)
+    assert main(["gateway", "keys", "revoke", key_id]) == 1
+    assert "another program is changing it" in " ".join(capsys.readouterr().err.split())
+    assert key_id in read_keys(keys_file.read_bytes())
+
+
+def test_whoever_reads_while_a_key_is_revoked_sees_all_the_others(keys_file, monkeypatch):
+    first, second = read_keys(keys_file.read_bytes())
+    replace, seen = Path.replace, []
+
+    def look(fresh, file):
+        done = replace(fresh, file)
+        seen.append(set(read_keys(keys_file.read_bytes())))
+        return done
+
+    monkeypatch.setattr(Path, "replace", look)
+    assert revoke(first, keys_file) == 0
+    assert seen == [{second}]
 
 
 def test_a_key_is_revoked_in_the_file_that_a_link_names(keys_file, monkeypatch):
