@@ -110,9 +110,11 @@ async def test_the_list_on_the_terminal(triton, capsys):
     triton.answer = answer(BUILT_IN, ANNA)
     assert await run(triton, "list") == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].split() == ["id", "name", "languages", "prompt"]
+    assert printed[0].split() == ["id", "name", "languages", "sample", "used"]
     assert printed[1].split() == ["default", "Default", "10.0", "s", "built", "in"]
     assert printed[2].split() == ["anna-1234", "Anna", "[bold]", "en,", "de", "4.0", "s", "noisy"]
+    explained = " ".join(" ".join(printed[3:]).split())
+    assert explained.startswith("sample used: how much of a voice's recording")
 
 
 @pytest.mark.parametrize("listing", [[], ["list"]], ids=["alone", "list"])
@@ -121,6 +123,7 @@ async def test_a_server_without_recorded_voices_has_those_of_its_synthesizer(tri
     assert await run(triton, *listing) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == ["id", "man-1", "man-2", "woman-1", "woman-2"]
+    assert printed[0].split() == ["id", "name", "languages"], "no voice is made of a recording"
     assert printed[1].rstrip().endswith("espeak, male")
     assert await run(triton, *listing, "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[1])["voice_id"] == "man-2"
@@ -131,8 +134,16 @@ async def test_recorded_voices_and_those_of_other_synthesizers_are_listed_togeth
     assert await run(triton) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed[1:3]] == ["anna-1234", "af_heart"]
-    assert len(printed) == 1 + 1 + 28
+    assert printed[1 + 1 + 28] == ""
+    assert printed[1 + 1 + 28 + 1].startswith("sample used: ")
     assert printed[2].rstrip().endswith("kokoro, female, American")
+
+
+@pytest.mark.parametrize("action", [[], ["list"]])
+def test_the_help_explains_the_sample(capsys, action):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["voices", *action, "--help"])
+    assert "sample used: how much of a voice's recording" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_stands_before_the_action_counts():
@@ -168,7 +179,7 @@ async def test_enrolling_and_deleting_on_the_terminal(triton, tmp_path, capsys):
     assert "anna-1234" in printed
     assert "I agree." in printed
     assert await run(triton, "show", "anna-1234") == 0
-    assert "12.5 s, of which 4.0 s" in capsys.readouterr().out
+    assert "12.5 s; sample used: 4.0 s" in capsys.readouterr().out
     triton.answer = answer()
     assert await run(triton, "delete", "anna-1234") == 0
     assert "Deleted anna-1234" in capsys.readouterr().out
