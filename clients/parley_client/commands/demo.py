@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -101,18 +101,19 @@ def _default_script(profile: str | None) -> Path:
 
 async def _hold(args: argparse.Namespace, console: Console, script: Script) -> int:
     stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
-    async with serve_page(args.server) as url:
+    async with AsyncExitStack() as stack:
+        # Where everything ends with the conversation, nobody would have the time to use the page.
+        url = await stack.enter_async_context(serve_page(args.server)) if stay else None
         if url is not None:
-            console.print(_invitation(url, stay=stay))
+            console.print(_invitation(url))
         status = await play(args, console, script, args.out)
-        if url is not None and stay:
+        if url is not None:
             console.print(f"\nNow it is your turn: [bold]{url}/[/] (Ctrl-C ends it)")
             with suppress(asyncio.CancelledError):  # which is how it is meant to end
                 await asyncio.Event().wait()
         return status
 
 
-def _invitation(url: str, *, stay: bool) -> str:
+def _invitation(url: str) -> str:
     taken = "" if url.endswith(f":{PORT}") else f"Port {PORT} is taken, so the page has another one.\n"
-    until = "" if stay else ", for as long as this lasts (--stay keeps it)"
-    return f"{taken}Talk to it yourself at [bold]{url}/[/]{until}\n"
+    return f"{taken}Talk to it yourself at [bold]{url}/[/]\n"

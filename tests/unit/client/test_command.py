@@ -350,9 +350,12 @@ def test_what_cannot_be_written_is_known_before_the_call(clip, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("stay", [True, False])
-def test_the_demonstration_says_how_long_its_page_is_there(monkeypatch, capsys, stay):
+def test_the_demonstration_names_its_page_only_where_that_stays(monkeypatch, capsys, stay):
+    served = []
+
     @asynccontextmanager
-    async def page(_server):
+    async def page(server):
+        served.append(server)
         yield "http://127.0.0.1:9999"
 
     async def play(*_):
@@ -365,9 +368,9 @@ def test_the_demonstration_says_how_long_its_page_is_there(monkeypatch, capsys, 
     arguments = ["demo", "--server", NOBODY, "--out", "/dev/null", "--stay" if stay else "--no-stay"]
     assert main(arguments) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "8080 is taken" in shown
-    assert ("for as long as this lasts" in shown) != stay
-    assert ("your turn" in shown) == stay
+    assert served == ([NOBODY] if stay else [])
+    for words in ("8080 is taken", "Talk to it yourself at http://127.0.0.1:9999/", "your turn"):
+        assert (words in shown) == stay
 
 
 @pytest.mark.parametrize(
