@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Annotated, Self
 
+import grpc
 import grpc.aio
 import msgspec
 from msgspec import Meta
@@ -100,6 +101,11 @@ class Server:
     def is_reachable(self) -> bool:
         """Whether Triton calls itself and the agent ready."""
         return self._is_reachable
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether something answers at its address, ready or not."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     @property
     def problem(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -23,6 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 """Where this file lies in a checkout; anywhere, if the client is installed."""
 _STATE = CHECKOUT / ".server"
 _TAKEN = "the server has a tool of this name"  # as parley.agent.validation says it
+_SAME_START_S = 1.0
 _LOCAL = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")  # noqa: S104 - compared, not listened on
 
 
@@ -30,6 +30,8 @@ class _Record(msgspec.Struct):
     """What the launcher notes of the server that it runs."""
 
     launcher: int
+    launcher_started: float
+    """As the system counts it (seconds)."""
     endpoints: str
 
 
@@ -52,6 +54,7 @@ _STATES = {
     "lost": "The server there does not answer, but its launcher runs; try again in a while.",
 }
 _START = "Start a server with `make serve`, or name a running one with --server HOST:PORT."
+_NOT_READY = "It answers: its models are loading, or are being started again; wait a while."
 _UNKNOWN_HOST = (
     "Look at the name in --server HOST:PORT: this machine cannot find it. A server of this machine is "
     "127.0.0.1:8001."
@@ -81,14 +84,17 @@ def advice(error: BaseException, server: str | None, notes: Path = _STATE) -> st
     return _UNKNOWN_HOST if isinstance(error, UnknownHostError) else _STATES[state] or _START
 
 
-def advice_on_waiting(server: str, problem: str, notes: Path = _STATE) -> str:
+def advice_on_waiting(server: str, problem: str, *, is_connected: bool, notes: Path = _STATE) -> str:
     """What to do about a server that a gateway waits for.
 
     Args:
         server: ``host:port``.
         problem: why it is not ready, as the gateway has noted it.
+        is_connected: something answers at that address.
         notes: as :func:`advice` takes them.
     """
+    if is_connected:
+        return _NOT_READY
     if is_unknown_host(problem):
         return _UNKNOWN_HOST
     return _STATES[noted_state(server, notes)] or _START
@@ -130,9 +136,23 @@ def _supervised_state(record: Path) -> _State:
 def _is_for(server: str, record: Path) -> bool:
     try:
         noted = msgspec.json.decode(record.read_bytes(), type=_Record)
-        os.kill(noted.launcher, 0)
     except (OSError, msgspec.MsgspecError):
+        return False
+    if not _is_alive(noted):
         return False
     endpoint = re.search(r"grpc=(\S+)", noted.endpoints)
     host, _, port = server.rpartition(":")
     return endpoint is not None and endpoint[1].rpartition(":")[2] == port and host in _LOCAL
+
+
+def _is_alive(noted: _Record) -> bool:
+    """Whether it is still that process: one that was killed leaves its note, and its number is used again."""
+    try:
+        import psutil  # noqa: PLC0415 - comes with the launcher, not with the client
+    except ImportError:
+        return False
+    try:
+        started: float = psutil.Process(noted.launcher).create_time()
+    except (psutil.Error, ValueError):
+        return False
+    return abs(started - noted.launcher_started) < _SAME_START_S

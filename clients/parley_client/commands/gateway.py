@@ -91,9 +91,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     def announce(one: Running) -> None:
         for server in one.gateway.servers.all:
             if not server.is_ready:
+                what, until = (
+                    (f"the server at {server.address} is not ready", "it is")
+                    if server.is_connected
+                    else (f"nothing answers at {server.address}", "a server does")
+                )
                 print_warning(
-                    f"no server is ready at {server.address}: calls are refused until one is",
-                    advice_on_waiting(server.address, server.problem),
+                    f"{what}: calls are refused until {until}",
+                    advice_on_waiting(server.address, server.problem, is_connected=server.is_connected),
                 )
         console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
         health = f" health={one.health_url}" if one.health_url else ""

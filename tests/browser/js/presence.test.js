@@ -95,6 +95,21 @@ test('a gateway that does not answer is told from one without a server', async (
   assert.deepEqual(states, ['gone']);
 });
 
+test('no server is told from one that is not ready, and from a gateway that shuts down', async () => {
+  const facts = { status: 503, code: 'no_server_ready', retryable: true };
+  for (const [refusal, state, detail] of [
+    [new Refusal('nothing at a:1', { ...facts, reason: 'no_server' }), 'down', 'nothing at a:1'],
+    [new Refusal('not ready: a:1', { ...facts, reason: 'not_ready' }), 'loading', 'not ready: a:1'],
+    [new Refusal('this gateway shuts down', { ...facts, code: 'shutting_down' }), 'down', ''],
+  ]) {
+    const { presence } = made({ readiness: refusal });
+    assert.equal(await presence.check(), false);
+    assert.deepEqual([presence.known.state, presence.known.detail], [state, detail]);
+    assert.ok(presence.known.retryAt > 0);
+    presence.rest();
+  }
+});
+
 test('a key is asked for, and a wrong one is said to be wrong', async () => {
   const refusal = new Refusal('the API key is not valid', { status: 401 });
   const agent = (key) => {

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import soundfile
 from fake_agent import FakeAgent, serve
@@ -205,13 +206,20 @@ def test_a_name_that_nobody_has_is_to_be_looked_at():
     said = advice(UnknownHostError("no address is known for the host of tritno:8001"), "tritno:8001")
     assert "Look at the name" in said
     assert "make serve" not in said
-    assert advice_on_waiting("tritno:8001", "DNS resolution failed for tritno:8001: ...") == said
+    problem = "DNS resolution failed for tritno:8001: ..."
+    assert advice_on_waiting("tritno:8001", problem, is_connected=False) == said
 
 
 def test_a_gateway_without_a_server_is_told_what_to_do(noted, tmp_path):
-    assert "make serve" in advice_on_waiting("127.0.0.1:8001", "Connection refused", tmp_path)
+    def said(problem="Connection refused", *, is_connected=False):
+        return advice_on_waiting("127.0.0.1:8001", problem, is_connected=is_connected, notes=tmp_path)
+
+    assert "make serve" in said()
+    there = said("the model voice_agent is not ready", is_connected=True)
+    assert "make serve" not in there
+    assert "It answers" in there
     noted()
-    assert "still loading" in advice_on_waiting("127.0.0.1:8001", "Connection refused", tmp_path)
+    assert "still loading" in said()
 
 
 @pytest.mark.parametrize("command", ["demo", "say", "talk", "transcribe", "voices", "probe", "gateway"])
@@ -231,7 +239,12 @@ def test_at_a_port_that_is_not_grpc_the_right_one_is_to_be_named():
     assert "gRPC port with --server" in advice(WrongPortError("it speaks HTTP"), NOBODY)
 
 
-NOTE = {"launcher": os.getpid(), "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1"}
+STARTED = psutil.Process().create_time()
+NOTE = {
+    "launcher": os.getpid(),
+    "launcher_started": STARTED,
+    "endpoints": "ready grpc=127.0.0.1:8001 http=127.0.0.1:8000 metrics=h:1",
+}
 
 
 @pytest.fixture
@@ -265,6 +278,8 @@ def test_a_server_of_the_checkout_is_known_by_its_launcher(noted, tmp_path, serv
     record, _ = noted()
     assert noted_state(server, tmp_path) == ("loading" if is_known else "")
     noted(launcher=2**22 + 1)  # above the largest process id
+    assert noted_state(server, tmp_path) == ""
+    noted(launcher_started=STARTED - 3_600.0)  # of a launcher that was killed; another program has its number
     assert noted_state(server, tmp_path) == ""
     record.write_text("{")
     assert noted_state(server, tmp_path) == ""

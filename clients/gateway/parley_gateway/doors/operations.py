@@ -31,8 +31,10 @@ def routes(gateway: Gateway) -> APIRouter:
             return answer(ShuttingDownError("this gateway shuts down; connect to another one"))
         details = {"models": _by_server(gateway)} if sees_models else {}
         if not gateway.servers.is_ready:
-            refusal = NoServerReadyError("no server is ready")
-            return JSONResponse(body_of(refusal) | details, status_of(refusal), headers_of(refusal))
+            reason, message = _why_not_ready(gateway, with_addresses=sees_models)
+            refusal = NoServerReadyError(message)
+            body = body_of(refusal) | {"reason": reason} | details
+            return JSONResponse(body, status_of(refusal), headers_of(refusal))
         ready = sum(server.is_ready for server in gateway.servers.all)
         return JSONResponse({"status": "ready", "servers": ready, "calls": gateway.calls.count, **details})
 
@@ -69,6 +71,22 @@ def routes(gateway: Gateway) -> APIRouter:
         return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _why_not_ready(gateway: Gateway, *, with_addresses: bool) -> tuple[str, str]:
+    """``no_server`` or ``not_ready``, and what people read; the addresses of servers are not for everyone.
+
+    A Triton that starts does not listen before its models are loaded: until then it is no server.
+    """
+    servers = gateway.servers.all
+    if connected := [server for server in servers if server.is_connected]:
+        named = ", ".join(f"{server.address} ({server.problem})" for server in connected)
+        return (
+            "not_ready",
+            f"not ready: {named}" if with_addresses else "a server answers, but it is not ready",
+        )
+    named = ", ".join(server.address for server in servers)
+    return "no_server", f"nothing answers at {named}" if with_addresses else "no server answers"
 
 
 def _state(gateway: Gateway) -> str:

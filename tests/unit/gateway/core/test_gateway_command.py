@@ -93,7 +93,7 @@ def test_it_says_where_it_is_and_ends_when_told():
             process.send_signal(signal.SIGTERM)
             assert process.wait(STARTED_S) == 0
             told = process.stderr.read()
-            assert "no server is ready at 127.0.0.1:9" in told
+            assert "nothing answers at 127.0.0.1:9: calls are refused until a server does" in told
             assert "make serve" in told
             assert "Traceback" not in told
         finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import grpc
 import pytest
 from fake_agent import polite
 from listening_gateway import WELL, until
@@ -98,6 +100,43 @@ async def test_a_server_whose_agent_fails_twice_gets_no_calls(gateway):
     assert (status, answer["status"], answer["triton"]) == (503, "unavailable", "ready")
     one.pool.reports.clear()
     await until(lambda: one.gateway.servers.is_ready)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "message"),
+    [
+        (
+            grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+            "no_server",
+            "nothing answers at server-0:1, server-1:1",
+        ),
+        (grpc.ChannelConnectivity.READY, "not_ready", "not ready: server-0:1 (loading)"),
+    ],
+)
+async def test_no_server_is_told_from_one_that_is_not_ready(gateway, monkeypatch, state, reason, message):
+    one = await gateway(polite, polite)
+    first, other = one.gateway.servers.all
+    for server in (first, other):
+        one.pool.problems[server.address] = ModelUnavailableError("loading")
+        server.doubt(ModelUnavailableError("loading"))
+    monkeypatch.setattr(first.channel, "get_state", lambda: state)
+    monkeypatch.setattr(other.channel, "get_state", lambda: grpc.ChannelConnectivity.CONNECTING)
+    status, answer = await get(one, "/readyz")
+    assert (status, answer["error"]["code"]) == (503, "no_server_ready")
+    assert (answer["reason"], answer["error"]["message"]) == (reason, message)
+
+
+async def test_the_addresses_of_servers_are_not_for_everyone(gateway, tmp_path):
+    (tmp_path / "keys.toml").write_text(new_key("one", ["agent"]).line + "\n")
+    one = await gateway(security={"keys_file": str(tmp_path / "keys.toml")})
+    one.pool.problems["server-0:1"] = ModelUnavailableError("down")
+    one.gateway.servers.all[0].doubt(ModelUnavailableError("down"))
+    _, answer = await get(one, "/readyz")
+    assert (answer["reason"], answer["error"]["message"]) == (
+        "not_ready",
+        "a server answers, but it is not ready",
+    )
+    assert "server-0" not in json.dumps(answer)
 
 
 async def test_a_server_that_is_whole_makes_the_gateway_ready(gateway):

@@ -7,12 +7,14 @@ const DEADLINE_MS = 15000;
 export class Refusal extends Error {
   /**
    * @param {string} message
-   * @param {{status?: number, code?: string, retryable?: boolean, retryAfterMs?: number}} facts
+   * @param {{status?: number, code?: string, reason?: string, retryable?: boolean,
+   *   retryAfterMs?: number}} facts `reason`: of a gateway that is not ready, `no_server` or `not_ready`
    */
-  constructor(message, { status = 0, code = 'unreachable', retryable = false, retryAfterMs = 0 }) {
+  constructor(message, { status = 0, code = 'unreachable', reason = '', retryable = false, retryAfterMs = 0 }) {
     super(message);
     this.status = status;
     this.code = code;
+    this.reason = reason;
     this.retryable = retryable;
     this.retryAfterMs = retryAfterMs;
   }
@@ -54,6 +56,7 @@ async function ask(path, { method = 'GET', body, key, signal }) {
   throw new Refusal(told.message ?? `The gateway answered with status ${response.status}.`, {
     status: response.status,
     code: told.code ?? 'unknown',
+    reason: content?.reason ?? '',
     retryable: told.retryable ?? response.status >= 500,
     retryAfterMs,
   });

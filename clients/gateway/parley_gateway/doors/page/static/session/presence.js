@@ -7,9 +7,10 @@ import { Refusal, askAgent, askReadiness, listVoices } from './api.js';
 import { Backoff } from './backoff.js';
 
 /**
- * `ready`; `down`: the gateway has no server; `gone`: the gateway itself does not answer; `locked`: a key is
- * needed, or another one; `limited`: it takes no more requests for now; `asking`: not known yet.
- * @typedef {{state: 'asking' | 'ready' | 'down' | 'gone' | 'locked' | 'limited', detail: string,
+ * `ready`; `down`: the gateway has no server; `loading`: it has one that is not ready; `gone`: the gateway
+ * itself does not answer; `locked`: a key is needed, or another one; `limited`: it takes no more requests for
+ * now; `asking`: not known yet.
+ * @typedef {{state: 'asking' | 'ready' | 'down' | 'loading' | 'gone' | 'locked' | 'limited', detail: string,
  *   retryAt: number}} Known
  * @typedef {import('../talk/settings.js').Offer & {recognizer: string, language_model: string,
  *   synthesizers: string[]}} Offered
@@ -80,7 +81,7 @@ export class Presence {
   }
 
   /** @param {Refusal} refusal */
-  _fail({ status, message, retryAfterMs }) {
+  _fail({ status, reason, message, retryAfterMs }) {
     if (status === 401 || status === 403) {
       this.keyed = true;
       const refused = status === 403 ? 'This key may not talk to the agent' : 'This key was not accepted';
@@ -88,8 +89,11 @@ export class Presence {
       return;
     }
     const waitMs = this._backoff.next(retryAfterMs);
-    const state = status === 429 ? 'limited' : status ? 'down' : 'gone';
-    this._tell(state, message, performance.now() + waitMs);
+    const down = reason === 'not_ready' ? 'loading' : 'down';
+    const state = status === 429 ? 'limited' : status ? down : 'gone';
+    // Other refusals than that of a gateway without a ready server say nothing of servers.
+    const detail = status === 429 || reason ? message : '';
+    this._tell(state, detail, performance.now() + waitMs);
     this._timer = setTimeout(() => void this.check(), waitMs);
   }
 

@@ -16,7 +16,8 @@ export function languageName(tag) {
 /** @type {Record<import('../session/presence.js').Known['state'], string>} */
 const TEXTS = {
   asking: 'It is being asked what it has …',
-  down: 'It does not answer. In a checkout, “make serve” starts one; it is ready when its models are loaded, and this page then goes on by itself.',
+  down: 'There is none. In a checkout, “make serve” starts one, which answers when its models are loaded; this page then goes on by itself.',
+  loading: 'It is not ready: its models are loading, or are started again. This page then goes on by itself.',
   gone: 'Its gateway does not answer. “parley gateway” starts one; this page then goes on by itself.',
   locked: 'It tells those who have a key. Whoever runs this gateway makes one with “parley gateway keys new”.',
   limited: 'Its gateway takes no more requests for now.',

@@ -128,6 +128,7 @@ export class StateView {
     if (phase === 'busy') return 'Busy';
     if (phase === 'away' || phase === 'lost') return 'Not connected';
     if (state === 'down') return 'No server';
+    if (state === 'loading') return 'Server not ready';
     if (state === 'gone') return 'Not connected';
     if (state === 'limited') return 'Busy';
     if (phase === 'locked' || state === 'locked') return 'Key needed';
@@ -142,8 +143,12 @@ export class StateView {
     if (phase === 'busy') return 'All lines are busy.';
     if (phase === 'away') return 'The server is not ready, or restarts.';
     if (phase === 'lost') return 'The connection was lost.';
-    if (this._isIdle() && this._known.state === 'down')
-      return 'This gateway has no server: start one with “make serve”, or wait until its models are loaded.';
+    if (this._isIdle() && this._known.state === 'down') {
+      const { detail } = this._known;
+      return `This gateway has no server${detail && `: ${detail}`}. Start one with “make serve”.`;
+    }
+    if (this._isIdle() && this._known.state === 'loading')
+      return 'The server answers, but it is not ready: its models are loading, or are started again.';
     if (this._isIdle() && this._known.state === 'gone')
       return 'The gateway does not answer: is “parley gateway” still running?';
     if (this._isIdle() && this._known.state === 'limited')
