@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 
+import numpy as np
 import pytest
+import soundfile
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -18,6 +20,22 @@ def signals_that_children_hear():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def noise_for_people(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    (folder / "test-recordings").mkdir()
+    noise = np.random.default_rng(0).integers(-3_000, 3_000, 45 * 16_000, np.int16)
+    for name in ("two_cities", "beckett"):
+        soundfile.write(folder / "test-recordings" / f"{name}.wav", noise, 16_000)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def recordings_of_people(noise_for_people, monkeypatch):
+    """Noise in place of the recordings that come with the weights."""
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(noise_for_people))
 
 
 @pytest.fixture
