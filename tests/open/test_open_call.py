@@ -17,7 +17,15 @@ from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.script import load_script
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-NEEDED = ("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en")
+NEEDED = (
+    "moonshine-tiny-en",
+    "qwen2.5-coder-0.5b-w8a8",
+    "piper-joe",
+    "kokoro-82m",
+    "misaki-en",
+    "g2p-en",
+    "test-recordings",
+)
 pytestmark = pytest.mark.skipif(
     not all((MODELS_DIR / name).is_dir() for name in NEEDED), reason="needs the weights of the profile open"
 )

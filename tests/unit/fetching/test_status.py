@@ -94,7 +94,8 @@ def models(tmp_path):
     }.items():
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_bytes(content)
-    note = {"sha256": DIGEST, "adapter": {}, "converter": 1, "files": {"model": hashlib.sha256(b"x").hexdigest()}}
+    files = {"model": hashlib.sha256(b"x").hexdigest()}
+    note = {"sha256": DIGEST, "adapter": {}, "converter": 1, "files": files}
     (folder / "small/.source.json").write_text(json.dumps(note))
     return folder
 
