@@ -6,7 +6,7 @@ The base model is the published GGUF file; it is not changed. Dialogues are draw
 build/qwen_voice, as the model ``qwen3`` renders them. The adapter is saved every ten minutes and at the end.
 ``build/convert_qwen_gguf.py --adapter`` merges it into the weights that are served.
 
-Exit status: 0 it is trained, 1 the base model cannot be read.
+Exit status: 0 it is trained, 1 the base model, the adapter to begin with or the library cannot be read.
 """
 
 from __future__ import annotations
@@ -70,17 +70,31 @@ def mean_loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> float:
     return total / sum(int(row.learned.sum()) for row in rows)
 
 
-def rate(step: int, steps: int) -> float:
+def rate(peak: float, step: int, steps: int) -> float:
     """Learning rate of a step."""
     fall = max(0.05, 0.5 * (1 + math.cos(math.pi * step / steps)))
-    return PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * fall
+    return peak * min(1.0, (step + 1) / WARM_UP_STEPS) * fall
 
 
-def train(source: Path, tokens: Path, out: Path, steps: int, seed: int) -> None:
-    """Train, and write the adapter."""
+def train(
+    source: Path, tokens: Path, out: Path, *, begin: Path | None, steps: int, peak: float, seed: int
+) -> None:
+    """Train, and write the adapter.
+
+    Args:
+        source: the published weights.
+        tokens: folder of the tokenizer that was made of them.
+        out: folder of the adapter.
+        begin: an adapter to go on with; None: a new one.
+        steps: of training.
+        peak: the largest learning rate.
+        seed: of the dialogues.
+    """
     torch.manual_seed(seed)
     model = load_base(Source(find(source)), tokens)
     adapters = adapter.adapt(model, FIRST_LAYER, RANK, ALPHA)
+    if begin:
+        adapter.load(adapters, begin)
     trained = list(adapter.parameters(adapters))
     layers = range(FIRST_LAYER, model.config.num_hidden_layers)
     print(f"{sum(one.numel() for one in trained) / 1e6:.1f} million parameters are trained", flush=True)
@@ -88,12 +102,12 @@ def train(source: Path, tokens: Path, out: Path, steps: int, seed: int) -> None:
     drawn, other = (Dialogues(tools, talk, system_prompt(), one) for one in (seed, seed + 1))
     unseen = [packer.pack(other.session(MOST_CONVERSATIONS), TOKENS_PER_ROW) for _ in range(CHECKED)]
     print(f"loss before: {mean_loss(model, unseen):.3f}", flush=True)
-    optimizer = torch.optim.AdamW(trained, lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=peak, betas=(0.9, 0.98), weight_decay=0.0)
     began = saved = time.monotonic()
     seen = 0
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps)
+            group["lr"] = rate(peak, step, steps)
         sessions = [drawn.session(MOST_CONVERSATIONS) for _ in range(ROWS_PER_STEP)]
         packer.check(sessions[0])
         rows = [packer.pack(session, TOKENS_PER_ROW) for session in sessions]
@@ -138,14 +152,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", type=Path, default=SOURCE, help="the GGUF file, or its folder")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder made of it")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--begin", type=Path, metavar="FOLDER", help="go on with this adapter")
+    parser.add_argument("--rate", type=float, default=PEAK_RATE, help="the largest learning rate")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     try:
-        train(args.source, args.tokenizer, args.out, args.steps, args.seed)
-    except ConversionError as error:
+        train(
+            args.source,
+            args.tokenizer,
+            args.out,
+            begin=args.begin,
+            steps=args.steps,
+            peak=args.rate,
+            seed=args.seed,
+        )
+    except (ConversionError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

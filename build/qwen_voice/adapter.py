@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _PREFIX = "base_model.model."
 
@@ -65,6 +66,24 @@ def parameters(adapters: dict[str, AdaptedLinear]) -> Iterator[nn.Parameter]:
         yield adapter.up
 
 
+def load(adapters: dict[str, AdaptedLinear], folder: Path) -> None:
+    """Read what :func:`save` has written.
+
+    Raises:
+        ValueError: it is of other matrices, or of another rank.
+    """
+    tensors = load_file(folder / WEIGHTS)
+    if len(tensors) != 2 * len(adapters):
+        raise ValueError(f"{folder} has {len(tensors) // 2} matrices, not {len(adapters)}")
+    with torch.no_grad():
+        for name, adapter in adapters.items():
+            for own, kind in ((adapter.down, "A"), (adapter.up, "B")):
+                read = tensors.get(f"{_PREFIX}{name}.lora_{kind}.weight")
+                if read is None or read.shape != own.shape:
+                    raise ValueError(f"{folder} has no factor {kind} of this shape for {name}")
+                own.copy_(read)
+
+
 def save(adapters: dict[str, AdaptedLinear], folder: Path, base: str, layers: range) -> None:
     """Write ``adapter_model.safetensors`` in bfloat16 and ``adapter_config.json``.
 
@@ -79,8 +98,8 @@ def save(adapters: dict[str, AdaptedLinear], folder: Path, base: str, layers: ra
     for name, adapter in adapters.items():
         tensors[f"{_PREFIX}{name}.lora_A.weight"] = adapter.down.detach().to(torch.bfloat16).contiguous()
         tensors[f"{_PREFIX}{name}.lora_B.weight"] = adapter.up.detach().to(torch.bfloat16).contiguous()
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    (folder / "adapter_model.safetensors").chmod(0o644)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # as the other files
     any_adapter = next(iter(adapters.values()))
     rank = any_adapter.down.shape[0]
     config = {
@@ -95,4 +114,4 @@ def save(adapters: dict[str, AdaptedLinear], folder: Path, base: str, layers: ra
         "layers_to_transform": list(layers),
         "inference_mode": True,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

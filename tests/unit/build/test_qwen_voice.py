@@ -252,16 +252,24 @@ def test_training_lowers_the_loss_and_leaves_an_adapter(small, tmp_path, monkeyp
     monkeypatch.setattr(train_qwen_voice, "ROWS_PER_STEP", 1)
     monkeypatch.setattr(train_qwen_voice, "TOKENS_PER_ROW", 400)
     monkeypatch.setattr(train_qwen_voice, "FIRST_LAYER", 0)
-    monkeypatch.setattr(train_qwen_voice, "PEAK_RATE", 0.02)
     out = tmp_path / "adapter"
-    arguments = ["--source", str(source), "--tokenizer", str(tokens), "--out", str(out), "--steps", "12"]
-    assert train_qwen_voice.main([*arguments, "--threads", str(torch.get_num_threads())]) == 0
+    usual = ["--source", str(source), "--tokenizer", str(tokens), "--rate", "0.02"]
+    usual += ["--threads", str(torch.get_num_threads())]
+    assert train_qwen_voice.main([*usual, "--out", str(out), "--steps", "12"]) == 0
     printed = capsys.readouterr().out
     before = float(re.search(r"loss before: ([\d.]+)", printed)[1])
     after = float(re.search(r"loss of other dialogues ([\d.]+)", printed)[1])
     assert after < before
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
     assert convert([str(source), str(tmp_path / "merged"), "--adapter", str(out)]) == 0
+    # One that goes on with it begins where it ended.
+    further = [*usual, "--out", str(tmp_path / "further"), "--steps", "1"]
+    assert train_qwen_voice.main([*further, "--begin", str(out)]) == 0
+    begun = float(re.search(r"loss before: ([\d.]+)", capsys.readouterr().out)[1])
+    assert begun == pytest.approx(after, abs=0.01)
+    monkeypatch.setattr(train_qwen_voice, "RANK", 4)
+    assert train_qwen_voice.main([*further, "--begin", str(out)]) == 1
+    assert "of this shape" in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_model_is_refused(small, tmp_path, capsys):
