@@ -113,16 +113,16 @@ class Dialogues:
         messages: list[ChatMessage] = []
         wanted = r.choice((1, 1, 2, 2, 3))
         kinds: list[tuple[float, Callable[[], list[ChatMessage]]]] = [
-            (0.1 if bound else 0.3, lambda: self._said(r.choice(self._talk.fixed))),
+            (0.09 if bound else 0.3, lambda: self._said(r.choice(self._talk.fixed))),
             (0.14 if bound else 0.4, lambda: self._said(r.choice(self._talk.open))),
-            (0.02 if bound else 0.15, lambda: self._refused(bound)),
+            (0.005 if bound else 0.15, lambda: self._refused(bound)),
             (0.03 if bound else 0.1, self._remembered),
         ]
         if persona:
             kinds.append((0.15 if bound else 1.0, lambda: self._said(r.choice(persona.pairs))))
         if bound:
             kinds += [
-                (0.52, lambda: self._called(r.choice(bound))),
+                (0.58, lambda: self._called(r.choice(bound))),
                 (0.08, lambda: self._asked_back(r.choice(bound))),
                 (0.16, lambda: self._near(r.choice(bound))),
             ]
