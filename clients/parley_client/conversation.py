@@ -184,6 +184,8 @@ class Conversation:
         """Wait for the complete answer, or for that of the turn before if it went on."""
         if not await _within(report.settled, self._turn_timeout_s):
             return False
+        if report.cut_itself and await _within(report.answered_again, min(_NOTICE_S, self._turn_timeout_s)):
+            return await _within(report.settled, self._turn_timeout_s)
         if report.goes_on is None:
             return True
         if not await _within(report.goes_on.settled, self._turn_timeout_s):

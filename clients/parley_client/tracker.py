@@ -33,6 +33,8 @@ _AnswerEvent: TypeAlias = (
 )
 # Errors that no turn fails of: another model took over, the language model was told and answered without
 # the tool, or the server refused a message and went on as before.
+_SPOKEN = ("words", "speech", "command")
+"""Reasons of an interruption that is itself something said."""
 _HARMLESS = frozenset(
     error.code
     for error in (
@@ -158,6 +160,8 @@ class TurnTracker:
             self._by_turn[turn] = report
             report.answer, report.audio_ms, report.resumed, report.goes_on = "", None, None, None
             report.settled.clear()
+            if report.cut_itself:
+                report.answered_again.set()
             if len(self._by_turn) > _REMEMBERED_TURNS:
                 del self._by_turn[next(iter(self._by_turn))]
         return self._by_turn[turn]
@@ -207,6 +211,9 @@ class TurnTracker:
         report.answer = event.spoken_text
         current = self.reports[-1] if self.reports else report
         if current is report:
+            if event.reason in _SPOKEN:
+                report.cut_itself = True
+                report.answered_again.clear()
             return
         if current.resumed is not None:
             current.resumed = current.goes_on = None

@@ -43,6 +43,8 @@ class TurnReport:
     """The agent took this turn for no interruption and went on with its answer before."""
     goes_on: TurnReport | None = None
     """The turn whose answer that is; None: none is known."""
+    cut_itself: bool = False
+    """Something said in this very turn interrupted the answer to its beginning, and has its own answer."""
     audio_ms: int | None = None
     """Audio that was sent of the whole answer (milliseconds); None: it has no end yet, or was interrupted."""
     metrics: TurnMetrics | None = None
@@ -59,6 +61,8 @@ class TurnReport:
     """The answer is being heard."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """The server has done everything about this turn."""
+    answered_again: asyncio.Event = field(default_factory=asyncio.Event)
+    """After it cut itself: another answer has begun."""
 
     @property
     def voice_to_voice_ms(self) -> float | None:

@@ -514,6 +514,31 @@ def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
     assert (report.heard, report.answer, report.settled.is_set()) == ("what's the weather", "Sunny.", False)
 
 
+async def test_a_clip_whose_second_part_cuts_the_answer_to_its_first_is_heard_out():
+    class Hasty(TinyAgent):
+        """Answers "Thank you." before "Goodbye." is said."""
+
+        def answer(self, stream):
+            self.turn += 1
+            stream.say(protocol.Transcript(utterance=1, text="Thank you.", is_final=True, confidence=1))
+            stream.say(protocol.ResponseText(turn=1, response_id="r1", text="You are welcome!"))
+            stream.say(protocol.Transcript(utterance=2, text="Goodbye.", is_final=True, confidence=1))
+            stream.say(protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text=""))
+            stream.say(protocol.TurnMetrics(turn=1, interrupted=True))
+            self.last = asyncio.get_running_loop().call_later(0.3, self.answer_again, stream)
+
+        def answer_again(self, stream):
+            stream.say(protocol.ResponseText(turn=2, response_id="r2", text="Bye!"))
+            stream.say(protocol.ResponseDone(turn=2, response_id="r2", audio_ms=0))
+            stream.say(protocol.TurnMetrics(turn=2))
+
+    async with line(Hasty()) as call:
+        (thanks,) = await Conversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
+            [ScriptTurn("thanks", clip())]
+        )
+    assert (thanks.heard, thanks.answer) == ("Thank you. Goodbye.", "Bye!")
+
+
 def heard_answer(tracker, turn, at):
     tracker.note(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text="Once upon a time."), at)
     tracker.note(audio(turn), at)
