@@ -39,6 +39,7 @@ BASE = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 
 RANK = 8
 ALPHA = 16
+"""The shipped adapter has 13: it calls as well, and fewer facts are lost."""
 FIRST_LAYER = 4
 """Layers before it stay as they are: they read words, and training them costs time."""
 PEAK_RATE = 2e-4
