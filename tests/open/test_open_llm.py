@@ -72,8 +72,9 @@ async def ask(server):
 
 
 async def test_it_answers_in_words(ask):
-    text, calls, completed = await ask("What is the capital of Portugal?")
-    assert "Lisbon" in text
+    # Nothing that it has to know: what it knows is at the edge, where processors may differ.
+    text, calls, completed = await ask("My name is Tom and I live in Leeds. Where do I live?")
+    assert "Leeds" in text
     assert calls == []
     assert completed.finish_reason == "stop"
 
@@ -81,7 +82,12 @@ async def test_it_answers_in_words(ask):
 async def test_it_calls_a_tool_that_it_has_never_seen(ask):
     text, calls, completed = await ask("Turn on the heating in the bathroom.", tools=[HEATING])
     assert (text, completed.finish_reason) == ("", "tool_calls")
-    assert calls == [("set_heating", {"room": "bathroom", "on": True})]
+    ((name, arguments),) = calls
+    assert (name, arguments["room"].removeprefix("the "), arguments["on"]) == (
+        "set_heating",
+        "bathroom",
+        True,
+    )
 
 
 async def test_small_talk_calls_nothing(ask):
