@@ -13,7 +13,11 @@ from torch import Tensor
 from qwen_gguf.source import ConversionError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
+
+
+def factor_names(matrix: str) -> tuple[str, str]:
+    """What the factors of a matrix are called: ``[rank, in]`` and ``[out, rank]``."""
+    return f"base_model.model.{matrix}.lora_A.weight", f"base_model.model.{matrix}.lora_B.weight"
 
 
 class Adapter:
@@ -45,7 +49,7 @@ class Adapter:
         Raises:
             ConversionError: the factors are of another shape, or the sum has values that are no numbers.
         """
-        down, up = f"{_PREFIX}{name}.lora_A.weight", f"{_PREFIX}{name}.lora_B.weight"
+        down, up = factor_names(name)
         if not {down, up} <= self._factors.keys():
             return matrix
         first, second = self._factors[down].float(), self._factors[up].float()

@@ -78,7 +78,7 @@ def write(
     tell("writing the weights")
     path = folder / "model.safetensors"
     save_file(written, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # as the other files: whoever serves may be another user
+    path.chmod(0o644)  # as the other files: the server may run as another user
     return worst
 
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+from qwen_gguf.adapter import CONFIG, WEIGHTS, factor_names
+
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_PREFIX = "base_model.model."
 
 
 class AdaptedLinear(nn.Module):
@@ -77,10 +77,10 @@ def load(adapters: dict[str, AdaptedLinear], folder: Path) -> None:
         raise ValueError(f"{folder} has {len(tensors) // 2} matrices, not {len(adapters)}")
     with torch.no_grad():
         for name, adapter in adapters.items():
-            for own, kind in ((adapter.down, "A"), (adapter.up, "B")):
-                read = tensors.get(f"{_PREFIX}{name}.lora_{kind}.weight")
+            for own, factor in zip((adapter.down, adapter.up), factor_names(name), strict=True):
+                read = tensors.get(factor)
                 if read is None or read.shape != own.shape:
-                    raise ValueError(f"{folder} has no factor {kind} of this shape for {name}")
+                    raise ValueError(f"{folder} has no {factor} of this shape")
                 own.copy_(read)
 
 
@@ -96,8 +96,8 @@ def save(adapters: dict[str, AdaptedLinear], folder: Path, base: str, layers: ra
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, adapter in adapters.items():
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = adapter.down.detach().to(torch.bfloat16).contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = adapter.up.detach().to(torch.bfloat16).contiguous()
+        for own, factor in zip((adapter.down, adapter.up), factor_names(name), strict=True):
+            tensors[factor] = own.detach().to(torch.bfloat16).contiguous()
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)  # as the other files
     any_adapter = next(iter(adapters.values()))

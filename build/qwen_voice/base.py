@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from qwen_gguf import vocabulary, weights
 from qwen_gguf.source import ConversionError, Source
@@ -16,28 +16,15 @@ def load_base(source: Source, tokens: Path) -> Qwen2ForCausalLM:
 
     Args:
         source: the published file.
-        tokens: folder of the tokenizer that was made of it.
+        tokens: folder that was made of it, with the tokenizer and the configuration.
 
     Raises:
-        ConversionError: the tokenizer was made of something else.
+        ConversionError: the folder has another vocabulary.
     """
-    shape = source.shape()
     rows = vocabulary.choose(source.vocabulary(), english=True).rows
-    if len(AutoTokenizer.from_pretrained(tokens)) != len(rows):
+    config = Qwen2Config.from_pretrained(tokens, attn_implementation="sdpa")
+    if config.vocab_size != len(rows):
         raise ConversionError(f"{tokens} has another vocabulary")
-    config = Qwen2Config(
-        vocab_size=len(rows),
-        hidden_size=shape.hidden,
-        intermediate_size=shape.feed_forward,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=shape.context,
-        rms_norm_eps=shape.epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-    )
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
     read = {name: tensor.to(torch.bfloat16) for name, tensor in weights.tensors(source, rows)}

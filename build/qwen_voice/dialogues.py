@@ -94,7 +94,7 @@ class Dialogues:
         for argument in kind.arguments:
             schema = dict(argument.schema)
             if not described:
-                # A format that nobody describes cannot be kept to.
+                # A format cannot be kept to without its description.
                 described_format = "HH:MM" in schema.get("description", "")
                 if not described_format:
                     schema.pop("description", None)
