@@ -37,8 +37,8 @@ import numpy as np
 from parley.errors import InvalidMessageError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.audio.files import Pcm, read_speech
+from parley_client.checkout import CHECKOUT
 from parley_client.checks import check_keys
-from parley_client.commands.advice import CHECKOUT
 from parley_client.errors import ScriptError
 
 DEFAULT_PAUSE_MS = 600

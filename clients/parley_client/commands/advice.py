@@ -10,6 +10,7 @@ import msgspec
 
 from parley.errors import InvalidMessageError
 from parley_client.channel import is_unknown_host
+from parley_client.checkout import CHECKOUT
 from parley_client.errors import (
     CallLostError,
     NoGrpcError,
@@ -18,8 +19,6 @@ from parley_client.errors import (
     WrongPortError,
 )
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-"""Where this file lies in a checkout; anywhere, if the client is installed."""
 _STATE = CHECKOUT / ".server"
 _TAKEN = "the server has a tool of this name"  # as parley.agent.validation says it
 _SAME_START_S = 1.0

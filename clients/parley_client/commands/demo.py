@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from parley_client.commands.advice import CHECKOUT
+from parley_client.checkout import CHECKOUT
 from parley_client.commands.common import (
     add_pacing,
     add_timeout,
@@ -102,7 +102,7 @@ def _default_script(profile: str | None) -> Path:
 async def _hold(args: argparse.Namespace, console: Console, script: Script) -> int:
     stay = console.is_terminal and sys.stdin.isatty() if args.stay is None else args.stay
     async with AsyncExitStack() as stack:
-        # Where everything ends with the conversation, nobody would have the time to use the page.
+        # Where everything ends with the conversation, there is no time to use the page.
         url = await stack.enter_async_context(serve_page(args.server)) if stay else None
         if url is not None:
             console.print(_invitation(url))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from parley_gateway.access import Scope
 
 _SCOPES = ("agent", "transcribe", "speak", "chat", "admin")
-# How long a file that somebody else changes is waited for, and how often it is looked at meanwhile (seconds).
+# How long to wait for a file that another process changes, and how often to look at it meanwhile (seconds).
 _LOCK_S = 10.0
 _LOOK_S = 0.05
 _USUAL: tuple[Scope, ...] = ("agent", "transcribe", "speak", "chat")
@@ -154,9 +154,9 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _try_to_lock(file: Path) -> BinaryIO | None:
-    """The locked file, which frees it when it is closed; None: somebody else has it.
+    """The locked file, which frees it when it is closed; None: another process has it.
 
-    The lock is on the file itself, so that no other file is left beside it. Whoever had it before has
+    The lock is on the file itself, so that no other file is left beside it. The process that had it before has
     replaced the file: a lock on the old one protects nothing.
     """
     opened = file.open("rb")

@@ -7,7 +7,7 @@ import subprocess
 
 from rich.console import Console
 
-from parley_client.commands.advice import CHECKOUT
+from parley_client.checkout import CHECKOUT
 from parley_client.commands.own_server import default_profile
 from parley_client.errors import ClientError
 

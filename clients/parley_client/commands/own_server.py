@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from parley_client.commands.advice import CHECKOUT
+from parley_client.checkout import CHECKOUT
 from parley_client.commands.common import handle_signals
 from parley_client.errors import ClientError, OutputClosedError
 
