@@ -57,7 +57,7 @@ class Cache:
 
     @property
     def work(self) -> Path:
-        """For packages on their way; whoever has the lock may empty it."""
+        """For packages on their way; the process that has the lock may empty it."""
         return self.own / "work"
 
     @contextmanager
@@ -66,7 +66,7 @@ class Cache:
 
         Args:
             deadline: when to give up, on the clock ``time.monotonic``.
-            note: is told once that there is a wait.
+            note: is called once if there is a wait.
 
         Raises:
             FetchError: the other process was not done in time, or others may replace files in the folder.
@@ -218,7 +218,7 @@ def _open(path: Path, size: int) -> BufferedReader | None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether nobody else can change a file."""
+    """Whether only this user can change a file."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
 

@@ -199,7 +199,7 @@ class Calls:
         try:
             return (await call.open()).agent
         finally:
-            # A server that does not answer does not say goodbye either: whoever asks does not wait for it.
+            # A server that does not answer does not acknowledge the end either: it is not waited for.
             self._begin_to_end(call)
 
     @contextmanager

@@ -156,8 +156,8 @@ def _locked(file: Path) -> Iterator[None]:
 def _try_to_lock(file: Path) -> BinaryIO | None:
     """The locked file, which frees it when it is closed; None: another process has it.
 
-    The lock is on the file itself, so that no other file is left beside it. The process that had it before has
-    replaced the file: a lock on the old one protects nothing.
+    The lock is on the file itself, so that no other file is left beside it. The process that had it before
+    has replaced the file: a lock on the old one protects nothing.
     """
     opened = file.open("rb")
     try:

@@ -103,7 +103,7 @@ def test_what_is_no_plain_signature_takes_an_object(schema):
 
 
 def arguments_of(**schema):
-    """What the model is told of a tool whose arguments are one object."""
+    """What the prompt says of a tool whose arguments are one object."""
     (function,) = as_functions([Tool(name="odd", parameters=schema)])
     assert function.parameters is None
     first, *lines, last = function.definition().split("\n    ")

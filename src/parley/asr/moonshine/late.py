@@ -16,8 +16,9 @@ MODEL = "moonshine"
 class LateText:
     """Looks after the readings that it is made of.
 
-    One that fails is told with the piece of audio that is then being heard, and made anew when that piece
-    comes again. If it fails again it is given up: each later piece of its stream fails with that error.
+    The error of one that fails is raised with the piece of audio that is then being heard, and the reading is
+    made anew when that piece comes again. If it fails again it is given up: each later piece of its
+    stream fails with that error.
     """
 
     def __init__(

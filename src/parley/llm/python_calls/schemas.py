@@ -50,7 +50,7 @@ def compact(schema: Mapping[str, Any], most: int) -> list[str]:
 
     The types are as in ``{"city": str, "day"?: str} & ({"people": int} | {"room": str})``. What must be
     given comes first, then the sets of which one must be, then what may be left out, which has a question
-    mark. What objects within the object have is told if there is room. What does not fit is left out as a
+    mark. What objects within the object have is written if there is room. What does not fit is left out as a
     whole, and three dots stand for it.
 
     Args:
