@@ -1,4 +1,4 @@
-"""Both ways of calling other models, from inside a model of the real server.
+"""Calls to other models, from inside a model of the real server.
 
 The repository ``tests/triton/repository`` holds a model that runs the scenarios of
 ``port_scenarios.py`` and two small models that are called.
@@ -43,19 +43,18 @@ async def outside(probe_server):
     await port.close()
 
 
-@pytest.fixture(params=["mixed", "grpc", "inprocess"])
-def run(outside, request):
-    """Runs a scenario on each kind of port."""
+@pytest.fixture
+def run(outside):
+    """Runs a scenario."""
 
     async def run(scenario, **arguments):
-        asked = {"port": request.param, "scenario": scenario, "arguments": arguments}
+        asked = {"scenario": scenario, "arguments": arguments}
         call = ModelRequest(
             "port_probe", {"REQUEST": text_tensor(json.dumps(asked))}, ("RESULT",), timeout_s=60
         )
         (response,) = [response async for response in outside.stream(call)]
         return json.loads(tensor_bytes(response["RESULT"]))
 
-    run.kind = request.param
     return run
 
 
@@ -68,8 +67,7 @@ async def test_stream(run):
 async def test_stream_failures(run):
     refused = {"code": "overloaded", "text": "asked to fail"}
     assert await run("stream_failure", count=5, fail_at=0) == refused
-    if run.kind != "inprocess":  # there Triton 24.10 loses errors after the first response
-        assert await run("stream_failure", count=5, fail_at=2) == refused
+    assert await run("stream_failure", count=5, fail_at=2) == refused
 
 
 async def test_stream_deadlines(run):
@@ -113,8 +111,6 @@ async def test_streams_that_wait_do_not_hold_up_calls(run):
 
 
 async def test_stress(run):
-    if run.kind == "inprocess":
-        pytest.skip("in-process streams deadlock on Triton 24.10 under load: see parley.serving.ports")
     totals = await run("stress", users=16, seconds=6, think_s=0.02)
     assert totals["streams"] > 50
     assert totals["cut"] > 10

@@ -10,7 +10,7 @@ from parley.asr import checkpoint
 from parley.asr.parakeet.rail import UtteranceRail
 from parley.asr.parakeet.remote import RemoteModels
 from parley.asr.parakeet.stream import StreamLimits
-from parley.serving.blocking import make_blocking_port
+from parley.serving.blocking import InProcessBlockingPort
 from parley.serving.logs import log_to_triton
 from parley.serving.parameters import Parameters
 from parley.serving.recognition import RecognitionModel
@@ -32,7 +32,7 @@ class TritonPythonModel:
             cut_search_ms=parameters.integer("cut_search_ms", limits.cut_search_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", limits.max_utterance_ms, minimum=1_000),
         )
-        self._port = make_blocking_port(pb_utils, parameters)
+        self._port = InProcessBlockingPort(pb_utils)
         # Below the agent's own deadline, which would otherwise come before the reason is known.
         models = RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1))
         self._model = RecognitionModel(pb_utils, args, parameters, UtteranceRail(export, models, limits))

@@ -10,15 +10,10 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, ShuttingDownError
-from parley.inference import InferencePort, ModelRequest, ModelResponse
+from parley.inference import ModelRequest, ModelResponse
 from parley.serving.bls import infer_blocking
-from parley.serving.loop_thread import LoopThread
-from parley.serving.parameters import Parameters
-from parley.serving.ports import make_port, port_kind
 
 _CLOSE_S = 5.0
-# A port keeps its own deadlines; this is for a port that does not.
-_MARGIN_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -122,40 +117,3 @@ class _Lane:
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
             call.answer.set_exception(error)
         return True
-
-
-class LoopBlockingPort:
-    """An asynchronous port behind an event loop in a thread of its own."""
-
-    def __init__(self, port: InferencePort) -> None:
-        self._port = port
-        self._loop = LoopThread("blocking-port")
-
-    def infer(self, request: ModelRequest) -> ModelResponse:
-        """The single response of a model; the port itself keeps the request's deadline."""
-        try:
-            return self._loop.run(self._port.infer(request), request.timeout_s + _MARGIN_S)
-        except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"the call to {request.model} did not end within {request.timeout_s + _MARGIN_S:g} s"
-            ) from error
-
-    def close(self) -> None:
-        """Close the port and end the thread."""
-        try:
-            self._loop.run(self._port.close(), _CLOSE_S)
-        finally:
-            self._loop.stop(_CLOSE_S)
-
-
-def make_blocking_port(pb_utils: Any, parameters: Parameters) -> BlockingPort:
-    """The port that the configuration asks for; the settings are those of :func:`make_port`.
-
-    Single responses are safe in-process, so only ``grpc`` goes another way.
-
-    Raises:
-        ModelLoadingError: a setting has a value that it cannot have.
-    """
-    if port_kind(parameters) == "grpc":
-        return LoopBlockingPort(make_port(pb_utils, parameters))
-    return InProcessBlockingPort(pb_utils)

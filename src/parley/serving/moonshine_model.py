@@ -20,7 +20,7 @@ from parley.asr.parakeet.remote import RemoteModels
 from parley.asr.transcription.model import RecordingRequests, read_limits, read_vad
 from parley.asr.transcription.service import TranscriptionService
 from parley.errors import ModelLoadingError
-from parley.serving.blocking import make_blocking_port
+from parley.serving.blocking import InProcessBlockingPort
 from parley.serving.onnx import open_configured
 from parley.serving.parameters import Parameters
 from parley.serving.recognition import RecognitionModel
@@ -95,7 +95,7 @@ class MoonshineModel:
         sessions = parameters.integer("max_sessions", 64, minimum=1)
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
-        self._port = make_blocking_port(pb_utils, parameters)
+        self._port = InProcessBlockingPort(pb_utils)
         self._desk = ReadingDesk(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
@@ -133,7 +133,7 @@ class MoonshineTranscription(RecordingRequests):
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters)
-        port = make_blocking_port(pb_utils, parameters)
+        port = InProcessBlockingPort(pb_utils)
         rounds = MoonshineRounds(reader, RemoteModels(port, timeout_s=timeout_s))
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:

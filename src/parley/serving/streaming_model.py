@@ -17,7 +17,7 @@ from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
 from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.errors import ModelLoadingError
-from parley.serving.blocking import make_blocking_port
+from parley.serving.blocking import InProcessBlockingPort
 from parley.serving.counters import Counter
 from parley.serving.decoding import beam_size
 from parley.serving.onnx import open_configured
@@ -89,7 +89,7 @@ class StreamingModel:
                 f"lookaheads_ms has {', '.join(map(str, chunks))}"
             )
         policy = _policy(parameters)
-        self._port = make_blocking_port(pb_utils, parameters)
+        self._port = InProcessBlockingPort(pb_utils)
         self._transcribers = PortTranscribers(make_port(pb_utils, parameters), timeout_s=policy.deadline_s)
         self._fallbacks = Counter(
             pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"

@@ -104,28 +104,6 @@ class Model:
         self.answers.put(responses)
 
 
-class Iterator:
-    """A decoupled response: iterating blocks until the model sends more or ends."""
-
-    END = object()
-
-    def __init__(self):
-        self.items = queue.SimpleQueue()
-        self.ended = threading.Event()
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        item = self.items.get(timeout=10)
-        if item is self.END:
-            self.ended.set()
-            raise StopIteration
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-
 def response(**outputs):
     return InferenceResponse([Tensor(name, np.asarray(value)) for name, value in outputs.items()])
 
@@ -142,10 +120,10 @@ def make_request_class(model):
             self.fields = fields
             model.requests.append(self)
 
-        def exec(self, decoupled=False):
+        def exec(self):
             return model.answers.get(timeout=10)[0]
 
-        def async_exec(self, decoupled=False):
+        def async_exec(self):
             loop = asyncio.get_running_loop()
             return loop.run_in_executor(None, lambda: model.answers.get(timeout=10)[0])
 

@@ -146,7 +146,7 @@ def test_a_watch_that_fails_is_not_silent():
     logger.addHandler(records)
     service = AgentService(
         SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError, MetricFamily=MagicMock()),
-        Parameters("voice_agent", {"bls": "inprocess"}, environment={}),
+        Parameters("voice_agent", {}, environment={}),
     )
     try:
         assert records.came.wait(5)
@@ -162,7 +162,7 @@ def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
         closed.append(chat)
 
     monkeypatch.setattr(OpenAiChatModel, "close", close)
-    values = {"bls": "inprocess", "llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}
+    values = {"llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}
     service = AgentService(
         SimpleNamespace(
             InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()

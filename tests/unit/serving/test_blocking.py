@@ -1,4 +1,3 @@
-import asyncio
 import threading
 
 import numpy as np
@@ -8,62 +7,16 @@ from fake_pb_utils import failure, response
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
-    ModelLoadingError,
     ModelUnavailableError,
     OverloadedError,
     ShuttingDownError,
 )
 from parley.inference import ModelRequest
-from parley.serving.blocking import InProcessBlockingPort, LoopBlockingPort, make_blocking_port
-from parley.serving.parameters import Parameters
-
-
-class AsyncPort:
-    def __init__(self):
-        self.closed = False
-        self.threads = set()
-
-    async def infer(self, request):
-        self.threads.add(threading.current_thread().name)
-        if request.model == "broken":
-            raise InferenceError("out of order")
-        return {"Y": request.inputs["X"] * 2}
-
-    async def close(self):
-        self.closed = True
+from parley.serving.blocking import InProcessBlockingPort
 
 
 def request(model="double", timeout_s=5.0):
     return ModelRequest(model, {"X": np.array([3])}, ("Y",), timeout_s=timeout_s)
-
-
-def test_an_asynchronous_port_answers_a_thread_that_waits():
-    inner = AsyncPort()
-    port = LoopBlockingPort(inner)
-    try:
-        assert port.infer(request())["Y"].tolist() == [6]
-        with pytest.raises(InferenceError, match="out of order"):
-            port.infer(request("broken"))
-        assert inner.threads == {"blocking-port"}
-    finally:
-        port.close()
-    assert inner.closed
-    assert "blocking-port" not in {thread.name for thread in threading.enumerate()}
-
-
-def parameters(environment):
-    return Parameters("m", {}, environment=environment)
-
-
-def test_the_configuration_chooses_the_way():
-    assert isinstance(make_blocking_port(object(), parameters({})), InProcessBlockingPort)
-    port = make_blocking_port(object(), parameters({"PARLEY_BLS": "grpc"}))
-    try:
-        assert isinstance(port, LoopBlockingPort)
-    finally:
-        port.close()
-    with pytest.raises(ModelLoadingError, match="PARLEY_BLS"):
-        make_blocking_port(object(), parameters({"PARLEY_BLS": "pigeon"}))
 
 
 class TestInProcess:
@@ -124,17 +77,3 @@ class TestInProcess:
         assert "calls-double" not in {thread.name for thread in threading.enumerate()}
         with pytest.raises(ShuttingDownError):
             port.infer(request())
-
-
-def test_a_port_without_deadlines_of_its_own_is_not_waited_for(monkeypatch):
-    class Silent(AsyncPort):
-        async def infer(self, request):
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr("parley.serving.blocking._MARGIN_S", 0.0)
-    port = LoopBlockingPort(Silent())
-    try:
-        with pytest.raises(DeadlineExceededError, match="double"):
-            port.infer(request(timeout_s=0.01))
-    finally:
-        port.close()

@@ -3,7 +3,7 @@ import threading
 
 import numpy as np
 import pytest
-from fake_pb_utils import Iterator, failure, response
+from fake_pb_utils import failure, response
 
 from parley.errors import (
     DeadlineExceededError,
@@ -22,13 +22,9 @@ def request(**fields):
 
 @pytest.fixture
 async def port(pb_utils):
-    port = InProcessPort(pb_utils, max_calls=2, max_streams=2, room=2)
+    port = InProcessPort(pb_utils, max_calls=2)
     yield port
     await port.close()
-
-
-async def take(stream, count):
-    return [(await anext(stream))["Y"].tolist() for _ in range(count)]
 
 
 async def wait_until(condition):
@@ -93,147 +89,16 @@ class TestInfer:
             await port.infer(request())
 
 
-class TestStream:
-    async def test_responses_in_order_without_the_empty_final_one(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        for n in range(5):
-            iterator.items.put(response(Y=[n]))
-        iterator.items.put(response())
-        iterator.items.put(Iterator.END)
-        assert [r["Y"].tolist() async for r in port.stream(request())] == [[n] for n in range(5)]
-
-    async def test_a_slow_reader_holds_the_thread_back(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        for n in range(10):
-            iterator.items.put(response(Y=[n]))
-        iterator.items.put(Iterator.END)
-        stream = port.stream(request())
-        assert await take(stream, 1) == [[0]]
-        # One was read, two wait for the reader, one is in the thread's hands.
-        await wait_until(lambda: iterator.items.qsize() <= 7)
-        assert iterator.items.qsize() >= 6
-        assert await take(stream, 9) == [[n] for n in range(1, 10)]
-        await stream.aclose()
-
-    async def test_errors_end_the_stream(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        iterator.items.put(response(Y=[0]))
-        iterator.items.put(failure("overloaded: full"))
-        iterator.items.put(Iterator.END)
-        stream = port.stream(request())
-        assert await take(stream, 1) == [[0]]
-        with pytest.raises(OverloadedError):
-            await anext(stream)
-
-    async def test_failures_of_triton_itself_end_the_stream(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        iterator.items.put(RuntimeError("broken pipe"))
-        with pytest.raises(InferenceError, match="broken pipe"):
-            await anext(port.stream(request()))
-
-    async def test_closing_early_reads_the_rest_elsewhere(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        for n in range(50):
-            iterator.items.put(response(Y=[n]))
-        stream = port.stream(request())
-        assert await take(stream, 1) == [[0]]
-        await stream.aclose()
-        await wait_until(iterator.items.empty)
-        assert not iterator.ended.is_set()
-        iterator.items.put(Iterator.END)
-        await wait_until(iterator.ended.is_set)
-
-    async def test_late_response_is_a_missed_deadline(self, port, model):
-        iterator = Iterator()
-        model.answer(iterator)
-        iterator.items.put(response(Y=[0]))
-        stream = port.stream(request(timeout_s=0.05))
-        assert await take(stream, 1) == [[0]]
-        with pytest.raises(DeadlineExceededError):
-            await anext(stream)
-        iterator.items.put(Iterator.END)
-        await wait_until(iterator.ended.is_set)
-
-    async def test_a_stream_that_begins_after_its_deadline_is_read_to_its_end(self, port, model):
-        with pytest.raises(DeadlineExceededError):
-            await anext(port.stream(request(timeout_s=0.01)))
-        iterator = Iterator()
-        iterator.items.put(response(Y=[0]))
-        iterator.items.put(Iterator.END)
-        model.answer(iterator)
-        await wait_until(iterator.ended.is_set)
-
-    async def test_places_are_taken_until_the_model_ends(self, port, model):
-        iterators = [Iterator(), Iterator()]
-        for iterator in iterators:
-            model.answer(iterator)
-            iterator.items.put(response(Y=[0]))
-            stream = port.stream(request())
-            await take(stream, 1)
-            await stream.aclose()
-        with pytest.raises(OverloadedError):
-            await anext(port.stream(request()))
-        iterators[0].items.put(Iterator.END)
-        await wait_until(iterators[0].ended.is_set)
-        third = Iterator()
-        third.items.put(response(Y=[3]))
-        third.items.put(Iterator.END)
-        model.answer(third)
-        async with asyncio.timeout(5):
-            while True:
-                try:
-                    assert [r["Y"].tolist() async for r in port.stream(request())] == [[3]]
-                    break
-                except OverloadedError:
-                    await asyncio.sleep(0.001)
-        iterators[1].items.put(Iterator.END)
-
-    async def test_what_stops_a_stream_needs_none_of_the_places_of_streams(self, port, model):
-        iterators = [Iterator() for _ in range(4)]
-        for number, iterator in enumerate(iterators):
-            model.answer(iterator)
-            iterator.items.put(response(Y=[number]))
-            await take(port.stream(request(frees=number >= 2)), 1)
-        for frees in (False, True):
-            with pytest.raises(OverloadedError):
-                await anext(port.stream(request(frees=frees)))
-        for iterator in iterators:
-            iterator.items.put(Iterator.END)
-            await wait_until(iterator.ended.is_set)
-
-    async def test_a_stream_is_read_to_its_end_after_close(self, port, model):
-        iterator = Iterator()
-        stream = port.stream(request())
-        first = asyncio.ensure_future(anext(stream))
-        await wait_until(lambda: model.requests)
-        await port.close()
-        model.answer(iterator)
-        iterator.items.put(response(Y=[0]))
-        iterator.items.put(Iterator.END)
-        assert (await first)["Y"].tolist() == [0]
-        await stream.aclose()
-        await wait_until(iterator.ended.is_set)
-
-    async def test_slow_streams_do_not_hold_up_calls(self, port, model):
-        waiting = [asyncio.ensure_future(anext(port.stream(request(timeout_s=0.2)))) for _ in range(2)]
-        await wait_until(lambda: len(model.requests) == 2)
-        assert len([t for t in threading.enumerate() if t.name.startswith("bls")]) >= 2
-        call = asyncio.ensure_future(port.infer(request(timeout_s=0.2)))
-        await wait_until(lambda: len([t for t in threading.enumerate() if t.name.startswith("bls")]) >= 3)
-        for task in (*waiting, call):
-            with pytest.raises(DeadlineExceededError):
-                await task
-        ended = Iterator()
-        ended.items.put(Iterator.END)
-        ended.items.put(Iterator.END)
-        for _ in range(3):  # whoever asked gets an iterator; the call only drops it
-            model.answer(ended)
-        await wait_until(model.answers.empty)
+async def test_slow_calls_have_threads_of_their_own(pb_utils, model):
+    # The default executor of a loop has as few as six.
+    port = InProcessPort(pb_utils, max_calls=40)
+    calls = [asyncio.ensure_future(port.infer(request())) for _ in range(40)]
+    await wait_until(lambda: len([t for t in threading.enumerate() if t.name.startswith("bls")]) == 40)
+    for n in range(40):
+        model.answer(response(Y=[n]))
+    answers = [answer["Y"].tolist() for answer in await asyncio.gather(*calls)]
+    assert sorted(answers) == [[n] for n in range(40)]
+    await port.close()
 
 
 def test_blocking_call(pb_utils, model):

@@ -1,33 +1,19 @@
 import pytest
 
-from parley.errors import ModelLoadingError
-from parley.serving.bls import InProcessPort
-from parley.serving.loopback import LoopbackPort
+from parley.errors import ModelLoadingError, ModelUnavailableError, ShuttingDownError
+from parley.inference import ModelRequest, text_tensor
 from parley.serving.parameters import Parameters
 from parley.serving.ports import MixedPort, make_port
 
 
-def make(pb_utils, environment=None, **values):
-    return make_port(pb_utils, Parameters("voice_agent", values, environment=environment or {}))
+def make(environment=None, **values):
+    return make_port(None, Parameters("voice_agent", values, environment=environment or {}))
 
 
-@pytest.mark.parametrize(
-    ("environment", "values", "kind"),
-    [
-        ({}, {}, MixedPort),
-        ({}, {"bls": "grpc"}, LoopbackPort),
-        ({"PARLEY_BLS": "inprocess"}, {"bls": "grpc"}, InProcessPort),
-    ],
-)
-def test_choice(pb_utils, environment, values, kind):
-    assert type(make(pb_utils, environment, **values)) is kind
-
-
-def test_unknown_choice(pb_utils):
-    with pytest.raises(ModelLoadingError, match="PARLEY_BLS"):
-        make(pb_utils, {"PARLEY_BLS": "udp"})
-    with pytest.raises(ModelLoadingError, match="bls"):
-        make(pb_utils, bls="udp")
+@pytest.mark.parametrize("setting", ["bls_max_calls", "bls_max_streams"])
+def test_bounds_are_positive(setting):
+    with pytest.raises(ModelLoadingError, match=setting):
+        make(**{setting: "0"})
 
 
 class Way:
@@ -62,16 +48,19 @@ async def test_mixed_port_sends_each_kind_its_own_way():
     assert streams.closed
 
 
-async def test_nobody_listens(pb_utils):
-    from parley.errors import ModelUnavailableError, ShuttingDownError
-    from parley.inference import ModelRequest, text_tensor
-
-    port = LoopbackPort("127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("environment", "values"),
+    [
+        ({}, {"grpc_url": "127.0.0.1:1"}),
+        ({"PARLEY_GRPC_URL": "127.0.0.1:1"}, {"grpc_url": "no address"}),
+    ],
+)
+async def test_streams_go_to_the_configured_endpoint(environment, values):
+    port = make(environment, **values)
     request = ModelRequest("m", {"X": text_tensor("x")}, ("Y",), timeout_s=5)
-    with pytest.raises(ModelUnavailableError):
-        await port.infer(request)
-    with pytest.raises(ModelUnavailableError):
+    with pytest.raises(ModelUnavailableError, match=r"127\.0\.0\.1:1"):
         await anext(port.stream(request))
     await port.close()
-    with pytest.raises(ShuttingDownError):
-        await port.infer(request)
+    for refused in (port.infer(request), anext(port.stream(request))):
+        with pytest.raises(ShuttingDownError):
+            await refused

@@ -19,7 +19,7 @@ from parley.asr.transcription.windows import WindowPlan
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import struct_tensor, tensor_bytes
 from parley.protocol import VadOptions
-from parley.serving.blocking import BlockingPort, make_blocking_port
+from parley.serving.blocking import BlockingPort, InProcessBlockingPort
 from parley.serving.parameters import Parameters
 from parley.serving.responder import Responder
 from parley.serving.tensors import read_tensors
@@ -118,7 +118,7 @@ class TranscriptionModel(RecordingRequests):
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
         limits = read_limits(parameters)
-        port = make_blocking_port(pb_utils, parameters)
+        port = InProcessBlockingPort(pb_utils)
         rounds = TranscriptionRounds(
             RemoteModels(port, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
             room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
