@@ -71,6 +71,7 @@ class Rules:
         self._prepositions = _phrases(table["prepositions"])
         self._question_words = frozenset(table["question_words"])
         self._question_endings = _phrases(table["question_endings"])
+        self._question_prepositions = {ending[-1] for ending in self._question_endings}
         digits, spelling, email = table["digits"], table["spelling"], table["email"]
         self._counted = _phrases(table["counts"]["before"])
         self._counts = frozenset(table["counts"]["words"])
@@ -112,7 +113,7 @@ class Rules:
         first = next((word for word in words if word not in self._leads), "")
         if first not in self._question_words:
             return False
-        return preposition != "in" or bool(_ending(words, self._question_endings))
+        return preposition not in self._question_prepositions or bool(_ending(words, self._question_endings))
 
     def _at_beginning(self, words: Sequence[str]) -> Cue | None:
         """Whether the turn has hardly begun, or ends before what somebody or something is."""
@@ -120,8 +121,13 @@ class Rules:
         if list(words[first:]) in self._beginnings:
             return Cue("opening", " ".join(words[first:]))
         if words[-1] in self._being and (len(words) < 2 or words[-2] not in self._being_after):
-            return Cue("opening", words[-1])
+            return None if self._asks_within(words[first:-1]) else Cue("opening", words[-1])
         return None
+
+    def _asks_within(self, words: Sequence[str]) -> bool:
+        """Whether a question within the sentence ends with its verb: "do you know what the time is"."""
+        asked = max((at for at, word in enumerate(words) if word in self._question_words), default=0)
+        return 0 < asked < len(words) - 1 and words[asked + 1] not in self._being
 
     def _in_count(self, words: Sequence[str]) -> Cue | None:
         """Whether a number was said, but not of what."""

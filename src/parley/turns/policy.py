@@ -77,6 +77,7 @@ class Judgement:
 
 _GUESSES = frozenset(("digits", "spelling", "punctuation"))
 _GUESS = 0.2
+"""Of the way from ``complete_ms`` to ``unfinished_ms``."""
 
 
 def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
@@ -85,7 +86,8 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
     follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, and so is a
-    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. Words
+    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. Of that
+    a comma demands the less, the surer the sound is: recognisers end many a whole sentence with one. Words
     that are complete in themselves halve what the sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
@@ -98,12 +100,20 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
         needed -= extra / 2
         reason = "text_finished" if doubt or probability is None else reason
     elif cue is not None:
-        sounds_complete = probability is not None and not doubt
-        share = _GUESS if cue.kind in _GUESSES and sounds_complete else 1.0
+        share = _share(cue, settings, probability)
         unfinished = settings.complete_ms + share * (settings.unfinished_ms - settings.complete_ms)
         if unfinished > needed:
             needed, reason = unfinished, "text_unfinished"
     return Judgement(min(round(needed), settings.limit_ms), reason, probability, cue)
+
+
+def _share(cue: Cue, settings: TurnSettings, probability: float | None) -> float:
+    """How far from ``complete_ms`` to ``unfinished_ms`` words demand that something has to follow."""
+    if cue.kind not in _GUESSES or probability is None or probability < settings.threshold:
+        return 1.0
+    if cue.kind != "punctuation" or settings.threshold == 1.0:
+        return _GUESS
+    return _GUESS * (1.0 - probability) / (1.0 - settings.threshold)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ UNFINISHED = {
         "what's the weather in",
         "I want to go to",
         "a letter from",
+        "What is the capital of?",
+        "what is the name of",
     ],
     "determiner": ["set a", "what is the", "call my", "play some"],
     "filler": ["set a timer for um", "um", "well you know", "Let me see..."],
@@ -66,6 +68,7 @@ UNFINISHED = {
         ),
         *("Can you.", "Tell me.", "What is?"),
         *("what time", "do you", "so what time is", "where can i"),
+        *("what i want is", "and what he wants is", "i wonder what is", "i know what was"),
     ],
     "punctuation": ["Set a timer,", "it was late…", "I was thinking -", "Yes,"],
 }
@@ -79,7 +82,7 @@ FINISHED = {
         "that\N{RIGHT SINGLE QUOTATION MARK}s all",
         "log in",
     ],
-    "question": ["What time is it?", "Is it raining in Paris?", "Is it?", "Do you?"],
+    "question": ["What time is it?", "Is it raining in Paris?", "Is it?", "Do you?", "What is it made of?"],
 }
 NOTHING = [
     "",
@@ -99,6 +102,9 @@ NOTHING = [
     "hello who am i talking to",
     "So, who is it for.",
     "which city do you live in",
+    "i would like to know what the capital of italy is",
+    "Do you know, um, where my keys are.",
+    "tell me who the first man on the moon was",
     "my email is john at example dot com",
     "my email is john@example.com",
     "my phone number is five five five one two three four",

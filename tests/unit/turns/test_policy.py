@@ -104,8 +104,11 @@ def test_how_many_digits_follow_is_a_guess():
 
 
 def test_a_comma_of_the_recogniser_is_a_guess():
-    _, _, (wait,) = turn("And in London,", 0.9)
-    assert wait.decision.needed_ms == 640
+    for probability, needed_ms in ((0.5, 640), (0.75, 470), (0.9, 368)):
+        _, _, (wait,) = turn("And in London,", probability)
+        assert wait.decision.needed_ms == needed_ms
+    _, _, (commit,) = turn("And in London,", 1.0)
+    assert said(commit) == ("commit", "sounds_complete", "And in London,")
     _, _, (wait,) = turn("And in London,", 0.1)
     assert wait.decision.needed_ms == NORMAL.unfinished_ms
 
