@@ -103,7 +103,7 @@ class Rules:
         if cue:
             return cue
         for kind, phrases in self._endings:
-            if phrase := _ending(words, phrases):
+            if (phrase := _ending(words, phrases)) and not (kind == "opening" and self._asks_within(words)):
                 return Cue(kind, phrase)
         phrase = _ending(words, self._prepositions)
         return Cue("preposition", phrase) if phrase and not self._ends_question(words, phrase) else None
@@ -121,13 +121,15 @@ class Rules:
         if list(words[first:]) in self._beginnings:
             return Cue("opening", " ".join(words[first:]))
         if words[-1] in self._being and (len(words) < 2 or words[-2] not in self._being_after):
-            return None if self._asks_within(words[first:-1]) else Cue("opening", words[-1])
+            return None if self._asks_within(words) else Cue("opening", words[-1])
         return None
 
     def _asks_within(self, words: Sequence[str]) -> bool:
         """Whether a question within the sentence ends with its verb: "do you know what the time is"."""
+        first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
         asked = max((at for at, word in enumerate(words) if word in self._question_words), default=0)
-        return 0 < asked < len(words) - 1 and words[asked + 1] not in self._being
+        named = words[asked + 1 : -1]
+        return words[-1] in self._being and asked > first and bool(named) and named[0] not in self._being
 
     def _in_count(self, words: Sequence[str]) -> Cue | None:
         """Whether a number was said, but not of what."""

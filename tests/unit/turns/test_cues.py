@@ -105,6 +105,7 @@ NOTHING = [
     "i would like to know what the capital of italy is",
     "Do you know, um, where my keys are.",
     "tell me who the first man on the moon was",
+    "i forgot what my name is",
     "my email is john at example dot com",
     "my email is john@example.com",
     "my phone number is five five five one two three four",
