@@ -4,7 +4,8 @@
     python perf/bench_llm.py --threads 2
 
 Prints the time until the first token of a prompt of 400 tokens that was never read, and of 30 more when these
-are in the prefix cache (medians), and the tokens per second of one and of four answers at a time.
+are in the prefix cache (medians); the tokens per second of answers to open questions, one and four at a time,
+and how long a call of a tool takes, both with the prompt in the cache.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ from pathlib import Path
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+import msgspec
+from open_llm.cases import load
+from open_llm.questions import QUESTIONS
+
+from parley.agent.config import AgentConfig
 from parley.launcher.models import read_parameters
 from parley.llm.engine import Engine, EngineRequest
 from parley.llm.loading import load_chat_service
+from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Sampling, TextDelta
+from parley.llm.service import ChatService
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 PROMPT, MORE = 400, 30
 ROUNDS = 5
-LENGTH = 96
 
 
 class Bench:
@@ -63,13 +70,84 @@ class Bench:
             written += progress.tokens
         return first - began, time.perf_counter() - first, written
 
-    async def speed(self, answers: int) -> float:
-        """Tokens per second of so many answers together."""
-        prompts = [self.prompt() for _ in range(answers)]
-        for prompt in prompts:
-            await self.answer(prompt, 1)
-        found = await asyncio.gather(*(self.answer(prompt, LENGTH) for prompt in prompts))
-        return sum(count for _, _, count in found) / max(seconds for _, seconds, _ in found)
+
+class Talk:
+    """Asks what callers ask.
+
+    Args:
+        chat: the model.
+    """
+
+    def __init__(self, chat: ChatService) -> None:
+        self._chat = chat
+        self._count = 0
+        agent = read_parameters(REPOSITORY / "voice_agent", "open", {})
+        assert agent is not None
+        config = AgentConfig.from_parameters(agent)
+        self._system = ChatMessage(role="system", content=config.system_prompt)
+        self._sampling = config.sampling
+
+    def questions(self) -> list[GenerateRequest]:
+        """Those without tools."""
+        return [
+            self._request(GenerateRequest(request_id="", messages=[ChatMessage(role="user", content=asked)]))
+            for asked in QUESTIONS
+        ]
+
+    def calls(self) -> list[GenerateRequest]:
+        """Those that a tool is called for."""
+        return [
+            self._request(GenerateRequest(request_id="", messages=case.messages, tools=case.tools))
+            for case in load("dev")
+            if case.tool
+        ]
+
+    async def read(self, request: GenerateRequest) -> None:
+        """Let the model read the prompt, so that it is in the cache."""
+        await self.answer(msgspec.structs.replace(request, sampling=Sampling(max_tokens=1)))
+
+    async def answer(self, request: GenerateRequest) -> tuple[float, float, int]:
+        """Seconds of the whole, seconds since the first text, and how many tokens came in all."""
+        self._count += 1
+        began = time.perf_counter()
+        first = 0.0
+        tokens = 0
+        async for event in self._chat.generate(
+            msgspec.structs.replace(request, request_id=f"talk-{self._count}")
+        ):
+            if isinstance(event, TextDelta) and not first:
+                first = time.perf_counter()
+            elif isinstance(event, Completed):
+                tokens = event.completion_tokens
+        ended = time.perf_counter()
+        return ended - began, ended - (first or ended), tokens
+
+    def _request(self, request: GenerateRequest) -> GenerateRequest:
+        messages = [self._system, *request.messages]
+        return msgspec.structs.replace(request, messages=messages, sampling=self._sampling)
+
+
+async def speed(talk: Talk, at_once: int) -> float:
+    """Tokens per second of so many answers together."""
+    requests = talk.questions()
+    written, seconds = 0, 0.0
+    for start in range(0, len(requests), at_once):
+        together = requests[start : start + at_once]
+        for request in together:
+            await talk.read(request)
+        found = await asyncio.gather(*map(talk.answer, together))
+        written += sum(tokens - 1 for _, _, tokens in found)
+        seconds += max(lasted for _, lasted, _ in found)
+    return written / seconds
+
+
+async def call_seconds(talk: Talk) -> float:
+    """How long one call of a tool takes (median)."""
+    found = []
+    for request in talk.calls():
+        await talk.read(request)
+        found.append((await talk.answer(request))[0])
+    return statistics.median(found)
 
 
 async def run(threads: int | None) -> None:
@@ -78,7 +156,7 @@ async def run(threads: int | None) -> None:
     parameters = read_parameters(REPOSITORY / "qwen3", "open", environment)
     assert parameters is not None
     began = time.monotonic()
-    _, engine = load_chat_service(parameters, "")
+    chat, engine = load_chat_service(parameters, "")
     print(f"loaded in {time.monotonic() - began:.1f} s, threads {parameters.text('threads', '')}")
     try:
         bench = Bench(engine)
@@ -90,9 +168,10 @@ async def run(threads: int | None) -> None:
             cached.append((await bench.answer([*prompt, *prompt[1 : MORE + 1]], 1))[0])
         print(f"first token: {PROMPT} tokens cold {statistics.median(cold) * 1e3:.0f} ms")
         print(f"first token: {MORE} more, cached {statistics.median(cached) * 1e3:.0f} ms")
-        for answers in (1, 4):
-            speeds = [await bench.speed(answers) for _ in range(3)]
-            print(f"{answers} at a time: {statistics.median(speeds):.1f} tokens/s")
+        talk = Talk(chat)
+        for at_once in (1, 4):
+            print(f"answers, {at_once} at a time: {await speed(talk, at_once):.0f} tokens/s")
+        print(f"call of a tool: {await call_seconds(talk) * 1e3:.0f} ms")
     finally:
         await engine.shutdown()
 
