@@ -22,6 +22,8 @@ _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 # A time, a date, a price and a large number are one word: no figures that are said one after the other.
 _WORD = re.compile(r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
+_MOST_NAMED = 2
+"""Words of what is asked for: "how many red apples"."""
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 
 
@@ -45,7 +47,7 @@ def find_cue(text: str, language: str) -> Cue | None:
     if rules is None or not words:
         return None
     if found := _OPEN.search(text.rstrip()):
-        return rules.unfinished(words) or Cue("punctuation", found[0])
+        return rules.unfinished(words) or rules.without_verb(words) or Cue("punctuation", found[0])
     asked = text.rstrip().endswith("?")
     if cue := rules.complete(words) or rules.unfinished(words, asked=asked):
         return cue
@@ -70,6 +72,7 @@ class Rules:
         self._leads = frozenset(table["leads"])
         self._prepositions = _phrases(table["prepositions"])
         self._question_words = frozenset(table["question_words"])
+        self._question_names = _phrases(table["question_names"])
         self._question_endings = _phrases(table["question_endings"])
         self._question_prepositions = {ending[-1] for ending in self._question_endings}
         digits, spelling, email = table["digits"], table["spelling"], table["email"]
@@ -107,6 +110,17 @@ class Rules:
                 return Cue(kind, phrase)
         phrase = _ending(words, self._prepositions)
         return Cue("preposition", phrase) if phrase and not self._ends_question(words, phrase) else None
+
+    def without_verb(self, words: Sequence[str]) -> Cue | None:
+        """Whether a question ends before its verb: "which animal", "please tell me what"."""
+        first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
+        asked = words[first:]
+        begun = max((len(name) for name in self._question_names if asked[: len(name)] == name), default=0)
+        named = asked[begun:] if begun else []
+        verbless = 0 < len(named) <= _MOST_NAMED and not self._being_after.union(self._being) & set(named)
+        if verbless or (asked and asked[-1] in self._question_words):
+            return Cue("opening", " ".join(asked))
+        return None
 
     def _ends_question(self, words: Sequence[str], preposition: str) -> bool:
         """Whether the preposition belongs to the question word at the beginning."""

@@ -68,9 +68,17 @@ UNFINISHED = {
         ),
         *("Can you.", "Tell me.", "What is?"),
         *("what time", "do you", "so what time is", "where can i"),
+        *("Which animal,", "And how many red apples,", "Please tell me what,", "do you know where,"),
         *("what i want is", "and what he wants is", "i wonder what is", "i know what was"),
     ],
-    "punctuation": ["Set a timer,", "it was late…", "I was thinking -", "Yes,"],
+    "punctuation": [
+        "Set a timer,",
+        "it was late…",
+        "I was thinking -",
+        "Yes,",
+        "Which animal says meow,",
+        "How much is it,",
+    ],
 }
 FINISHED = {
     "phrase": [
