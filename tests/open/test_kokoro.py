@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
+
+from speech_sink import Sink
 
 from parley.canaries import ask_canaries
 from parley.errors import UnsupportedVoiceError
@@ -31,35 +32,6 @@ MODELS = Path(os.environ.get(MODELS_DIR_VARIABLE) or Path(__file__).parents[2] /
 MISSING = [name for name in ("kokoro-82m", "misaki-en", "g2p-en") if not (MODELS / name).is_dir()]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no weights in {MODELS}: {', '.join(MISSING)}")
 TEXT = "Your appointment is confirmed, and I have sent you a reminder."
-
-
-class Sink:
-    """Keeps what is said."""
-
-    wanted = True
-
-    def __init__(self):
-        self.chunks, self.audio, self.error = [], [], None
-        self.sent, self.ended = threading.Event(), threading.Event()
-
-    def send(self, chunk, audio):
-        self.chunks.append(chunk)
-        self.audio.append(audio)
-        self.sent.set()
-        return True
-
-    def finish(self):
-        self.ended.set()
-
-    def fail(self, error):
-        self.error = error
-        self.ended.set()
-
-    @property
-    def samples(self):
-        assert self.ended.wait(120)
-        assert self.error is None
-        return np.concatenate(self.audio)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +57,7 @@ def spoken(kokoro):
 def test_all_words_are_spoken_at_a_natural_pace(spoken):
     seconds = len(spoken.samples) / SAMPLE_RATE
     assert 3.0 < seconds < 6.0
-    marks = [mark for chunk in spoken.chunks for mark in chunk.words]
+    marks = spoken.words
     assert [TEXT[mark.start_char : mark.end_char] for mark in marks] == TEXT.split()
     gaps = np.diff([mark.at_sample for mark in marks]) / SAMPLE_RATE
     assert gaps.min() > 0.03
@@ -93,7 +65,7 @@ def test_all_words_are_spoken_at_a_natural_pace(spoken):
 
 
 def test_a_word_is_heard_where_its_mark_is(spoken):
-    marks = [mark for chunk in spoken.chunks for mark in chunk.words]
+    marks = spoken.words
     after_pause = next(mark for mark in marks if TEXT[mark.start_char :].startswith("and"))
     size = SAMPLE_RATE // 20
     levels = [np.abs(spoken.samples[at : at + size].astype(int)).max() for at in
@@ -134,7 +106,7 @@ def test_the_same_text_sounds_the_same_and_another_voice_does_not(kokoro):
 
 def test_a_request_is_stopped_in_the_middle_of_a_clause(kokoro):
     sink = say(kokoro, "stopped", 20 * "This goes on and on for a very long time. ")
-    assert sink.sent.wait(60)
+    assert sink.heard.wait(60)
     kokoro.abort("stopped")
     assert sink.ended.wait(30)
     assert sum(map(len, sink.audio)) < 30 * SAMPLE_RATE

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
+
+from speech_sink import Sink
 
 from parley.canaries import ask_canaries
 from parley.launcher.options import ROOT, ServerOptions
@@ -38,40 +39,6 @@ MISSING = [str(path) for path in NEEDED if not path.is_file()]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"without the weights of piper: {', '.join(MISSING)}")
 TEXT = "Your appointment is confirmed, and I have sent you a reminder. Is there anything else?"
 RATE = 22_050
-
-
-class Sink:
-    """Keeps what is said; ``pieces``: as many are wanted."""
-
-    wanted = True
-
-    def __init__(self, pieces=None):
-        self.chunks, self.audio, self.error = [], [], None
-        self.pieces = pieces
-        self.heard, self.ended = threading.Event(), threading.Event()
-
-    def send(self, chunk, audio):
-        self.chunks.append(chunk)
-        self.audio.append(audio)
-        self.heard.set()
-        return True
-
-    def finish(self):
-        self.ended.set()
-
-    def fail(self, error):
-        self.error = error
-        self.ended.set()
-
-    @property
-    def samples(self):
-        assert self.ended.wait(60)
-        assert self.error is None
-        return np.concatenate(self.audio) if self.audio else np.zeros(0, np.int16)
-
-    @property
-    def words(self):
-        return [word for chunk in self.chunks for word in chunk.words]
 
 
 @pytest.fixture(scope="module")
