@@ -22,8 +22,6 @@ _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 # A time, a date, a price and a large number are one word: no figures that are said one after the other.
 _WORD = re.compile(r"\d+(?:[:/]\d+)+|\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w'@.+-])[\w'@.+-]*\w[\w'@+-]*")
 _OPEN = re.compile(r"(?:[,;:…-]|\.\.\.|\N{EN DASH}|\N{EM DASH})$")
-_MOST_NAMED = 2
-"""Words of what is asked for: "how many red apples"."""
 _ADDRESS = re.compile(r"@[\w-]+(\.[\w-]+)+$")
 
 
@@ -47,7 +45,7 @@ def find_cue(text: str, language: str) -> Cue | None:
     if rules is None or not words:
         return None
     if found := _OPEN.search(text.rstrip()):
-        return rules.unfinished(words) or rules.without_verb(words) or Cue("punctuation", found[0])
+        return rules.unfinished(words, open_end=True) or Cue("punctuation", found[0])
     asked = text.rstrip().endswith("?")
     if cue := rules.complete(words) or rules.unfinished(words, asked=asked):
         return cue
@@ -72,7 +70,7 @@ class Rules:
         self._leads = frozenset(table["leads"])
         self._prepositions = _phrases(table["prepositions"])
         self._question_words = frozenset(table["question_words"])
-        self._question_names = _phrases(table["question_names"])
+        self._asking = _phrases(table["asking"])
         self._question_endings = _phrases(table["question_endings"])
         self._question_prepositions = {ending[-1] for ending in self._question_endings}
         digits, spelling, email = table["digits"], table["spelling"], table["email"]
@@ -97,8 +95,14 @@ class Rules:
             return Cue("phrase", " ".join(words), finished=True)
         return None
 
-    def unfinished(self, words: Sequence[str], *, asked: bool = False) -> Cue | None:
-        """Whether something is missing; ``asked``: a question mark follows ("is it?")."""
+    def unfinished(self, words: Sequence[str], *, asked: bool = False, open_end: bool = False) -> Cue | None:
+        """Whether something is missing.
+
+        Args:
+            words: of the text.
+            asked: a question mark follows ("is it?").
+            open_end: a comma or the like follows ("tell me what,").
+        """
         if _ending(words, self._closings):
             return None
         cue = self._in_email(words) or self._in_digits(words) or self._in_spelling(words)
@@ -108,19 +112,10 @@ class Rules:
         for kind, phrases in self._endings:
             if (phrase := _ending(words, phrases)) and not (kind == "opening" and self._asks_within(words)):
                 return Cue(kind, phrase)
+        if open_end and words[-1] in self._question_words:
+            return Cue("opening", words[-1])
         phrase = _ending(words, self._prepositions)
         return Cue("preposition", phrase) if phrase and not self._ends_question(words, phrase) else None
-
-    def without_verb(self, words: Sequence[str]) -> Cue | None:
-        """Whether a question ends before its verb: "which animal", "please tell me what"."""
-        first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
-        asked = words[first:]
-        begun = max((len(name) for name in self._question_names if asked[: len(name)] == name), default=0)
-        named = asked[begun:] if begun else []
-        verbless = 0 < len(named) <= _MOST_NAMED and not self._being_after.union(self._being) & set(named)
-        if verbless or (asked and asked[-1] in self._question_words):
-            return Cue("opening", " ".join(asked))
-        return None
 
     def _ends_question(self, words: Sequence[str], preposition: str) -> bool:
         """Whether the preposition belongs to the question word at the beginning."""
@@ -139,11 +134,12 @@ class Rules:
         return None
 
     def _asks_within(self, words: Sequence[str]) -> bool:
-        """Whether a question within the sentence ends with its verb: "do you know what the time is"."""
-        first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
+        """Whether an embedded question ends with its verb: "do you know what the time is"."""
         asked = max((at for at, word in enumerate(words) if word in self._question_words), default=0)
+        before = [word for word in words[:asked] if word not in self._leads]
         named = words[asked + 1 : -1]
-        return words[-1] in self._being and asked > first and bool(named) and named[0] not in self._being
+        embedded = words[-1] in self._being and named and named[0] not in self._being
+        return bool(embedded and _ending(before, self._asking))
 
     def _in_count(self, words: Sequence[str]) -> Cue | None:
         """Whether a number was said, but not of what."""

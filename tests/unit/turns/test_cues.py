@@ -50,6 +50,7 @@ UNFINISHED = {
         "I want to go to",
         "a letter from",
         "What is the capital of?",
+        "what is the main part of",
         "what is the name of",
     ],
     "determiner": ["set a", "what is the", "call my", "play some"],
@@ -68,7 +69,8 @@ UNFINISHED = {
         ),
         *("Can you.", "Tell me.", "What is?"),
         *("what time", "do you", "so what time is", "where can i"),
-        *("Which animal,", "And how many red apples,", "Please tell me what,", "do you know where,"),
+        *("Please tell me what,", "do you know where,"),
+        *("i think what we need is", "the person who can help me is", "my friend whose name is"),
         *("what i want is", "and what he wants is", "i wonder what is", "i know what was"),
     ],
     "punctuation": [
