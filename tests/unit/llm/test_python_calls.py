@@ -22,6 +22,7 @@ from parley.llm.messages import (
     ToolCall,
     ToolCalled,
 )
+from parley.llm.python_calls import schemas
 from parley.llm.python_calls.format import PythonFormat
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.grammar import CallGrammar
@@ -162,12 +163,40 @@ ADDRESS = {
         ),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, ["dict"]),
         ({"properties": {"a-b": {"$ref": "https://x.example/a"}}}, ['{"a-b"?: Any}']),
+        ({"properties": {"a-b": {"$ref": "#text"}}, "$anchor": "text"}, ['{"a-b"?: Any}']),
+        (
+            {"properties": {"a-b": {"$ref": "#/$defs/a%20b/0"}}, "$defs": {"a b": [STRING]}},
+            ['{"a-b"?: str}'],
+        ),
+        (
+            {"properties": {"a-b": {"properties": {"x": STRING}, "anyOf": [{"required": ["x"]}]}}},
+            ['{"a-b"?: {"x"?: str}}'],
+        ),
         ({"properties": []}, ["dict"]),
         ({"not": {"required": ["a"]}, "properties": {"a": True}}, ['{"a"?: Any}']),
     ],
 )
 def test_arguments_that_are_one_object_are_told_by_their_types(schema, expected):
     assert arguments_of(**schema) == expected
+
+
+@pytest.mark.parametrize("times", [4, 40])
+def test_schemas_that_refer_to_one_another_are_looked_at_so_often_and_no_more(times, monkeypatch):
+    looked_at = []
+    choices = schemas._choices
+
+    def counted(schema):
+        looked_at.append(schema)
+        return choices(schema)
+
+    monkeypatch.setattr(schemas, "_choices", counted)
+    members = [{"$ref": "#"}] * 8
+    looping = {
+        "properties": {f"p{number}": {"$ref": "#"} for number in range(8)},
+        "allOf": [{"anyOf": members}] * times,
+    }
+    assert sum(map(len, compact(looping, 600))) <= 600
+    assert len(looked_at) < 4_000
 
 
 def test_arguments_that_are_too_many_are_left_out_as_a_whole():

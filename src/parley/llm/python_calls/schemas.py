@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 _TYPES = {
     "string": "str",
@@ -22,6 +23,9 @@ _DEEPEST = 3
 """Types in types; what is deeper is ``dict``, ``list`` or ``Any``."""
 _MOST_WITHIN = 8
 """Members of such a type. They may refer to one another, so there might be no end of them."""
+_INDICES = frozenset(map(str, range(1_000)))
+_MOST_STEPS = 300
+"""Schemas looked at for one tool and depth. References to one another make many of a few bytes."""
 
 
 def python_value(value: Any) -> str:
@@ -63,13 +67,14 @@ def compact(schema: Mapping[str, Any], most: int) -> list[str]:
     required = sum(name in found.required for name in names)
     for depth in range(_DEEPEST, -1, -1):
         line = _Line(most)
+        types.steps = _MOST_STEPS
         for name in names[:required]:
             line.add_member(types, found, name, depth)
         for choice in found.choices:
-            line.add_choice(types.alternatives(choice, found.properties, depth))
+            line.add_choice(types, choice, found.properties, depth)
         for name in names[required:]:
             line.add_member(types, found, name, depth)
-        if not line.full:
+        if not line.full and types.steps:
             break
     lines = [str(line)]
     for name in names:
@@ -99,13 +104,14 @@ class _Line:
         else:
             self.full = True
 
-    def add_choice(self, form: str) -> None:
-        """Add alternatives, if they say anything."""
-        if not form:
-            return
-        if not self.full and self._fits(self._members, [*self._choices, form]):
+    def add_choice(
+        self, types: _Types, choice: Sequence[Any], properties: Mapping[str, Any], depth: int
+    ) -> None:
+        """Add alternatives, if they say anything; see :meth:`_Types.alternatives`."""
+        form = "" if self.full else types.alternatives(choice, properties, depth)
+        if form and self._fits(self._members, [*self._choices, form]):
             self._choices.append(form)
-        else:
+        elif form:
             self.full = True
 
     def _fits(self, members: Sequence[str], choices: Sequence[str]) -> bool:
@@ -141,6 +147,8 @@ class _Types:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self.steps = _MOST_STEPS
+        """Schemas that may still be looked at; after that they are ``Any``."""
 
     def gather(self, schema: Any) -> _Object:
         """The properties of an object."""
@@ -151,7 +159,7 @@ class _Types:
         return found
 
     def _gather(self, schema: Any, found: _Object, seen: set[int]) -> None:
-        if not isinstance(schema, Mapping) or id(schema) in seen:
+        if not isinstance(schema, Mapping) or id(schema) in seen or not self._step():
             return
         seen.add(id(schema))
         if "$ref" in schema:
@@ -167,12 +175,21 @@ class _Types:
 
     def _referred(self, reference: Any) -> Any:
         """A schema within the root; None: there is none."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         at: Any = self._root
-        for step in reference.split("/")[1:]:
-            at = at.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(at, Mapping) else None
+        for written in reference.split("/")[1:]:
+            step = unquote(written).replace("~1", "/").replace("~0", "~")
+            if isinstance(at, list) and step in _INDICES and int(step) < len(at):
+                at = at[int(step)]
+            else:
+                at = at.get(step) if isinstance(at, Mapping) else None
         return at
+
+    def _step(self) -> bool:
+        """Whether another schema may be looked at."""
+        self.steps = max(0, self.steps - 1)
+        return self.steps > 0
 
     def member(self, found: _Object, name: str, depth: int) -> str:
         """A property with its type, down to a depth."""
@@ -200,19 +217,19 @@ class _Types:
         while isinstance(schema, Mapping) and "$ref" in schema and id(schema) not in seen:
             seen.add(id(schema))
             schema = self._referred(schema["$ref"])
-        if not isinstance(schema, Mapping) or "$ref" in schema:
+        if not isinstance(schema, Mapping) or "$ref" in schema or not self._step():
             return "Any"
         if "const" in schema:
             return annotation({"enum": [schema["const"]]})
+        if "properties" in schema or "allOf" in schema:
+            found = self.gather(schema)
+            return self._object(found, depth - 1) if depth and found.properties else "dict"
         for choice in _choices(schema):
             kinds = [self._type(one, depth - 1) for one in choice[:_MOST_WITHIN]] if depth else ["Any"]
             return _joined(" | ", kinds, more=len(choice) > _MOST_WITHIN) if "Any" not in kinds else "Any"
         if schema.get("type") == "array":
             items = self._type(schema.get("items"), depth - 1) if depth else "Any"
             return "list" if items == "Any" else f"list[{items}]"
-        if "properties" in schema or "allOf" in schema:
-            found = self.gather(schema)
-            return self._object(found, depth - 1) if depth and found.properties else "dict"
         return annotation(schema)
 
     def _object(self, found: _Object, depth: int) -> str:
