@@ -12,6 +12,7 @@ A script is a TOML file::
     [[turn]]
     say = "models:test-recordings/beckett.wav"   # where the weights are: PARLEY_MODELS_DIR, or models/
     part = [3350, 6100]        # only this part of it (ms)
+    optional = true            # left out where the recording is not there
     pause_ms = 800             # after the last answer was heard
 
     [[turn]]
@@ -71,6 +72,8 @@ class Script:
     turns: tuple[ScriptTurn, ...]
     title: str = ""
     system_prompt: str | None = None
+    left_out: tuple[str, ...] = ()
+    """What would be said in turns whose recordings are not there."""
 
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,6 +84,7 @@ class _Turn(msgspec.Struct, forbid_unknown_fields=True):
     text: str = ""
     pause_ms: int = DEFAULT_PAUSE_MS
     barge_in_ms: int | None = None
+    optional: bool = False
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,11 +108,18 @@ def load_script(path: Path) -> Script:
         raise ScriptError(f"{path}: {error}") from error
     if not file.turn:
         raise ScriptError(f"{path}: a script needs at least one [[turn]]")
+    absent = [
+        turn
+        for turn in file.turn
+        if turn.optional and turn.say and not _clip(turn.say, path.parent).is_file()
+    ]
+    if len(absent) == len(file.turn):
+        raise ScriptError(f"{path}: no turn is left without the recordings that are not there")
     try:
-        turns = tuple(_load_turn(turn, path.parent) for turn in file.turn)
+        turns = tuple(_load_turn(turn, path.parent) for turn in file.turn if turn not in absent)
     except InvalidMessageError as error:
         raise ScriptError(f"{path}: {error}") from error
-    return Script(turns, file.title, file.system_prompt)
+    return Script(turns, file.title, file.system_prompt, tuple(turn.text or turn.say for turn in absent))
 
 
 def _load_turn(turn: _Turn, folder: Path) -> ScriptTurn:
@@ -122,6 +133,8 @@ def _load_turn(turn: _Turn, folder: Path) -> ScriptTurn:
     """
     if sum(map(bool, (turn.say, turn.write, turn.press))) != 1:
         raise InvalidMessageError("each [[turn]] needs one of say, write and press")
+    if turn.optional and not turn.say:
+        raise InvalidMessageError("optional belongs to say")
     if turn.press:
         check_keys(turn.press)
     return ScriptTurn(
@@ -140,7 +153,11 @@ def _said(turn: _Turn, folder: Path) -> Pcm:
         if turn.part:
             raise InvalidMessageError("part belongs to say")
         return np.zeros(0, np.int16)
-    samples = read_speech(_clip(turn.say, folder))
+    file = _clip(turn.say, folder)
+    if turn.say.startswith(_AMONG_WEIGHTS) and not file.is_file():
+        name = turn.say.removeprefix(_AMONG_WEIGHTS).partition("/")[0]
+        raise ScriptError(f"{file}: no such file; bring it with `make fetch MODEL={name}`")
+    samples = read_speech(file)
     if turn.part is None:
         return samples
     begin, end = (ms * INPUT_SAMPLE_RATE // 1000 for ms in turn.part)
@@ -154,11 +171,7 @@ def _clip(written: str, folder: Path) -> Path:
     among_weights = written.removeprefix(_AMONG_WEIGHTS)
     if among_weights == written:
         return folder / written
-    file = Path(os.environ.get("PARLEY_MODELS_DIR") or CHECKOUT / "models") / among_weights
-    if not file.is_file():
-        name = among_weights.partition("/")[0]
-        raise ScriptError(f"{file}: no such file; bring it with `make fetch MODEL={name}`")
-    return file
+    return Path(os.environ.get("PARLEY_MODELS_DIR") or CHECKOUT / "models") / among_weights
 
 
 def script_of_files(paths: list[Path], barge_in_ms: int | None = None) -> Script:

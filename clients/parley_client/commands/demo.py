@@ -91,6 +91,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         script = own or load_script(path)
         if script.title:
             console.rule(escape(script.title))
+        for text in script.left_out:
+            console.print(escape(f"Left out, as its recording is not here: “{text}”"))
         return run_to_end(_hold(args, console, script))
 
 

@@ -166,6 +166,19 @@ def test_a_script_takes_a_part_of_a_recording_among_the_weights(tmp_path, monkey
         load_script(file)
 
 
+def test_a_turn_may_be_left_out_for_want_of_its_recording(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_MODELS_DIR", str(tmp_path / "weights"))
+    absent = '[[turn]]\nsay = "models:people/reading.wav"\ntext = "It was."\noptional = true\n'
+    file = tmp_path / "call.toml"
+    file.write_text(f'{absent}[[turn]]\nwrite = "two coffees"\n')
+    script = load_script(file)
+    assert [turn.write for turn in script.turns] == ["two coffees"]
+    assert script.left_out == ("It was.",)
+    file.write_text(absent)
+    with pytest.raises(ScriptError, match="no turn is left"):
+        load_script(file)
+
+
 @pytest.mark.parametrize("part", ["[0, 1001]", "[500, 500]", "[-1, 20]", "[20, 10]"])
 def test_a_part_that_is_not_in_the_recording_is_refused(tmp_path, part):
     soundfile.write(tmp_path / "a.wav", np.ones(16_000) * 0.1, 16_000)
@@ -187,6 +200,7 @@ def test_a_part_that_is_not_in_the_recording_is_refused(tmp_path, part):
         ("[[turn]]\nwrite = 'a'\npress = '1'", "one of say, write and press"),
         ("[[turn]]\npress = '1x'", "'x' in '1x'"),
         ("[[turn]]\nwrite = 'a'\npart = [0, 5]", "part belongs to say"),
+        ("[[turn]]\nwrite = 'a'\noptional = true", "optional belongs to say"),
     ],
 )
 def test_a_bad_script_says_why(tmp_path, text, why):
