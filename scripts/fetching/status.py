@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fetching.made import is_made
+from fetching.made import INCLUDED, is_made
 from fetching.manifest import ROOT, Included, Installed, Made, Pinned, Published, Weights
 from fetching.placing import Placed
 from fetching.progress import size_text
@@ -69,6 +69,7 @@ def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew:
                 entry, _size(file) if file else 0, file, _verdict(entry, file), "absent: make setup"
             )
         case Included():
+            folder = INCLUDED / entry.name
             good = "part of the project" if folder.is_dir() else ""
             return _state(entry, _size(folder), folder, good, f"absent: git checkout -- models/{entry.name}")
         case Published():

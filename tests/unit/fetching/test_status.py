@@ -21,6 +21,7 @@ from archive_makers import make_installable
 from fetching import main as fetching_main
 from fetching import manifest
 from fetching.bringing import prerequisites
+from fetching.made import INCLUDED
 from fetching.main import main
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published
 from fetching.status import state_of
@@ -83,13 +84,21 @@ def entries(tmp_path, monkeypatch):
     return file
 
 
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """The folder of what the project has itself."""
+    monkeypatch.setattr("fetching.status.INCLUDED", tmp_path / "project")
+    return tmp_path / "project"
+
+
 @pytest.fixture
-def models(tmp_path):
+def models(tmp_path, project):
     folder = tmp_path / "models"
+    (project / "tiny-one").mkdir(parents=True)
+    (project / "tiny-one/model.onnx").write_bytes(b"tiny")
     for path, content in {
         "voice/joe.bin": b"voice",
         "small/model": b"x",
-        "tiny-one/model.onnx": b"tiny",
         "large/model.safetensors": b"large",
     }.items():
         (folder / path).parent.mkdir(parents=True)
@@ -320,10 +329,11 @@ class TestTheOneThatThereIs:
             if isinstance(entry, Installed):
                 assert state_of(entry, known, tmp_path, anew=True).there, entry.name
 
-    def test_what_is_included_is_there(self, known):
+    def test_what_is_included_is_there_wherever_the_weights_are(self, known, tmp_path, monkeypatch):
+        monkeypatch.setattr("fetching.status.INCLUDED", INCLUDED)
         for entry in known.values():
             if isinstance(entry, Included):
-                assert state_of(entry, known, ROOT / "models", anew=True).there, entry.name
+                assert state_of(entry, known, tmp_path, anew=True).there, entry.name
 
     def test_the_documents_say_how_much_is_downloaded_for_the_open_profile(self, known):
         pinned = prerequisites(
