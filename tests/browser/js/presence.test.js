@@ -100,7 +100,7 @@ test('no server is told from one that is not ready, and from a gateway that shut
   for (const [refusal, state, detail] of [
     [new Refusal('nothing at a:1', { ...facts, reason: 'no_server' }), 'down', 'nothing at a:1'],
     [new Refusal('not ready: a:1', { ...facts, reason: 'not_ready' }), 'loading', 'not ready: a:1'],
-    [new Refusal('this gateway shuts down', { ...facts, code: 'shutting_down' }), 'down', ''],
+    [new Refusal('this gateway shuts down', { ...facts, code: 'shutting_down' }), 'gone', ''],
   ]) {
     const { presence } = made({ readiness: refusal });
     assert.equal(await presence.check(), false);

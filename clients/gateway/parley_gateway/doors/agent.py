@@ -93,7 +93,7 @@ class AgentFacts:
             return self._known
 
     async def _ask_in_turn(self) -> tuple[Agent, Server]:
-        """What the first server says that tells, and which one it is."""
+        """The description of the first server that returns one, and that server."""
         servers = self._gateway.servers
         end = time.monotonic() + _ASK_S
         tried: list[Server] = []

@@ -81,7 +81,7 @@ export class Presence {
   }
 
   /** @param {Refusal} refusal */
-  _fail({ status, reason, message, retryAfterMs }) {
+  _fail({ status, code, reason, message, retryAfterMs }) {
     if (status === 401 || status === 403) {
       this.keyed = true;
       const refused = status === 403 ? 'This key may not talk to the agent' : 'This key was not accepted';
@@ -89,9 +89,9 @@ export class Presence {
       return;
     }
     const waitMs = this._backoff.next(retryAfterMs);
-    const down = reason === 'not_ready' ? 'loading' : 'down';
-    const state = status === 429 ? 'limited' : status ? down : 'gone';
     // Other refusals than that of a gateway without a ready server say nothing of servers.
+    const servers = reason === 'no_server' ? 'down' : 'loading';
+    const state = status === 429 ? 'limited' : code === 'no_server_ready' ? servers : 'gone';
     const detail = status === 429 || reason ? message : '';
     this._tell(state, detail, performance.now() + waitMs);
     this._timer = setTimeout(() => void this.check(), waitMs);
