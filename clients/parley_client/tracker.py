@@ -31,10 +31,10 @@ _AnswerEvent: TypeAlias = (
     | protocol.ResponseDone
     | protocol.TurnMetrics
 )
-# Errors that no turn fails of: another model took over, the language model was told and answered without
-# the tool, or the server refused a message and went on as before.
 _SPOKEN = ("words", "speech", "command")
 """Reasons of an interruption that is itself something said."""
+# Errors that no turn fails of: another model took over, the language model was told and answered without
+# the tool, or the server refused a message and went on as before.
 _HARMLESS = frozenset(
     error.code
     for error in (

@@ -159,7 +159,8 @@ def _try_to_lock(file: Path) -> BinaryIO | None:
     The lock is on the file itself, so that no other file is left beside it. The process that had it before
     has replaced the file: a lock on the old one protects nothing.
     """
-    opened = file.open("rb")
+    # The locks of NFS need a descriptor that may write.
+    opened = file.open("r+b" if os.access(file, os.W_OK) else "rb")
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(opened.fileno()), file.stat()):
