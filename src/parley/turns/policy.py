@@ -86,9 +86,9 @@ def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) ->
     The sound alone demands ``complete_ms`` from the threshold on, ``incomplete_ms`` at probability 0, and
     in between what lies on the line; without a score, ``complete_ms``. Words that something has to
     follow demand ``unfinished_ms`` at least; but how many digits or letters follow is a guess, and so is a
-    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. Of that
-    a comma demands the less, the surer the sound is: recognisers end many a whole sentence with one. Words
-    that are complete in themselves halve what the sound demands beyond ``complete_ms``.
+    comma that a recogniser writes, so where they sound complete, a fifth of the way there will do. After
+    a comma this fifth shrinks to nothing as the probability grows to 1: recognisers end many whole sentences
+    with one. Words that are complete in themselves halve what the sound demands beyond ``complete_ms``.
     """
     doubt = 0.0 if probability is None else max(0.0, 1.0 - probability / settings.threshold)
     extra = doubt * max(0, settings.incomplete_ms - settings.complete_ms)
