@@ -78,7 +78,7 @@ test('a server that goes between the questions, and a gateway that limits them, 
   const gone = new Refusal('none', { status: 503, code: 'no_server_ready', retryable: true });
   const limited = new Refusal('too many requests', { status: 429, retryable: true });
   for (const [agent, state] of [
-    [gone, 'down'],
+    [gone, 'loading'],
     [limited, 'limited'],
   ]) {
     const { presence, states } = made({ agent });
