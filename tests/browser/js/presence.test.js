@@ -13,7 +13,7 @@ const AGENT = {
   tools: [],
   examples: [],
 };
-const DOWN = new Refusal('no server is ready', { status: 503, retryable: true });
+const DOWN = new Refusal('no server', { status: 503, code: 'no_server_ready', reason: 'no_server', retryable: true });
 
 /** A gateway that answers as told; every question is noted. */
 function made(answers = {}) {
