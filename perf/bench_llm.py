@@ -22,8 +22,7 @@ from pathlib import Path
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import msgspec
-from open_llm.cases import load
-from open_llm.questions import QUESTIONS
+from open_llm.cases import Case, load, load_questions
 
 from parley.agent.config import AgentConfig
 from parley.launcher.models import read_parameters
@@ -87,20 +86,14 @@ class Talk:
         self._system = ChatMessage(role="system", content=config.system_prompt)
         self._sampling = config.sampling
 
-    def questions(self) -> list[GenerateRequest]:
-        """Those without tools."""
-        return [
-            self._request(GenerateRequest(request_id="", messages=[ChatMessage(role="user", content=asked)]))
-            for asked in QUESTIONS
-        ]
-
-    def calls(self) -> list[GenerateRequest]:
-        """Those that a tool is called for."""
-        return [
-            self._request(GenerateRequest(request_id="", messages=case.messages, tools=case.tools))
-            for case in load("dev")
-            if case.tool
-        ]
+    def request(self, case: Case) -> GenerateRequest:
+        """What the agent would send; its id is given when it is asked."""
+        return GenerateRequest(
+            request_id="",
+            messages=[self._system, *case.messages],
+            tools=case.tools,
+            sampling=self._sampling,
+        )
 
     async def read(self, request: GenerateRequest) -> None:
         """Let the model read the prompt, so that it is in the cache."""
@@ -122,14 +115,10 @@ class Talk:
         ended = time.perf_counter()
         return ended - began, ended - (first or ended), tokens
 
-    def _request(self, request: GenerateRequest) -> GenerateRequest:
-        messages = [self._system, *request.messages]
-        return msgspec.structs.replace(request, messages=messages, sampling=self._sampling)
-
 
 async def speed(talk: Talk, at_once: int) -> float:
     """Tokens per second of so many answers together."""
-    requests = talk.questions()
+    requests = [talk.request(case) for case in load_questions()]
     written, seconds = 0, 0.0
     for start in range(0, len(requests), at_once):
         together = requests[start : start + at_once]
@@ -144,7 +133,7 @@ async def speed(talk: Talk, at_once: int) -> float:
 async def call_seconds(talk: Talk) -> float:
     """How long one call of a tool takes (median)."""
     found = []
-    for request in talk.calls():
+    for request in (talk.request(case) for case in load("dev") if case.tool):
         await talk.read(request)
         found.append((await talk.answer(request))[0])
     return statistics.median(found)

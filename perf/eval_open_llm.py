@@ -25,8 +25,7 @@ from pathlib import Path
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-from open_llm.cases import Case, Verdict, load
-from open_llm.questions import QUESTIONS
+from open_llm.cases import Case, Verdict, load, load_questions
 
 from parley.agent.config import AgentConfig
 from parley.errors import InvalidModelOutputError
@@ -153,7 +152,7 @@ async def run(arguments: argparse.Namespace) -> bool:
         good = report_tools(cases, await ask_all(chat, config, cases), everything=arguments.all)
         print(f"{time.monotonic() - began:.0f} s")
         if arguments.questions:
-            questions = [Case([], [ChatMessage(role="user", content=question)]) for question in QUESTIONS]
+            questions = load_questions()
             good = report_questions(questions, await ask_all(chat, config, questions)) and good
     finally:
         await engine.shutdown()

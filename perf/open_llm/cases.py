@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from open_llm.questions import QUESTIONS
 from parley.llm.messages import ChatMessage, ToolCall
 from parley.protocol import Tool
 
@@ -45,6 +46,11 @@ def load(name: str) -> list[Case]:
     """All cases of a set: ``dev`` or ``held_out``."""
     groups = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["group"]
     return [case for group in groups for case in _group(group)]
+
+
+def load_questions() -> list[Case]:
+    """The open questions, without tools."""
+    return [Case([], [ChatMessage(role="user", content=question)]) for question in QUESTIONS]
 
 
 def _group(group: dict[str, Any]) -> list[Case]:
