@@ -4,13 +4,15 @@ The gateway reaches into what is private in aiortc and aioice; these tests fail 
 """
 
 import asyncio
+import gc
 import socket
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from aioice import stun
-from aiortc import RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCIceTransport, RTCPeerConnection, RTCSessionDescription
+from aiortc.exceptions import InvalidStateError
 from aiortc.rtcsctptransport import SCTP_DATA_FIRST_FRAG, DataChunk
 from aiortc.sdp import SessionDescription
 from av import AudioFrame
@@ -270,6 +272,25 @@ async def test_a_packet_that_the_library_stumbles_over_ends_the_call(monkeypatch
     assert [error.code for error in ends] == ["invalid_message"]
     await caller.close()
     await callee.close()
+
+
+async def test_a_connection_that_cannot_be_made_ends_the_call_and_is_no_unhandled_error(gateway, monkeypatch):
+    """As a transport raises that is stopped while aiortc's task turns to it, which nothing awaits."""
+
+    async def closed(transport, parameters):
+        raise InvalidStateError("RTCIceTransport is closed")
+
+    unhandled = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    monkeypatch.setattr(RTCIceTransport, "start", closed)
+    one = await gateway()
+    # Two transports.
+    sdp = offer(audio("0", candidate(PUBLIC)), data("1", candidate(PUBLIC)), bundle="x y z")
+    answer = await one.http.post("/v1/realtime/calls", content=sdp, headers=SDP)
+    assert answer.status_code == 201, answer.text
+    await forgotten(answer.headers["location"])
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_the_bounds_are_in_the_way_of_what_arrives(gateway, monkeypatch):

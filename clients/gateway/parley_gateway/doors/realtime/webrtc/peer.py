@@ -19,7 +19,7 @@ from aiortc import (
     RTCSessionDescription,
 )
 
-from parley.errors import DeadlineExceededError, OverloadedError, ParleyError
+from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_gateway.doors.realtime.events import Emit
 from parley_gateway.doors.realtime.refusals import Refusal
@@ -52,6 +52,8 @@ _GOODBYE_S = 1.0
 _GOODBYE_CHECKS = 50
 _OFFER_S = 10.0
 _CLOSE_S = 5.0
+_CONNECT = "_RTCPeerConnection__connect"
+"""Private in aiortc; see :meth:`Peer._supervise_connecting`."""
 
 
 class Peer:
@@ -110,6 +112,7 @@ class Peer:
             OverloadedError: there is no address or port for it.
         """
         connection = self._connection
+        self._supervise_connecting()
         connection.on("datachannel", self._take_channel)
         connection.on("track", self._take_track)
         connection.on("connectionstatechange", self._note_state)
@@ -148,6 +151,22 @@ class Peer:
         if connection.sctp is not None:
             dtls.append(connection.sctp.transport)
         return {one.transport for one in dtls}
+
+    def _supervise_connecting(self) -> None:
+        """End the call when ICE or DTLS raises.
+
+        aiortc connects in a task that nothing awaits. A transport that was stopped before the task reaches it
+        raises (``InvalidStateError``), and so may DTLS.
+        """
+        connect = getattr(self._connection, _CONNECT)
+
+        async def supervised() -> None:
+            try:
+                await connect()
+            except Exception as error:  # noqa: BLE001 - the library raises whatever it stumbles over
+                self._end(InvalidMessageError(f"the connection cannot be made: {type(error).__name__}"))
+
+        vars(self._connection)[_CONNECT] = supervised
 
     async def _close(self) -> None:
         try:
