@@ -27,6 +27,7 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedVoiceError,
 )
+from parley_client.call import Call
 from parley_client.errors import ConnectError
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
@@ -247,8 +248,13 @@ async def test_a_call_that_is_cancelled_leaves_nothing(gateway):
     assert await one.metric("parley_gateway_calls") == 0
 
 
-async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(gateway, caplog):
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(
+    gateway, caplog, monkeypatch, ends
+):
     caplog.set_level(logging.INFO, "parley.audit")
+    if not ends:
+        monkeypatch.setattr(Call, "aclose", lambda _: asyncio.Event().wait())
     one = await gateway(stubborn, calls={"close_s": 0.05})
     entered = asyncio.Event()
 
@@ -266,6 +272,7 @@ async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(gatew
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)
     await one.gateway.calls.aclose()
+    assert not any(task.get_name().startswith("close-") for task in asyncio.all_tasks())
     lines = [json.loads(record.message) for record in caplog.records if record.name == "parley.audit"]
     (line,) = (line for line in lines if line["event"] == "call_closed")
     assert (line["call"], line["door"], line["reason"]) == (call_ids[0], "test", "lost")
