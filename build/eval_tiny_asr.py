@@ -27,7 +27,7 @@ import onnx_asr
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 from onnxruntime import SessionOptions
 
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, Clips, make
 from tiny.speech import HELD_OUT_VOICES

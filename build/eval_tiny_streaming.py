@@ -33,7 +33,7 @@ from parley.asr.decoding.words import words_of
 from parley.asr.streaming import checkpoint as streaming_checkpoint
 from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, make
 from tiny.speech import SAMPLE_RATE

@@ -15,7 +15,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 from parley.tts.clauses.english import load_front_end
 from parley.tts.clauses.network import Stop
 from parley.tts.clauses.sound import trim

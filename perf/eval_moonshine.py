@@ -35,7 +35,7 @@ from parley.asr.moonshine.reader import Reader, Text
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
 from parley.asr.rails.step import Chunk, Heard
 from parley.protocol import VadOptions
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.turns.overlap_words import as_said
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 

@@ -30,10 +30,10 @@ from open_llm.cases import Case, Verdict, load, load_questions
 from parley.agent.config import AgentConfig
 from parley.errors import InvalidModelOutputError
 from parley.launcher.models import read_parameters
-from parley.llm.loading import load_chat_service
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta, ToolCall, ToolCalled
 from parley.llm.service import ChatService
-from parley.serving.parameters import Parameters
+from parley.models.qwen3 import load_chat_service
+from parley.runtime.parameters import Parameters
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 PROFILE = "open"

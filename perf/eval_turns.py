@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.parakeet.local import Transcriber
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.turns.cues import find_cue
 from parley.turns.policy import judge
 from parley.turns.settings import PRESETS, TurnSettings

@@ -31,16 +31,16 @@ from parley.asr.moonshine.reader import Reader
 from parley.audio.resample import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley.serving.onnx import open_session
-from parley.serving.parameters import Parameters
-from parley.serving.weights import cache_dir
+from parley.models.kokoro import KokoroModel
+from parley.models.piper import PiperModel
+from parley.runtime.onnx import open_session
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir
 from parley.tts.clicks import clicks
-from parley.tts.kokoro.model import KokoroModel
 from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.piper.model import PiperModel
 from parley.tts.piper.voices import KNOWN_VOICES as PIPER_VOICES
 from parley.tts.voices.enrollment.loudness import integrated
 

@@ -20,7 +20,7 @@ from parley.asr.streaming.checkpoint import StreamingExport
 from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
 from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 StreamT = TypeVar("StreamT", bound=TrackedStream)

@@ -16,7 +16,7 @@ from tts_report import Spoken, percentiles
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.messages import SpeakRequest
 
 sys.path.insert(0, str(ROOT / "tests" / "triton"))

@@ -21,7 +21,7 @@ from parley.asr.features.frontend import LogMel
 from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
 from parley.asr.streaming import checkpoint as streaming_checkpoint
 from parley.asr.streaming.cache_aware import HISTORY, CacheAwareEncoder
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 
 _THREADS = 2
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 
 Floats = npt.NDArray[np.float32]
 

@@ -26,9 +26,9 @@ from pipecat_parley import ParleyLLMService, ParleyTTSService
 from parley.asr.decoding.words import text_of
 from parley.asr.parakeet.local import Transcriber
 from parley.errors import ParleyError
-from parley.llm.loading import load_chat_service
 from parley.llm.service import ChatService
-from parley.serving.parameters import Parameters
+from parley.models.qwen3 import load_chat_service
+from parley.runtime.parameters import Parameters
 from parley.tts.espeak import EspeakSynthesizer
 from parley.tts.espeak_library import EspeakLibrary
 from parley.tts.messages import SpeakRequest, SpeechChunk

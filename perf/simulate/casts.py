@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parley.launcher.options import ROOT
-from parley.serving.weights import MODELS_DIR_VARIABLE
+from parley.runtime.weights import MODELS_DIR_VARIABLE
 
 _HERE = Path(__file__).parent
 

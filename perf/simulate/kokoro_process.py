@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
 from parley.tts.clauses.english import load_front_end
 from parley.tts.clauses.network import Stop
 from parley.tts.english.pronouncer import PronouncedWord

@@ -15,7 +15,7 @@ from parley.asr.streaming import checkpoint as streaming_checkpoint
 from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.recognition import StreamingRecognizer
 from parley.asr.streaming.utterance import StreamingUtterance
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from streams.contract import serve
 
 _SLOTS = 128

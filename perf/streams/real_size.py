@@ -18,7 +18,7 @@ import numpy as np
 
 from parley.asr.streaming import checkpoint as streaming_checkpoint
 from parley.asr.streaming.cache_aware import HISTORY, CacheAwareEncoder
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 
 _STEPS = 7
 _ROWS, _WIDTH, _WIDER = 512, 1024, 4096

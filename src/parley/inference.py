@@ -1,8 +1,8 @@
 """The one door through which the agent reaches other models.
 
 Triton's in-process calls (BLS) have upstream crashes that a model cannot work around, so the
-logic knows only this port. :mod:`parley.serving.bls` implements it in-process,
-:mod:`parley.serving.loopback` over gRPC on the same machine, and the tests with a fake.
+logic knows only this port. :mod:`parley.triton.model_client` implements it in-process,
+:mod:`parley.triton.grpc_client` over gRPC on the same machine, and the tests with a fake.
 """
 
 from __future__ import annotations

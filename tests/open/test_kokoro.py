@@ -16,7 +16,7 @@ from parley.canaries import ask_canaries
 from parley.errors import UnsupportedVoiceError
 from parley.launcher.options import ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.serving.weights import MODELS_DIR_VARIABLE
+from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley.tts.clauses.english import EnglishFrontEnd
 from parley.tts.clauses.sound import trim
 from parley.tts.clauses.synthesizer import ClauseSynthesizer

@@ -29,8 +29,8 @@ from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.serving.loopback import LoopbackPort
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
+from parley.triton.grpc_client import LoopbackPort
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_client.transcription import Transcriber
 

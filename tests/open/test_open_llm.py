@@ -13,7 +13,7 @@ from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.llm.messages import ChatMessage, GenerateRequest, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 
 WEIGHTS = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models") / "qwen2.5-coder-0.5b-w8a8"
 SYSTEM = "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences."

@@ -15,8 +15,9 @@ from speech_sink import Sink
 from parley.canaries import ask_canaries
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.serving.parameters import Parameters
-from parley.serving.weights import MODELS_DIR_VARIABLE
+from parley.models.piper import SETTINGS, VOICE, PiperModel
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import MODELS_DIR_VARIABLE
 from parley.tts.clauses import english
 from parley.tts.clicks import seam_scores
 from parley.tts.english.dictionary import FILES
@@ -25,7 +26,6 @@ from parley.tts.english.pronouncer import load_pronouncer
 from parley.tts.english.sounds import has_vowel
 from parley.tts.messages import SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
-from parley.tts.piper.model import SETTINGS, VOICE, PiperModel
 from parley.tts.voices.enrollment.loudness import integrated
 from parley_client.stages import Synthesis, open_server
 

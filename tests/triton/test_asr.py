@@ -32,7 +32,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 
 CLIPS = ROOT / "tests/data/conversation"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")

@@ -24,7 +24,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.clicks import clicks
 from parley.tts.messages import MoreText, SpeakRequest
 

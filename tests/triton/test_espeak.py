@@ -13,7 +13,7 @@ import pytest
 from parley.engines.espeak import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.inference import ModelRequest, text_tensor
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.messages import SpeakRequest
 
 TEXT = "It's twenty five degrees and sunny in Paris."

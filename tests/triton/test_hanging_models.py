@@ -13,7 +13,7 @@ from parley.asr.messages import AsrOptions
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import DeadlineExceededError, ModelUnavailableError
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 
 MODELS = ("silero_vad", "parakeet_tdt")
 AUDIO = np.zeros(1600, np.int16)

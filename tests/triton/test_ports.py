@@ -16,7 +16,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.inference import ModelRequest, tensor_bytes, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import GPU_PROFILE
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 
 REPOSITORY = Path(__file__).with_name("repository")
 MAX_STREAMS = 40  # of port_probe

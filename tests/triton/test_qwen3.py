@@ -25,7 +25,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.protocol import Tool
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
 PROPERTIES = {

@@ -14,7 +14,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.errors import InvalidMessageError, SessionNotFoundError
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.clicks import clicks
 from parley.tts.s3gen.client import AudioModel
 from parley.tts.s3gen.messages import OpenUtterance, PushTokens

@@ -13,8 +13,8 @@ from parley.engines.smart_turn import SmartTurnModel
 from parley.errors import InferenceError, InvalidAudioError
 from parley.inference import ModelRequest
 from parley.launcher.options import ROOT
-from parley.serving.loopback import LoopbackPort
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
+from parley.triton.grpc_client import LoopbackPort
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 CLIPS = sorted((ROOT / "tests/data/conversation").glob("*.wav"))

@@ -28,8 +28,8 @@ from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
-from parley.serving.loopback import LoopbackPort
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
+from parley.triton.grpc_client import LoopbackPort
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 MODEL = "nemotron_streaming"

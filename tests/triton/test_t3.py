@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.t3.client import SpeechTokenModel
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
 from parley.tts.t3.request import Voice

@@ -24,7 +24,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley_client.cli import main
 
 MODEL = "parakeet_transcribe"

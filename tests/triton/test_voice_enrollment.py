@@ -32,7 +32,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.serving.loopback import LoopbackPort
+from parley.triton.grpc_client import LoopbackPort
 from parley.tts.messages import SpeakRequest
 from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley_client.cli import main

@@ -35,7 +35,7 @@ def run_with_home(home, program):
 
 
 @pytest.mark.parametrize(
-    "first", ["import parley.serving.onnx", "import parley_client", "import nemo_export", "import tiny"]
+    "first", ["import parley.runtime.onnx", "import parley_client", "import nemo_export", "import tiny"]
 )
 def test_onnx_runtime_leaves_nothing_in_the_home_folder(tmp_path, first):
     run_with_home(tmp_path, f"{first}\nimport onnxruntime")

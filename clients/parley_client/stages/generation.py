@@ -16,9 +16,9 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.engines.qwen3 import MODEL, Qwen3ChatModel
-from parley.grpc_port import GrpcPort
 from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
+from parley.triton.grpc_client import GrpcPort
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.stages.streams import ModelStream, Requests

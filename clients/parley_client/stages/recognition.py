@@ -25,8 +25,8 @@ from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, Transc
 from parley.audio.buffer import AudioBuffer
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
-from parley.grpc_port import GrpcPort
 from parley.protocol import INPUT_SAMPLE_RATE
+from parley.triton.grpc_client import GrpcPort
 from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError
 from parley_client.inbox import EventQueue

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
+from parley.triton.grpc_client import GrpcPort
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.transcription import TRANSCRIBERS, find_loaded

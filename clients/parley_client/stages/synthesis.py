@@ -27,8 +27,8 @@ import msgspec
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.speaker import ModelSpeaker
 from parley.errors import OverloadedError, ParleyError
-from parley.grpc_port import GrpcPort
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
+from parley.triton.grpc_client import GrpcPort
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.voice_routing import find_route, qualify, spoken_languages
 from parley.tts.voices.messages import ListVoices, VoicesReply

@@ -6,13 +6,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.tts.espeak_model import EspeakModel
+from parley.models.espeak import EspeakModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.tts.espeak_model`."""
+    """Triton's entry point; see :mod:`parley.models.espeak`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the library."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.tts.kokoro.model import KokoroModel
+from parley.models.kokoro import KokoroModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.tts.kokoro.model`."""
+    """Triton's entry point; see :mod:`parley.models.kokoro`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network."""

@@ -1,4 +1,4 @@
-"""Moonshine as a Triton model; see :class:`parley.serving.moonshine_model.MoonshineModel`."""
+"""Moonshine as a Triton model; see :class:`parley.models.moonshine.MoonshineModel`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.moonshine_model import MoonshineModel
-from parley.serving.parameters import Parameters
+from parley.models.moonshine import MoonshineModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Whole recordings to texts; see :class:`parley.serving.moonshine_model.MoonshineTranscription`."""
+"""Whole recordings to texts; see :class:`parley.models.moonshine.MoonshineTranscription`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.moonshine_model import MoonshineTranscription
-from parley.serving.parameters import Parameters
+from parley.models.moonshine import MoonshineTranscription
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

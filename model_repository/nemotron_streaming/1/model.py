@@ -1,4 +1,4 @@
-"""The streaming recogniser as a Triton model; see :class:`parley.serving.streaming_model.StreamingModel`."""
+"""The streaming recogniser as a Triton model; see :mod:`parley.models.nemotron_streaming`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.serving.streaming_model import StreamingModel
+from parley.models.nemotron_streaming import StreamingModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Parakeet's decoder as a Triton model; see :class:`parley.asr.parakeet.services.DecoderService`."""
+"""Parakeet's decoder as a Triton model; see :class:`parley.models.parakeet_decoder.DecoderService`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import triton_python_backend_utils as pb_utils
 from parley.asr import checkpoint
 from parley.asr.decoding.row_decoders import make_decoder
 from parley.asr.parakeet.networks import OnnxJoint
-from parley.asr.parakeet.services import DecoderService
-from parley.serving.decoding import beam_size
-from parley.serving.execution import serve_tensors
-from parley.serving.logs import log_to_triton
-from parley.serving.onnx import open_configured
-from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
+from parley.models.parakeet_decoder import DecoderService, beam_size
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.observability import log_to_triton
+from parley.triton.responses import serve_tensors
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Parakeet's encoder as a Triton model; see :class:`parley.asr.parakeet.services.EncoderService`."""
+"""Parakeet's encoder as a Triton model; see :class:`parley.models.parakeet_encoder.EncoderService`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
 from parley.asr.parakeet.networks import OnnxEncoder
-from parley.asr.parakeet.services import EncoderService
-from parley.serving.execution import serve_tensors
-from parley.serving.logs import log_to_triton
-from parley.serving.onnx import open_configured
-from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
+from parley.models.parakeet_encoder import EncoderService
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.observability import log_to_triton
+from parley.triton.responses import serve_tensors
 
 
 class TritonPythonModel:

@@ -10,11 +10,11 @@ from parley.asr import checkpoint
 from parley.asr.parakeet.rail import UtteranceRail
 from parley.asr.parakeet.remote import RemoteModels
 from parley.asr.parakeet.stream import StreamLimits
-from parley.serving.blocking import InProcessBlockingPort
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.serving.recognition import RecognitionModel
-from parley.serving.weights import resolve_weights
+from parley.models.recognition import RecognitionModel
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.blocking_client import InProcessBlockingPort
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Whole recordings to transcripts; see :mod:`parley.asr.transcription.model`."""
+"""Whole recordings to transcripts; see :mod:`parley.models.parakeet_transcribe`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.asr.transcription.model import TranscriptionModel
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
+from parley.models.parakeet_transcribe import TranscriptionModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

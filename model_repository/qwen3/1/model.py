@@ -7,13 +7,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.llm.handler import ChatHandler
-from parley.llm.loading import load_chat_service, warm_up
 from parley.llm.starting import START_TIMEOUT_S
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.serving.process_end import skip_interpreter_end
-from parley.serving.request_loop import RequestLoop
+from parley.models.qwen3 import ChatHandler, load_chat_service, warm_up
+from parley.runtime.parameters import Parameters
+from parley.runtime.process_end import skip_interpreter_end
+from parley.triton.observability import log_to_triton
+from parley.triton.request_loop import RequestLoop
 
 
 class TritonPythonModel:

@@ -6,13 +6,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
-from parley.tts.s3gen.model import S3GenModel
+from parley.models.s3gen import S3GenModel
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.tts.s3gen.model`."""
+    """Triton's entry point; see :mod:`parley.models.s3gen`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights."""

@@ -1,4 +1,4 @@
-"""Smart Turn as a Triton model; see :class:`parley.turns.service.SmartTurnService`."""
+"""Smart Turn as a Triton model; see :class:`parley.models.smart_turn.SmartTurnService`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.execution import serve_tensors
-from parley.serving.logs import log_to_triton
-from parley.serving.onnx import open_configured
-from parley.serving.parameters import Parameters
-from parley.serving.weights import resolve_weights
-from parley.turns.service import SmartTurnService
+from parley.models.smart_turn import SmartTurnService
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.observability import log_to_triton
+from parley.triton.responses import serve_tensors
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 

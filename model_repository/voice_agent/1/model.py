@@ -6,9 +6,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.agent_service import AgentService
-from parley.serving.logs import log_to_triton
-from parley.serving.parameters import Parameters
+from parley.models.voice_agent import AgentService
+from parley.runtime.parameters import Parameters
+from parley.triton.observability import log_to_triton
 
 
 class TritonPythonModel:

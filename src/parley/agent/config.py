@@ -11,7 +11,7 @@ from parley.agent.silence import SilenceSettings
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
-from parley.serving.parameters import LOADED_MODELS_VARIABLE, Parameters
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from parley.canaries.connection import CanaryConnection
 from parley.canaries.models import CANARIES, CanaryCall, CanaryError
-from parley.serving.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL
 
 _AT_ONCE = 4
 _READY = "READY"

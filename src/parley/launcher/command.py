@@ -10,9 +10,9 @@ from parley.launcher.installation import Installation
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
 from parley.launcher.options import GPU_PROFILE, ServerOptions
 from parley.launcher.ports import join_address
-from parley.serving.model_control import CONTROL_MODEL
-from parley.serving.parameters import LOADED_MODELS_VARIABLE
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE
 from parley.telemetry import TELEMETRY_OFF
+from parley.triton.model_control import CONTROL_MODEL
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
 """Protocols with which a client could read memory, replace models or change the log."""

@@ -1,4 +1,4 @@
-"""The launcher's side of :mod:`parley.serving.model_control`."""
+"""The launcher's side of :mod:`parley.triton.model_control`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from parley.serving.model_control import Answer, ControlRequest, CountRestarts, Load, Unload, receive_all
+from parley.triton.model_control import Answer, ControlRequest, CountRestarts, Load, Unload, receive_all
 
 _SHORT_S = 5.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parley.launcher.canary import WORKING
 from parley.launcher.processes import processor_s
-from parley.serving.heartbeat import heartbeat_path
+from parley.triton.request_loop import heartbeat_path
 
 _MEASURE_AFTER_S = 2.0
 """To measure what a process uses is expensive; it is not done for one that is well."""
@@ -26,7 +26,7 @@ class _Beat:
 
 
 class Heartbeats:
-    """Judges the processes that give signs (:mod:`parley.serving.heartbeat`); others are never silent.
+    """Judges the processes that give signs (:mod:`parley.triton.request_loop`); others are never silent.
 
     Args:
         silent_s: a process that uses less than 5 % of a processor may be silent for so long (seconds).

@@ -16,8 +16,8 @@ from tritonclient.grpc import model_config_pb2
 from parley.errors import WeightsNotFoundError
 from parley.launcher.errors import SetupIncompleteError
 from parley.launcher.options import GPU_PROFILE, ServerOptions
-from parley.serving.parameters import Parameters
-from parley.serving.weights import check_weights
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import check_weights
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
 """Holds the model that loads others again."""

@@ -41,7 +41,7 @@ from parley.launcher.processes import ProcessUsage, find_stubs, kill_session, us
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.launcher.tools_file import check_tools_file
-from parley.serving.model_control import CONTROL_MODEL, FOLDER_VARIABLE
+from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1

@@ -26,10 +26,10 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
 
-from parley.grpc_port import to_message
 from parley.inference import ModelRequest, SequenceFlags, Tensor
 from parley.protocol import CANARY_PREFIX
-from parley.serving.failures import is_of_dead_process
+from parley.triton.failures import is_of_dead_process
+from parley.triton.grpc_client import to_message
 
 _PATIENCE_S = 0.5
 """A living instance refuses an empty request within this time; a dead one says so after a second."""

@@ -35,7 +35,7 @@ from parley.launcher.models import renew_instances, renew_model
 from parley.launcher.processes import Stub, child_state, find_stubs, kill_process
 from parley.launcher.restarts import Attempts, Record, SupervisorLimits, write_record
 from parley.launcher.slots import held_slots
-from parley.serving.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL
 
 DIED = "died"
 """A process ended."""

@@ -22,7 +22,7 @@ from parley.llm.messages import (
 from parley.llm.replies import HermesFormat, Reply, ReplyFormat
 from parley.llm.sampling import check_sampling
 from parley.llm.tool_stream import BadCall, Piece, Text
-from parley.serving.admission import Admission
+from parley.runtime.admission import Admission
 
 _log = logging.getLogger(__name__)
 

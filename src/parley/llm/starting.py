@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from parley.llm.engine import Engine, Identified, Translation
 from parley.llm.stub_environment import prepare_environment
-from parley.serving.parameters import Parameters
-from parley.serving.weights import cache_dir
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
 RequestT = TypeVar("RequestT", bound=Identified)

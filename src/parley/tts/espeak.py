@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError, ShuttingDownError
-from parley.serving.early_aborts import EarlyAborts
+from parley.runtime.admission import EarlyAborts
 from parley.tts.espeak_library import OnAudio, WordEvent
 from parley.tts.espeak_voices import voice_file
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark

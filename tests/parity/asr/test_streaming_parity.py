@@ -11,7 +11,7 @@ from nemo_export import accuracy
 from parley.asr.features.frontend import LogMel
 from parley.asr.streaming import checkpoint as streaming_checkpoint
 from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from tiny.streaming_model import LOOK_AHEADS
 
 

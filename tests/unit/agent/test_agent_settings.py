@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from parley.agent.config import AgentConfig
 from parley.agent.silence import SilenceSettings
 from parley.errors import ModelLoadingError
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 FOLDER = Path(__file__).resolve().parents[3] / "model_repository" / "voice_agent"
 

@@ -8,7 +8,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.description import describe
 from parley.agent.engines import Engines
 from parley.protocol import AgentDescription
-from parley.serving.parameters import LOADED_MODELS_VARIABLE, Parameters
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 
 
 def test_it_is_what_the_agent_is_configured_with():

@@ -18,7 +18,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Priority, TextDelta
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 LIMITS = Deadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)
 ANSWER = [TextDelta(text="Yes."), Completed(finish_reason="stop")]

@@ -9,8 +9,8 @@ import pytest
 
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, SequenceFlags
-from parley.serving.agent_service import EndingPort
-from parley.serving.stopping import wait_for_stop
+from parley.models.voice_agent import EndingPort
+from parley.triton.request_loop import wait_for_stop
 
 SERVES = "Please use 'decoupled=True' argument to the 'exec'"
 EXITS = "Model a - Error when running inference: Server not ready"

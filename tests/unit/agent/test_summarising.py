@@ -12,7 +12,7 @@ from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage, Completed, Priority, TextDelta
 from parley.protocol import Tool
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 LIMITS = Deadlines(summary_s=5.0)
 TOOLS = [Tool(name="get_time")]

@@ -7,7 +7,7 @@ from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.features.frontend import LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 
 ROUNDING = 2 * 257 * 2.0**-24 + 2 * 17 * 2.0**-24
 """How far frames may be apart that were computed beside others.

@@ -9,8 +9,10 @@ from parley.asr.decoding.boosting import build
 from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack, unpack
 from parley.asr.decoding.transducer import TransducerDecoder
 from parley.asr.parakeet.pieces import piece_inputs, read_decoded, read_states
-from parley.asr.parakeet.services import DecoderService, EncoderService, VadService
 from parley.errors import InferenceError, InvalidInputError
+from parley.models.parakeet_decoder import DecoderService
+from parley.models.parakeet_encoder import EncoderService
+from parley.models.silero_vad import VadService
 
 
 class Doubler:

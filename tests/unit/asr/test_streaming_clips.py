@@ -13,7 +13,7 @@ from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 EXPORT = ROOT / "models" / streaming_checkpoint.DEFAULT

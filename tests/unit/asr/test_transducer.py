@@ -268,7 +268,7 @@ def test_confidence_is_the_published_formula():
 def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, models, spoken):
     from parley.asr.features.frontend import LogMel, normalize
     from parley.asr.parakeet.networks import OnnxJoint
-    from parley.serving.onnx import open_session
+    from parley.runtime.onnx import open_session
 
     mel = LogMel(export.config)
     features = [normalize(mel.offline(clip.audio.astype(np.float32) / 32768)) for clip in spoken[:8]]

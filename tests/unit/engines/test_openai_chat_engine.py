@@ -30,7 +30,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.protocol import Tool
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 KEY = "sk-secret-4711"
 TIMER = Tool(name="set_timer", parameters={"type": "object"})

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from parley.launcher.control import ControlError, ModelControl
-from parley.serving.model_control import MAX_MESSAGE_BYTES, ControlService, socket_path
+from parley.triton.model_control import MAX_MESSAGE_BYTES, ControlService, socket_path
 
 
 class MetricFamily:

@@ -8,7 +8,7 @@ import pytest
 
 from parley.launcher import heartbeats
 from parley.launcher.heartbeats import Heartbeats
-from parley.serving.heartbeat import heartbeat_path
+from parley.triton.request_loop import heartbeat_path
 
 PID = 7
 

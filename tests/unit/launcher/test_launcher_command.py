@@ -10,7 +10,7 @@ from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import NO_KEY, build_command, build_environment
 from parley.launcher.options import Endpoints, ServerOptions
 from parley.launcher.ports import join_address
-from parley.serving.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL
 
 
 def command(installation, **options):

@@ -24,8 +24,8 @@ from parley.launcher.options import ServerOptions
 from parley.launcher.processes import STUB
 from parley.launcher.restarts import Attempts, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
-from parley.serving.heartbeat import heartbeat_path
-from parley.serving.model_control import CONTROL_MODEL
+from parley.triton.model_control import CONTROL_MODEL
+from parley.triton.request_loop import heartbeat_path
 
 LIMITS = {
     "look_s": 0.01,

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from parley.agent.config import Deadlines
 from parley.agent.generation import warm_up
-from parley.llm.loading import load_chat_service
 from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
+from parley.models.qwen3 import load_chat_service
 from parley.protocol import Tool
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 ROOT = Path(__file__).parents[3]
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."

@@ -5,9 +5,9 @@ from parley.errors import InvalidMessageError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
-from parley.llm.handler import ChatHandler
 from parley.llm.messages import AbortRequest, ChatMessage, Completed, GenerateRequest, TextDelta
 from parley.llm.service import ChatService
+from parley.models.qwen3 import ChatHandler
 
 REQUEST = GenerateRequest(request_id="r", messages=[ChatMessage(role="user", content="hi")])
 

@@ -9,10 +9,10 @@ from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
 from parley.llm.guidance import ToolGuidance
-from parley.llm.loading import load_chat_service, warm_up
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
-from parley.serving.parameters import Parameters
+from parley.models.qwen3 import load_chat_service, warm_up
+from parley.runtime.parameters import Parameters
 
 
 @pytest.mark.parametrize("raw", ["{", "[]", "true"])

@@ -10,12 +10,12 @@ import pytest
 
 from parley.agent.config import AgentConfig
 from parley.errors import ModelLoadingError
-from parley.serving.agent_service import _open_tools
-from parley.serving.parameters import Parameters
+from parley.models.voice_agent import _open_tools
+from parley.runtime.parameters import Parameters
 
 LAZY = """
 import sys
-import parley.serving.agent_service
+import parley.models.voice_agent
 print([name for name in ("httpx2", "mcp") if name in sys.modules])
 import parley.tools.toolbox
 print("mcp" in sys.modules)

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
 import fake_pb_utils as pb
 
 from parley.errors import OverloadedError
+from parley.models.synthesizer import SpeechModel
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk
-from parley.tts.speech_model import SpeechModel
 
 AUDIO = np.arange(5, dtype=np.int16)
 

@@ -13,10 +13,10 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.errors import InferenceError, InvalidAudioError, WeightsNotFoundError
-from parley.serving.onnx import open_session
+from parley.models.smart_turn import SmartTurnService
+from parley.runtime.onnx import open_session
 from parley.turns import smart_turn
 from parley.turns.features import BANDS, FRAMES, SAMPLES, WhisperFeatures, last_seconds
-from parley.turns.service import SmartTurnService
 from parley.turns.smart_turn import FILE, TINY_FILE, SmartTurn, bundled_folder, network_file
 
 ROOT = Path(__file__).resolve().parents[3]

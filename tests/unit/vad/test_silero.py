@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from parley.errors import InferenceError
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.vad.silero import CONTEXT, FILE, STATE, WINDOW, SileroVad, bundled_folder
 
 CLIPS = Path(__file__).resolve().parents[2] / "data/asr_eval"

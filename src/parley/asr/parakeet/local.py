@@ -17,11 +17,11 @@ from parley.asr.decoding.words import words_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
 from parley.asr.parakeet.pieces import Decoded, RowState, piece_inputs, read_decoded, read_states
-from parley.asr.parakeet.services import DecoderService
 from parley.errors import ParleyError
+from parley.models.parakeet_decoder import DecoderService
 from parley.protocol import Word
-from parley.serving.batching import Tensors
-from parley.serving.onnx import open_session
+from parley.runtime.batching import Tensors
+from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 

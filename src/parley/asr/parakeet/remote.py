@@ -19,7 +19,7 @@ from parley.asr.parakeet.pieces import (
 )
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, ModelResponse, Tensor
-from parley.serving.blocking import BlockingPort
+from parley.triton.blocking_client import BlockingPort
 
 VAD_MODEL = "silero_vad"
 ENCODER_MODEL = "parakeet_encoder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedSampleRateError,
 )
-from parley.serving.admission import Admission
+from parley.runtime.admission import Admission
 from parley.tts.chatterbox.limits import Limits
 from parley.tts.chatterbox.models import Send
 from parley.tts.chatterbox.utterance import Parts, Style, Utterance

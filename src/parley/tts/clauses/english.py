@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from parley.serving.parameters import Parameters
-from parley.serving.weights import cache_dir, resolve_weights
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir, resolve_weights
 from parley.tts.english import dictionary, network
 from parley.tts.english.pronouncer import EnglishPronouncer, PronouncedWord, load_pronouncer
 from parley.tts.normalization.nemo import load_grammars

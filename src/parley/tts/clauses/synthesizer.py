@@ -18,7 +18,7 @@ from parley.errors import (
     ShuttingDownError,
     UnsupportedSampleRateError,
 )
-from parley.serving.early_aborts import EarlyAborts
+from parley.runtime.admission import EarlyAborts
 from parley.tts.clauses.network import ClauseNetwork, Stop, StoppedError
 from parley.tts.clauses.utterance import Utterance
 from parley.tts.messages import SpeakRequest, SpeechChunk

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
-from parley.serving.onnx import open_session
+from parley.runtime.onnx import open_session
 from parley.tts.clauses.network import FrontEnd, Stop
 from parley.tts.clauses.sound import WholeSound
 from parley.tts.clauses.splitting import ClauseLimits

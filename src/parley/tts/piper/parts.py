@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, InvalidModelOutputError, ModelLoadingError
-from parley.serving.onnx import open_session
-from parley.serving.onnx_parts import OnnxModel, PartInput
+from parley.runtime.onnx import open_session
+from parley.runtime.onnx_graph import OnnxModel, PartInput
 from parley.tts.clauses.network import Stop
 
 Array = NDArray[np.float32]

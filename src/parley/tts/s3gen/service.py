@@ -27,7 +27,7 @@ from parley.errors import (
     TooManySessionsError,
     UnsupportedSampleRateError,
 )
-from parley.serving.early_aborts import EarlyAborts
+from parley.runtime.admission import EarlyAborts
 from parley.tts.s3gen.batch import Voice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
 from parley.tts.s3gen.ports import AudioSink, Steps

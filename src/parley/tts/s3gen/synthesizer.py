@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
-from parley.serving.process_end import DeviceErrors
+from parley.runtime.process_end import DeviceErrors
 from parley.tts.s3gen.batch import FlowRow, Padding, Voice, pack
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError
 from parley.llm.engine import Engine, Progress
-from parley.serving.admission import Admission
+from parley.runtime.admission import Admission
 from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.drawing import check_drawing, drawing
 from parley.tts.t3.messages import SpeechTokensEvent, SpeechTokensRequest, TokensCompleted, TokensDrawn

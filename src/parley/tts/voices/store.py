@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parley.serving.parameters import Parameters
-from parley.serving.weights import models_dir
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import models_dir
 from parley.tts.voices.base import VoiceStore
 from parley.tts.voices.cache import CachedStore
 from parley.tts.voices.kept import ObjectVoiceStore
@@ -26,7 +26,7 @@ def open_store(parameters: Parameters, weights: Path | None = None) -> VoiceStor
 
     The store is named by the environment variable ``PARLEY_VOICES`` (for all models of a server),
     else by the parameter ``voices``, else it is the folder ``voices`` in
-    :func:`parley.serving.weights.models_dir`. A relative name is a folder in there, and
+    :func:`parley.runtime.weights.models_dir`. A relative name is a folder in there, and
     ``s3://BUCKET/PREFIX`` is a place in an S3-compatible object store
     (:mod:`parley.tts.voices.s3`); ``PARLEY_VOICES_ENDPOINT`` says where, if it is not Amazon's.
 

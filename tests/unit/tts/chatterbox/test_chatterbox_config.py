@@ -14,8 +14,8 @@ from tritonclient.grpc import model_config_pb2
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import ROOT
-from parley.serving.parameters import Parameters
-from parley.tts.chatterbox import model
+from parley.models import chatterbox
+from parley.runtime.parameters import Parameters
 from parley.tts.chatterbox.limits import Limits
 
 FOLDER = ROOT / "model_repository" / "chatterbox"
@@ -72,19 +72,19 @@ def opened(monkeypatch):
         async def close(self):
             pass
 
-    monkeypatch.setattr(model, "wait_for_stop", never)
-    monkeypatch.setattr(model, "load_grammars", load_grammars)
-    monkeypatch.setattr(model, "make_port", lambda *_: Port())
-    make_normalizer = model.TextNormalizer
+    monkeypatch.setattr(chatterbox, "wait_for_stop", never)
+    monkeypatch.setattr(chatterbox, "load_grammars", load_grammars)
+    monkeypatch.setattr(chatterbox, "make_port", lambda *_: Port())
+    make_normalizer = chatterbox.TextNormalizer
 
     def normalizer(grammars, *, tags):
         seen.normalizers.append(make_normalizer(grammars, tags=tags))
         return seen.normalizers[-1]
 
-    monkeypatch.setattr(model, "TextNormalizer", normalizer)
+    monkeypatch.setattr(chatterbox, "TextNormalizer", normalizer)
 
     def opened(parameters):
-        made.append(model.ChatterboxModel(None, parameters))
+        made.append(chatterbox.ChatterboxModel(None, parameters))
         return seen
 
     yield opened
@@ -143,7 +143,7 @@ def test_settings_are_those_of_the_environment(parameters):
 )
 def test_what_cannot_be_loaded(parameters, environment, error):
     with pytest.raises(error):
-        model.ChatterboxModel(None, parameters(**environment))
+        chatterbox.ChatterboxModel(None, parameters(**environment))
 
 
 def test_a_watch_that_fails_is_not_silent(parameters, opened, monkeypatch, caplog):
@@ -153,7 +153,7 @@ def test_a_watch_that_fails_is_not_silent(parameters, opened, monkeypatch, caplo
         asyncio.current_task().add_done_callback(lambda _: failed.set())  # after those of the model
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(model, "wait_for_stop", fail)
+    monkeypatch.setattr(chatterbox, "wait_for_stop", fail)
     opened(parameters())
     assert failed.wait(5)
     assert "watch for the server's stop failed" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.errors import ModelLoadingError
-from parley.serving.weights import cache_dir
+from parley.runtime.weights import cache_dir
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer
 

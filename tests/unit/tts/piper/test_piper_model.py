@@ -24,11 +24,11 @@ from tritonclient.grpc import model_config_pb2
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.inference import struct_tensor, tensor_struct
 from parley.launcher.options import ROOT
-from parley.serving.parameters import Parameters
+from parley.models.piper import PiperModel
+from parley.runtime.parameters import Parameters
 from parley.tts.clauses import english
 from parley.tts.clauses.sound import CEILING
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk
-from parley.tts.piper.model import PiperModel
 
 FOLDER = ROOT / "model_repository" / "piper"
 CONFIGS = [FOLDER / "config.pbtxt", FOLDER / "configs" / "open.pbtxt"]

@@ -21,7 +21,7 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.serving.onnx_parts import OnnxModel, PartInput
+from parley.runtime.onnx_graph import OnnxModel, PartInput
 from parley.tts.clauses.network import Stop, StoppedError
 from parley.tts.clauses.sound import Level
 from parley.tts.english.pronouncer import PronouncedWord

@@ -10,10 +10,9 @@ from s3gen_fakes import make_tokens, stream
 from safetensors.torch import save_file
 
 from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoundError
-from parley.serving.parameters import Parameters
+from parley.models.s3gen import load_s3gen, read_voice
+from parley.runtime.parameters import Parameters
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.loading import load_s3gen
-from parley.tts.s3gen.model import read_voice
 from parley.tts.s3gen.utterance import Utterance
 
 

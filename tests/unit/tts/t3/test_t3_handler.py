@@ -7,7 +7,7 @@ from t3_fakes import Engine, service, tokens
 
 from parley.errors import InvalidMessageError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
-from parley.tts.t3.handler import SpeechTokenHandler
+from parley.models.t3 import SpeechTokenHandler
 from parley.tts.t3.messages import AbortTokens, SpeechTokensEvent, SpeechTokensRequest, TokensDrawn
 
 SPEAKER = np.ones(256, np.float32)

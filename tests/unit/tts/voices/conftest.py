@@ -37,7 +37,7 @@ def networks(weights):
 
 @pytest.fixture(scope="session")
 def detect():
-    from parley.serving.onnx import open_session
+    from parley.runtime.onnx import open_session
     from parley.tts.voices.enrollment.checks import silero
     from parley.vad.silero import FILE, bundled_folder
 

@@ -13,8 +13,8 @@ from tritonclient.grpc import model_config_pb2
 
 from parley.errors import ModelLoadingError
 from parley.inference import struct_tensor, text_tensor
-from parley.serving.parameters import Parameters
-from parley.tts.voices.enrollment.model import EnrollmentModel
+from parley.models.voice_enrollment import EnrollmentModel
+from parley.runtime.parameters import Parameters
 from parley.tts.voices.messages import EnrollVoice, ListVoices
 
 FOLDER = Path(__file__).parents[4] / "model_repository" / "voice_enrollment"

@@ -13,7 +13,7 @@ from parley.errors import (
     VoiceExistsError,
     VoiceStoreError,
 )
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 from parley.tts.voices.cache import CachedStore
 from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.layers import LayeredStore

@@ -13,7 +13,7 @@ from parley.errors import (
     VoiceStoreError,
     VoiceStoreRefusedError,
 )
-from parley.serving.parameters import Parameters
+from parley.runtime.parameters import Parameters
 from parley.tts.voices import s3
 from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.s3 import S3Address, S3Objects

@@ -6,9 +6,9 @@ import triton_python_backend_utils as pb_utils
 from port_scenarios import SCENARIOS
 
 from parley.inference import tensor_bytes, text_tensor
-from parley.serving.parameters import Parameters
-from parley.serving.ports import make_port
-from parley.serving.request_loop import RequestLoop
+from parley.runtime.parameters import Parameters
+from parley.triton.model_client import make_port
+from parley.triton.request_loop import RequestLoop
 
 
 class TritonPythonModel:

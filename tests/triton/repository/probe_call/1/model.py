@@ -7,7 +7,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from parley.errors import OverloadedError
-from parley.serving.tensors import make_error, make_response, read_tensors
+from parley.triton.responses import make_error, make_response, read_tensors
 
 TEXT_REPLY = "REPLY"
 

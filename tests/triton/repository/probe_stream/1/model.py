@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from parley.errors import OverloadedError
 from parley.inference import tensor_bytes, text_tensor
-from parley.serving.request_loop import RequestLoop
+from parley.triton.request_loop import RequestLoop
 
 
 class TritonPythonModel:

@@ -1,4 +1,4 @@
-"""Loads models on the launcher's request; see :mod:`parley.serving.model_control`."""
+"""Loads models on the launcher's request; see :mod:`parley.triton.model_control`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.serving.model_control import FOLDER_VARIABLE, ControlService, socket_path
+from parley.triton.model_control import FOLDER_VARIABLE, ControlService, socket_path
 
 
 class TritonPythonModel:
-    """Triton's entry point; see :mod:`parley.serving.model_control`."""
+    """Triton's entry point; see :mod:`parley.triton.model_control`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Listen for the launcher."""

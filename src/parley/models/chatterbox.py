@@ -1,0 +1,149 @@
+"""The model ``chatterbox`` out of its settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InvalidMessageError
+from parley.inference import InferencePort, Tensor, struct_tensor, tensor_bytes
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir, resolve_weights
+from parley.triton.model_client import make_port
+from parley.triton.request_loop import RequestLoop, tell_failure, wait_for_stop
+from parley.triton.responses import Responder
+from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.service import ChatterboxService
+from parley.tts.chatterbox.utterance import Parts
+from parley.tts.chatterbox.writing_out import ThreadNormalizer
+from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
+from parley.tts.normalization.nemo import load_grammars
+from parley.tts.normalization.normalizer import TextNormalizer
+from parley.tts.s3gen.client import AudioModel
+from parley.tts.t3.checkpoint import find_checkpoint, read_shape
+from parley.tts.t3.client import SpeechTokenModel
+from parley.tts.voices.store import open_store
+
+_START_S = 900.0  # grammars may have to be compiled
+
+
+class ChatterboxModel:
+    """What ``model.py`` of ``chatterbox`` runs.
+
+    Parameters of the model, besides those of :func:`parley.triton.model_client.make_port`,
+    :func:`parley.tts.voices.store.open_store` and
+    :meth:`parley.tts.chatterbox.limits.Limits.from_parameters`:
+        ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
+            used, and whether it knows tags such as ``[laugh]`` is read off it.
+        ``checkpoint``: its T3 file, if it has more than one.
+        ``tokens_model``, ``audio_model``: names of the two models.
+        ``default_voice``: of requests that name none.
+        ``sample_rate``: of requests that name none (hertz).
+        ``normalize``: languages whose text is written out before it is spoken, such as ``en,de``.
+
+    Args:
+        pb_utils: Triton's module.
+        parameters: the model's settings.
+
+    Raises:
+        ModelLoadingError: a setting is not usable, or the weights are missing.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        self._pb = pb_utils
+        self._model = parameters.model
+        self._served = False
+        self._port: InferencePort
+        self._service: ChatterboxService
+        self._normalizer: ThreadNormalizer
+        self._handle: ChatterboxHandler
+        self._watch: asyncio.Task[None]
+        self._loop = RequestLoop(pb_utils, self._answer)
+        self._loop.run(self._open(parameters), _START_S)
+
+    def submit(self, requests: list[Any]) -> None:
+        """Take over Triton's requests; returns at once."""
+        self._served = True
+        self._loop.submit(requests)
+
+    def close(self) -> None:
+        """End every utterance and free what they used."""
+        self._loop.close(self._release)
+
+    async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        await self._handle(responder, inputs)
+
+    async def _open(self, parameters: Parameters) -> None:
+        weights = resolve_weights(parameters, "chatterbox")
+        variant = read_shape(find_checkpoint(weights, parameters.text("checkpoint", ""))).variant
+        limits = Limits.from_parameters(parameters)
+        grammars = load_grammars(parameters.names("normalize", "en"), cache_dir() / "normalization")
+        self._normalizer = ThreadNormalizer(
+            TextNormalizer(grammars, tags=variant == "turbo"), limit_s=limits.normalize_s
+        )
+        self._port = make_port(self._pb, parameters)
+        parts = Parts(
+            SpeechTokenModel(
+                self._port, model=parameters.text("tokens_model", "t3"), timeout_s=2 * limits.tokens_s
+            ),
+            AudioModel(self._port, parameters.text("audio_model", "s3gen")),
+            open_store(parameters, weights),
+            self._normalizer,
+        )
+        self._service = ChatterboxService(
+            parts,
+            limits,
+            default_voice=parameters.text("default_voice", "default"),
+            sample_rate=parameters.integer("sample_rate", 24_000, minimum=8_000, maximum=48_000),
+        )
+        await self._service.check_default_voice()
+        self._handle = ChatterboxHandler(self._service)
+        self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
+        self._watch.add_done_callback(tell_failure)
+
+    async def _follow_server(self) -> None:
+        # A model that speaks is not unloaded: utterances must end by themselves when the server stops.
+        await wait_for_stop(self._pb, self._model, lambda: self._served)
+        await self._service.close()
+
+    async def _release(self) -> None:
+        self._watch.cancel()
+        await self._service.close()
+        self._normalizer.close()
+        await self._port.close()
+
+
+_requests: msgspec.json.Decoder[SpeechRequest] = msgspec.json.Decoder(SpeechRequest)
+
+
+class ChatterboxHandler:
+    """Turns tensors into requests and audio into tensors."""
+
+    def __init__(self, service: ChatterboxService) -> None:
+        self._service = service
+
+    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        """Answer one request.
+
+        Raises:
+            ParleyError: the request failed; the caller answers with it.
+        """
+        try:
+            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        if isinstance(request, AbortSpeech):
+            await self._service.stop(request.request_id)
+        elif isinstance(request, MoreText):
+            self._service.push(request)
+        else:
+
+            def send(chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+                return responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
+
+            await self._service.speak(request, send)

@@ -1,0 +1,35 @@
+"""The model ``kokoro`` out of its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parley.models.synthesizer import SpeechModel
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.tts.clauses.english import load_front_end
+from parley.tts.clauses.synthesizer import ClauseSynthesizer
+from parley.tts.kokoro.network import GRAPH, load_network
+
+
+class KokoroModel(SpeechModel):
+    """What ``model.py`` of ``kokoro`` runs.
+
+    Parameters of the model, besides those of :func:`parley.tts.clauses.english.load_front_end`:
+        ``weights``: folder of the graph and the voices.
+        ``threads``: CPU threads of the network.
+        ``max_requests``: requests open at once before more are refused.
+
+    Raises:
+        ModelLoadingError: weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        folder = resolve_weights(parameters, "kokoro-82m", [GRAPH])
+        network = load_network(
+            folder, load_front_end(parameters), threads=parameters.integer("threads", 1, minimum=1)
+        )
+        synthesizer = ClauseSynthesizer(
+            network, name="kokoro", max_requests=parameters.integer("max_requests", 64, minimum=1)
+        )
+        super().__init__(pb_utils, synthesizer)

@@ -1,0 +1,142 @@
+"""What ``model.py`` of ``moonshine`` and ``moonshine_transcribe`` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import TranscribeRequest
+from parley.asr.moonshine import checkpoint
+from parley.asr.moonshine.cutting import Window
+from parley.asr.moonshine.desk import ReadingDesk
+from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.transcription.service import TranscriptionService
+from parley.errors import ModelLoadingError
+from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
+from parley.models.recognition import RecognitionModel
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.blocking_client import InProcessBlockingPort
+
+_CLOSE_S = 5.0
+
+
+def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
+    """The networks in this process, run once.
+
+    Parameters of the model:
+        ``device``, ``threads``: where they run; with one thread a text takes the least work.
+        ``least_confidence``: of a text, below which there is none.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or cannot be used.
+    """
+    reader = Reader.load(
+        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES),
+        partial(open_configured, parameters=parameters, device_id=device_id),
+        least_confidence=parameters.number("least_confidence", LEAST_CONFIDENCE),
+    )
+    reader.warm_up()
+    return reader
+
+
+def read_window(parameters: Parameters) -> Window:
+    """How much is read at once (parameters ``window_ms`` and ``shortest_ms``).
+
+    Raises:
+        ModelLoadingError: the one is longer than the other.
+    """
+    defaults = Window()
+    window = Window(
+        parameters.integer("window_ms", defaults.longest_ms, minimum=1_000, maximum=30_000),
+        parameters.integer("shortest_ms", defaults.shortest_ms, minimum=500),
+    )
+    if window.shortest_ms >= window.longest_ms:
+        raise ModelLoadingError(
+            f"shortest_ms of model {parameters.model} is {window.shortest_ms}, "
+            f"and window_ms no more than {window.longest_ms}"
+        )
+    return window
+
+
+class MoonshineModel:
+    """A recogniser in this process; voice activity by another model.
+
+    Parameters of the model, beside those of :class:`parley.models.recognition.RecognitionModel`,
+    :func:`load_reader` and :func:`read_window`:
+        ``preroll_ms``: audio before the onset that is read too.
+        ``max_utterance_ms``: speech without a pause is ended after this time.
+        ``early_ms``: silence after which the final text is begun.
+        ``queue``: final texts that may wait, and as many partial ones (default: twice ``max_sessions``).
+        ``stall_ms``: a text that takes longer will never come, and the model counts as hanging.
+        ``timeout_s``: limit of a call to the voice activity network.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+        defaults = MoonshineLimits()
+        limits = MoonshineLimits(
+            window=read_window(parameters),
+            preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
+            max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
+            early_ms=parameters.integer("early_ms", defaults.early_ms),
+        )
+        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+        sessions = parameters.integer("max_sessions", 64, minimum=1)
+        stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
+        timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
+        self._port = InProcessBlockingPort(pb_utils)
+        self._desk = ReadingDesk(
+            reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
+        )
+        models = RemoteModels(self._port, timeout_s=timeout_s)
+        rail = MoonshineRail(reader, self._desk, models, limits)
+        self._model = RecognitionModel(pb_utils, args, parameters, rail)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer one piece of audio of each stream."""
+        return self._model.execute(requests)
+
+    def close(self) -> None:
+        """End what runs beside the executions."""
+        self._model.close()
+        self._desk.close(_CLOSE_S)
+        self._port.close()
+
+
+class MoonshineTranscription(RecordingRequests):
+    """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
+
+    Parameters of the model, beside those of :func:`load_reader` and :func:`read_window`, and those of
+    ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
+        ``preroll_ms``: audio before the onset that is read too.
+        ``timeout_s``: limit of a call to the voice activity network.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+        reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
+        recording = RecordingLimits(
+            read_vad(parameters), read_window(parameters), parameters.integer("preroll_ms", 320)
+        )
+        timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
+        limits = read_limits(parameters)
+        port = InProcessBlockingPort(pb_utils)
+        rounds = MoonshineRounds(reader, RemoteModels(port, timeout_s=timeout_s))
+
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
+            return MoonshineRecording(audio, request, reader, recording)
+
+        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), port)

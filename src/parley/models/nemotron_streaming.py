@@ -1,0 +1,203 @@
+"""What ``model.py`` of a streaming recogniser runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import ParakeetConfig
+from parley.asr.features.frontend import LogMel
+from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.rails.segmentation import PER_MS
+from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.errors import ModelLoadingError, ShuttingDownError
+from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.models.parakeet_decoder import beam_size
+from parley.models.recognition import RecognitionModel, max_chunk_ms
+from parley.runtime.onnx import open_configured
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.blocking_client import InProcessBlockingPort
+from parley.triton.model_client import make_port
+from parley.triton.observability import Counter
+from parley.triton.request_loop import LoopThread
+from parley.vad.segmenter import MAX_MIN_SPEECH_MS
+
+_OWN = "own"
+_WINDOW_MS = 32
+
+
+class StreamingModel:
+    """A cache-aware recogniser in this process; voice activity and other transcripts by other models.
+
+    Parameters of the model, beside those of :class:`parley.models.recognition.RecognitionModel`:
+        ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
+        ``default_lookahead_ms``: for clients that do not choose.
+        ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with so many hypotheses.
+        ``slots``: utterances that can be heard in one step (default: twice ``max_sessions``, because
+            one that ends and the next one of its stream may come together).
+        ``preroll_ms``: audio before the onset that is recognised too.
+        ``max_utterance_ms``: speech without a pause is ended after this time.
+        ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
+        ``fallback``: model for the utterances that this one fails at; without it such a piece of
+            audio is refused.
+        ``finals_deadline_ms``: after this time the text of another model is not waited for any more.
+        ``finals_rest_ms``: so long a model that was late is not asked again.
+        ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
+            comes with a later piece of audio.
+        ``timeout_s``: limit of a call to the voice activity network.
+        ``device``, ``threads``: where the networks run.
+        ``frontend``: ``numpy`` or ``torch``; torch runs on the same device as the networks.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
+        folder = resolve_weights(parameters, streaming_checkpoint.DEFAULT, streaming_checkpoint.FILES)
+        export = streaming_checkpoint.load(folder)
+        defaults = StreamingLimits()
+        limits = StreamingLimits(
+            preroll_ms=parameters.integer("preroll_ms", defaults.preroll_ms),
+            max_utterance_ms=parameters.integer("max_utterance_ms", defaults.max_utterance_ms, minimum=1_000),
+            early_ms=parameters.integer("finals_early_ms", defaults.early_ms, minimum=0),
+            patience_s=parameters.number("finals_wait_ms", defaults.patience_s * 1000) / 1000,
+        )
+        look_aheads = _look_aheads(parameters)
+        longest_ms = max_chunk_ms(parameters) + limits.preroll_ms + MAX_MIN_SPEECH_MS + _WINDOW_MS
+        device_id = int(args["model_instance_device_id"])
+        recognizer, chunks = load_recognizer(
+            export,
+            look_aheads,
+            partial(open_configured, parameters=parameters, device_id=device_id),
+            mel=_front_end(export.checkpoint.config, parameters, device_id),
+            slots=parameters.integer(
+                "slots", 2 * parameters.integer("max_sessions", 64, minimum=1), minimum=1
+            ),
+            audio=longest_ms * PER_MS,
+            beam_size=beam_size(parameters),
+        )
+        default_ms = parameters.integer("default_lookahead_ms", look_aheads[0])
+        if default_ms not in chunks:
+            raise ModelLoadingError(
+                f"default_lookahead_ms of model {parameters.model} is {default_ms}; "
+                f"lookaheads_ms has {', '.join(map(str, chunks))}"
+            )
+        policy = _policy(parameters)
+        self._port = InProcessBlockingPort(pb_utils)
+        self._transcribers = PortTranscribers(make_port(pb_utils, parameters), timeout_s=policy.deadline_s)
+        self._fallbacks = Counter(
+            pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
+        )
+        rail = StreamingRail(
+            export.checkpoint,
+            recognizer,
+            RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
+            FinalsDesk(policy, self._transcribers, self._count, monotonic),
+            chunks=chunks,
+            default_ms=default_ms,
+            limits=limits,
+        )
+        self._model = RecognitionModel(pb_utils, args, parameters, rail)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer one piece of audio of each stream."""
+        return self._model.execute(requests)
+
+    def close(self) -> None:
+        """End what runs beside the executions."""
+        self._model.close()
+        self._transcribers.close()
+        self._port.close()
+
+    def _count(self, event: AsrFallbackEvent) -> None:
+        self._fallbacks.count(from_model=event.from_model, to_model=event.to_model, reason=event.reason)
+
+
+def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -> LogMel:
+    if parameters.choice("frontend", "numpy", ("numpy", "torch")) == "numpy":
+        return LogMel(config)
+    # Imported only where it is wanted: it takes seconds and hundreds of megabytes.
+    from parley.asr.features.frontend_torch import TorchLogMel  # noqa: PLC0415
+
+    on_gpu = parameters.choice("device", "cpu", ("cpu", "gpu")) == "gpu"
+    return TorchLogMel(config, f"cuda:{device_id}" if on_gpu else "cpu")
+
+
+def _look_aheads(parameters: Parameters) -> list[int]:
+    text = parameters.text("lookaheads_ms", "160")
+    try:
+        return sorted({int(item) for item in text.split(",")})
+    except ValueError as error:
+        raise ModelLoadingError(
+            f"lookaheads_ms of model {parameters.model} is {text!r}; it must be numbers with commas between"
+        ) from error
+
+
+def _policy(parameters: Parameters) -> FinalsPolicy:
+    finals = parameters.text("finals", _OWN)
+    return FinalsPolicy(
+        own=parameters.model,
+        finals="" if finals == _OWN else finals,
+        fallback=parameters.text("fallback", ""),
+        deadline_s=parameters.integer("finals_deadline_ms", 2_000, minimum=1) / 1000,
+        rest_s=parameters.integer("finals_rest_ms", 10_000) / 1000,
+    )
+
+
+_CLOSE_S = 5.0
+
+
+class PortTranscribers:
+    """:class:`parley.asr.streaming.finals.Transcribers` behind a port, on an event loop of its own.
+
+    The port bounds how many calls are under way.
+    """
+
+    def __init__(self, port: InferencePort, *, timeout_s: float) -> None:
+        """Call through ``port``, which nobody else uses, with ``timeout_s`` for each call."""
+        self._port = port
+        self._timeout_s = timeout_s
+        self._loop = LoopThread("transcribers")
+        self._closed = False
+
+    def submit(
+        self, model: str, audio: NDArray[np.int16], request: TranscribeRequest
+    ) -> Future[TranscribeReply]:
+        """Begin to transcribe: i16 ``[n]``, 16 kHz mono."""
+        if self._closed:
+            refused: Future[TranscribeReply] = Future()
+            refused.set_exception(ShuttingDownError(f"no more calls to {model}: the server is stopping"))
+            return refused
+        return self._loop.submit(self._transcribe(model, audio, request))
+
+    def close(self) -> None:
+        """Take no more calls, and stop."""
+        self._closed = True
+        try:
+            self._loop.run(self._port.close(), _CLOSE_S)
+        finally:
+            self._loop.stop(_CLOSE_S)
+
+    async def _transcribe(
+        self, model: str, audio: NDArray[np.int16], request: TranscribeRequest
+    ) -> TranscribeReply:
+        response = await self._port.infer(
+            ModelRequest(
+                model,
+                {"AUDIO": audio[None], "REQUEST": struct_tensor(request, batched=True)},
+                ("REPLY",),
+                timeout_s=self._timeout_s,
+            )
+        )
+        return tensor_struct(response["REPLY"], TranscribeReply)

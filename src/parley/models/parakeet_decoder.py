@@ -1,0 +1,152 @@
+"""What ``parakeet_decoder`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.readings import Reading
+from parley.asr.decoding.row_decoders import RowDecoder, Rows, pack, unpack
+from parley.asr.parakeet.pieces import read_phrases
+from parley.errors import InvalidInputError, ParleyError
+from parley.inference import Tensor
+from parley.runtime.batching import (
+    Tensors,
+    check_finite,
+    check_lengths,
+    column,
+    run_together,
+    split_rows,
+    stack_rows,
+    widen,
+)
+from parley.runtime.parameters import Parameters
+
+BEAM_SIZE = 4
+
+
+def beam_size(parameters: Parameters) -> int | None:
+    """Hypotheses of the beam search (parameter ``beam_size``); None if ``decoding`` is ``greedy``.
+
+    Raises:
+        ModelLoadingError: a setting has a value that it cannot have.
+    """
+    if parameters.choice("decoding", "greedy", ("greedy", "beam")) == "greedy":
+        return None
+    return parameters.integer("beam_size", BEAM_SIZE, minimum=1, maximum=64)
+
+
+class DecoderService:
+    """``ENCODED`` f32 ``[B, D, T']``, ``ENCODED_LENGTH`` i64 ``[B, 1]`` to the tokens of each row.
+
+    An ``ENCODED`` with D = 1 stands for the checkpoint's D equal values.
+
+    Outputs: ``TOKENS``, ``FRAMES``, ``DURATIONS`` i32 and ``CONFIDENCES`` f32 ``[B, N]``, of which
+    ``TOKEN_COUNT`` i32 ``[B, 1]`` are real. ``ALTERNATIVES`` i32 ``[B, A, N]``, filled up with -1, are
+    the readings of rows that end, best first, with ``SCORES`` f32 ``[B, A]``; -inf: there is none, as
+    everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
+    into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
+    of each row that no piece follows, which is so without it: only then are tokens given of which
+    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.parakeet.pieces`.
+    """
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        self._decoder = decoder
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real request does not pay for what only the first run does.
+
+        Raises:
+            ParleyError: the network cannot run at all.
+        """
+        silence = np.zeros((1, self._decoder.network.inputs, 1), np.float32)
+        self._run([{"ENCODED": silence, "ENCODED_LENGTH": np.array([[1]], np.int64)}])
+
+    def serve(self, requests: Sequence[Tensors]) -> list[Tensors | ParleyError]:
+        """Decode the pieces of all requests."""
+        widened = [widen(request, "ENCODED", self._decoder.network.inputs) for request in requests]
+        return run_together(widened, self._check, self._run)
+
+    def _check(self, request: Tensors) -> None:
+        encoded = request["ENCODED"]
+        if encoded.ndim != 3:
+            raise InvalidInputError(
+                f"ENCODED has shape {list(encoded.shape)}; it must be [rows, width, frames]"
+            )
+        check_lengths(request, "ENCODED_LENGTH", frames=encoded.shape[2], minimum=0)
+        check_finite(encoded, "ENCODED")
+        if "FINAL" in request:
+            column(request["FINAL"], "FINAL")
+        phrases = read_phrases(request, self._decoder.blank)
+        states = np.array([len(automaton.fallback) for automaton in phrases])
+        if "STATE" in request:
+            at = unpack(request["STATE"], self._decoder)["phrase"].reshape(len(states), -1)
+            if (at >= states[:, None]).any():
+                raise InvalidInputError("STATE is in other phrases than these")
+
+    def _run(self, requests: Sequence[Tensors]) -> list[Tensors]:
+        rows = [len(request["ENCODED"]) for request in requests]
+        boosting = [
+            automaton for request in requests for automaton in read_phrases(request, self._decoder.blank)
+        ]
+        states = [self._state(request) for request in requests]
+        final = np.concatenate([_is_final(request) for request in requests])
+        readings, after = self._decoder.decode(
+            stack_rows([request["ENCODED"] for request in requests]),
+            np.concatenate([column(request["ENCODED_LENGTH"], "ENCODED_LENGTH") for request in requests]),
+            {name: np.concatenate([state[name] for state in states]) for name in states[0]},
+            boosting if any(len(automaton.bonus) for automaton in boosting) else None,
+        )
+        ends = np.cumsum(rows).tolist()
+        return [
+            _token_outputs(readings[end - count : end], final[end - count : end]) | {"NEXT_STATE": packed}
+            for count, end, packed in zip(rows, ends, split_rows(pack(after), rows), strict=True)
+        ]
+
+    def _state(self, request: Tensors) -> Rows:
+        if "STATE" in request:
+            return unpack(request["STATE"], self._decoder)
+        return self._decoder.initial(len(request["ENCODED"]))
+
+
+def _is_final(request: Tensors) -> NDArray[np.bool_]:
+    if "FINAL" in request:
+        return column(request["FINAL"], "FINAL").astype(np.bool_)
+    return np.ones(len(request["ENCODED"]), np.bool_)
+
+
+def _token_outputs(readings: Sequence[Reading], final: NDArray[np.bool_]) -> dict[str, Tensor]:
+    rows = [reading.best if last else reading.settled for reading, last in zip(readings, final, strict=True)]
+    nbest = [
+        [(np.concatenate([reading.settled.ids, one.tokens.ids]), one.score) for one in reading.nbest]
+        if last
+        else []
+        for reading, last in zip(readings, final, strict=True)
+    ]
+    # One column at least, as below.
+    places = max(1, *(len(own) for own in nbest))
+    longest = max([1, *(len(ids) for own in nbest for ids, _ in own)])
+    alternatives = np.full((len(rows), places, longest), -1, np.int32)
+    scores = np.full(alternatives.shape[:2], -np.inf, np.float32)
+    for row, own in enumerate(nbest):
+        for place, (ids, score) in enumerate(own):
+            alternatives[row, place, : len(ids)] = ids
+            scores[row, place] = score
+
+    def padded(values: list[NDArray[Any]], pad: int) -> Tensor:
+        # One column at least: an output without any element is not worth a special case for readers.
+        width = max(1, *(len(value) for value in values))
+        return np.stack([np.pad(value, (0, width - len(value)), constant_values=pad) for value in values])
+
+    return {
+        "TOKENS": padded([row.ids for row in rows], -1),
+        "FRAMES": padded([row.frames for row in rows], -1),
+        "DURATIONS": padded([row.durations for row in rows], 0),
+        "CONFIDENCES": padded([row.confidences for row in rows], 0),
+        "TOKEN_COUNT": np.array([[len(row.ids)] for row in rows], np.int32),
+        "ALTERNATIVES": alternatives,
+        "SCORES": scores,
+    }

@@ -1,0 +1,147 @@
+"""Triton's requests to the models for whole recordings, and the settings of ``parakeet_transcribe``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr import checkpoint
+from parley.asr.features.frontend import LogMel
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.parakeet.remote import RemoteModels
+from parley.asr.transcription.recording import Recording, RecordingLimits
+from parley.asr.transcription.rounds import TranscriptionRounds
+from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
+from parley.asr.transcription.windows import WindowPlan
+from parley.errors import ModelLoadingError, ParleyError
+from parley.inference import struct_tensor, tensor_bytes
+from parley.protocol import VadOptions
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.blocking_client import BlockingPort, InProcessBlockingPort
+from parley.triton.responses import Responder, read_tensors
+from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
+
+_CLOSE_S = 15.0
+
+
+class _TritonCaller:
+    """A Triton request as somebody who waits for a transcript."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self.fail = responder.fail
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone away."""
+        return self._responder.cancelled
+
+    def send(self, reply: TranscribeReply) -> None:
+        """Answer and end the request."""
+        self._responder.answer({"REPLY": struct_tensor(reply, batched=True)})
+
+
+class RecordingRequests:
+    """Hands Triton's requests to a service."""
+
+    def __init__(self, pb_utils: Any, service: TranscriptionService[Any], port: BlockingPort) -> None:
+        """Own them.
+
+        Args:
+            pb_utils: Triton's module.
+            service: answers.
+            port: that the service's networks are called through.
+        """
+        self._pb = pb_utils
+        self._service = service
+        self._port = port
+
+    def accept(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; each is answered when it is done."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                tensors = read_tensors(request.inputs())
+                self._service.submit(
+                    tensors["AUDIO"], tensor_bytes(tensors["REQUEST"]), _TritonCaller(responder)
+                )
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                responder.fail(error)
+
+    def close(self) -> None:
+        """Refuse what is not done, and stop."""
+        self._service.close(_CLOSE_S)
+        self._port.close()
+
+
+def read_limits(parameters: Parameters) -> TranscriptionLimits:
+    """What is taken (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``)."""
+    return TranscriptionLimits(
+        parameters.names("languages", "en"),
+        max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
+        max_pending_ms=parameters.integer("max_pending_ms", 120 * 60_000, minimum=1_000),
+    )
+
+
+class TranscriptionModel(RecordingRequests):
+    """What ``model.py`` of ``parakeet_transcribe`` runs.
+
+    Parameters of the model:
+        ``window_ms``, ``left_ms``, ``right_ms``: longest audio that is encoded at once, and how
+            much of it is context where longer speech is cut.
+        ``room_ms``: audio of one encoder call.
+        ``pause_ms``: silence that ends a stretch of speech; 0: the recording is not searched for
+            speech, but read from its beginning to its end.
+        ``vad_threshold``, ``preroll_ms``: as in ``parakeet_tdt``.
+        ``max_audio_ms``: longest recording.
+        ``max_pending_ms``: audio that may wait before more is refused.
+        ``languages``: what the checkpoint understands.
+        ``timeout_s``: limit of each call to a network.
+
+    Raises:
+        ModelLoadingError: the weights are missing, or a setting is not usable.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        export = checkpoint.load(resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES))
+        plan = WindowPlan.of(
+            export.config,
+            window_ms=parameters.integer("window_ms", 30_000),
+            left_ms=parameters.integer("left_ms", 10_000),
+            right_ms=parameters.integer("right_ms", 5_000),
+        )
+        recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
+        mel = LogMel(export.config)
+        limits = read_limits(parameters)
+        port = InProcessBlockingPort(pb_utils)
+        rounds = TranscriptionRounds(
+            RemoteModels(port, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
+            room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
+        )
+
+        def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> Recording:
+            return Recording(audio, request, export, mel, recording)
+
+        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), port)
+
+
+def read_vad(parameters: Parameters) -> VadOptions | None:
+    """Which pauses part stretches of speech (parameters ``pause_ms`` and ``vad_threshold``).
+
+    Raises:
+        ModelLoadingError: one of them is out of range.
+    """
+    pause_ms = parameters.integer("pause_ms", DEFAULT_SILENCE_MS)
+    if pause_ms == 0:
+        return None
+    threshold = parameters.number("vad_threshold", VadOptions().threshold)
+    options = VadOptions(threshold=threshold, silence_ms=pause_ms)
+    try:
+        check_options(options)
+    except ParleyError as error:
+        raise ModelLoadingError(f"parameters of model {parameters.model}: {error}") from error
+    return options

@@ -1,0 +1,162 @@
+"""A chat service out of a model's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from parley.errors import InvalidMessageError, InvalidModelOutputError, ModelLoadingError, ParleyError
+from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.llm.chat import PromptBuilder
+from parley.llm.engine import Engine, EngineRequest, Translation
+from parley.llm.guidance import ToolGuidance
+from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
+from parley.llm.python_calls.format import PythonFormat
+from parley.llm.python_calls.grammar import CallGrammar
+from parley.llm.python_calls.rendering import PythonRendering
+from parley.llm.rendering import Rendering, TemplateRendering
+from parley.llm.replies import HermesFormat, ReplyFormat
+from parley.llm.service import ChatService
+from parley.llm.starting import start_engine
+from parley.protocol import Tool
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.responses import Responder
+
+_WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_OWN_FORMAT = "hermes"
+_PYTHON = "python"
+
+
+def load_chat_service(
+    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
+) -> tuple[ChatService, Engine[EngineRequest]]:
+    """Start the engine that the settings describe; call it on the event loop that will use it.
+
+    Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
+        ``weights``: see :func:`parley.runtime.weights.resolve_weights`.
+        ``max_requests``: requests running or waiting before more are refused.
+        ``tool_parser``: how the model writes tool calls: ``hermes``, ``python`` (see
+            :mod:`parley.llm.python_calls`), or one of vLLM's tool parsers.
+        ``tool_examples``: with ``python``, whether the prompt shows how to answer, which a model needs that
+            was not trained for it.
+        ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. What it thinks is
+            dropped.
+        ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
+        ``chat_template_kwargs``: variables of the chat template, as a JSON object.
+
+    Args:
+        parameters: the model's settings.
+        default_weights: where the settings name none.
+        died: is given the reason when the engine can never answer again.
+
+    Raises:
+        ModelLoadingError: a setting, the arguments or the weights are not usable.
+    """
+    weights = resolve_weights(parameters, default_weights, _WEIGHTS)
+    max_requests = parameters.integer("max_requests", 64, minimum=1)
+    options = _template_options(parameters)
+    started = start_engine(parameters, weights, _translation, died=died)
+    # A tokenizer of its own: fast tokenizers may not be used from two threads at once.
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    rendering, replies = _format(parameters, tokenizer, options)
+    prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
+    return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
+
+
+_WARM_UP = GenerateRequest(
+    request_id="warm-up",
+    messages=[ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Hello!")],
+    tools=[
+        Tool(name="get_time", parameters={"properties": {"city": {"type": "string"}}, "required": ["city"]})
+    ],
+    sampling=Sampling(max_tokens=8),
+    priority=Priority.WARM_UP,
+)
+
+
+async def warm_up(chat: ChatService) -> None:
+    """Answer once under the grammar of a tool, so that no caller waits for what only the first answer does.
+
+    The compiler of grammars reads the vocabulary then, and kernels are chosen for the first shapes.
+
+    Raises:
+        ModelLoadingError: the engine cannot answer at all.
+    """
+    try:
+        async for _ in chat.generate(_WARM_UP):
+            pass
+    except InvalidModelOutputError:
+        pass  # a call that these few tokens cut off
+    except ParleyError as error:
+        raise ModelLoadingError(f"the first answer failed: {error}") from error
+
+
+def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
+    """How the model is told of tools, and how it calls them."""
+    check = None
+    if parameters.choice("guided_tools", "true", ("true", "false")) == "true":
+        from xgrammar import Grammar  # noqa: PLC0415 - comes with vLLM
+
+        check = Grammar.from_structural_tag
+    tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
+    reasoning_parser = parameters.text("reasoning_parser", "")
+    if tool_parser == _PYTHON and not reasoning_parser:
+        examples = parameters.choice("tool_examples", "true", ("true", "false")) == "true"
+        return PythonRendering(examples=examples), PythonFormat(CallGrammar(check) if check else None)
+    if tool_parser == _OWN_FORMAT and not reasoning_parser:
+        return TemplateRendering(), HermesFormat(ToolGuidance(check) if check else None)
+    from parley.llm.vllm_replies import VllmFormat  # noqa: PLC0415 - imports vLLM
+
+    return TemplateRendering(), VllmFormat(tokenizer, tool_parser, reasoning_parser, options, check)
+
+
+def _template_options(parameters: Parameters) -> dict[str, Any]:
+    raw = parameters.text("chat_template_kwargs", "{}")
+    try:
+        options = json.loads(raw)
+    except ValueError as error:
+        raise ModelLoadingError(f"chat_template_kwargs {raw!r}: {error}") from error
+    if not isinstance(options, dict):
+        raise ModelLoadingError(f"chat_template_kwargs {raw!r} is not a JSON object")
+    return options
+
+
+def _translation() -> Translation[EngineRequest]:
+    from parley.llm.vllm_types import TextTranslation  # noqa: PLC0415 - imports vLLM
+
+    return TextTranslation()
+
+
+_requests: msgspec.json.Decoder[LlmRequest] = msgspec.json.Decoder(LlmRequest)
+
+
+class ChatHandler:
+    """Turns tensors into requests and events into tensors."""
+
+    def __init__(self, service: ChatService) -> None:
+        self._service = service
+
+    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        """Answer one request.
+
+        Raises:
+            ParleyError: the request failed; the caller answers with it.
+        """
+        try:
+            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        if isinstance(request, AbortRequest):
+            await self._service.abort(request.request_id)
+            return
+        async with aclosing(self._service.generate(request)) as events:
+            async for event in events:
+                if not responder.send({"EVENT": struct_tensor(event)}):
+                    return

@@ -1,0 +1,264 @@
+"""Answers to the Triton requests of ``s3gen``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
+from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import resolve_weights
+from parley.triton.responses import Responder, read_tensors
+from parley.tts.s3gen import checkpoint
+from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.buckets import Buckets, compile_estimator, warm_up
+from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
+from parley.tts.s3gen.estimator import MEL_BANDS
+from parley.tts.s3gen.flow import SPEAKER_SIZE
+from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
+from parley.tts.s3gen.prompts import DEFAULT_VOICES
+from parley.tts.s3gen.schedule import DEFAULT_CHUNKS, ChunkSchedule, parse_sizes
+from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.service import S3GenService, ServiceLimits
+from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.utterance import Plan
+from parley.tts.watermark import load_watermark
+
+_requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
+_NO_TOKENS = np.zeros(0, np.int64)
+_MAX_PROMPT_SENT = 1_000  # tokens that are read at all
+
+
+class _TritonSink:
+    """A Triton request as the place where audio goes."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
+        """Send a piece; False when the request has ended or its caller has gone away."""
+        sent = self._responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
+        return sent and not self._responder.cancelled
+
+    def finish(self) -> None:
+        """End the request."""
+        self._responder.finish()
+
+    def fail(self, error: ParleyError) -> None:
+        """End the request with an error."""
+        self._responder.fail(error)
+
+
+class S3GenModel:
+    """What ``model.py`` of ``s3gen`` runs.
+
+    Decoupled and without Triton's sequences: an utterance's id ties its requests together. All
+    utterances are served by one instance and its one thread (see
+    :mod:`parley.tts.s3gen.service`), so that one run of the flow serves many; a request never
+    waits for a run, and an utterance that ends by itself needs no END from its caller, which a
+    stopping server would not let through.
+
+    Args:
+        pb_utils: Triton's module.
+        parameters: see :func:`parley.models.s3gen.load_s3gen`.
+
+    Raises:
+        ModelLoadingError: a setting or the weights are not usable.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        self._pb = pb_utils
+        loaded = load_s3gen(parameters, "chatterbox")
+        self._max_prompt = loaded.max_prompt
+        self._service = S3GenService(
+            loaded.synthesizer, loaded.plan, loaded.limits, padded=loaded.buckets.round_frames
+        )
+
+    def accept(self, requests: list[Any]) -> None:
+        """Take over Triton's requests; returns at once."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                self._begin(responder, read_tensors(request.inputs()))
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                responder.fail(error)
+
+    def close(self) -> None:
+        """End every utterance and the thread."""
+        self._service.close()
+
+    def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
+        try:
+            message = _requests.decode(tensor_bytes(tensors["REQUEST"]))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        tokens = tensors.get("TOKENS", _NO_TOKENS).reshape(-1)
+        if isinstance(message, OpenUtterance):
+            self._service.open(message, read_voice(tensors, self._max_prompt), tokens, _TritonSink(responder))
+            return
+        if isinstance(message, PushTokens):
+            self._service.push(message, tokens)
+        else:
+            self._service.stop(message.utterance_id)
+        responder.finish()
+
+
+def read_voice(tensors: Mapping[str, Tensor], max_prompt: int) -> Voice:
+    """The voice of a request, with at most ``max_prompt`` tokens from the end of its prompt.
+
+    Raises:
+        InvalidMessageError: a tensor is missing or does not fit the others.
+    """
+    if missing := [name for name in ("SPEAKER", "PROMPT_TOKENS", "PROMPT_MEL") if name not in tensors]:
+        raise InvalidMessageError(f"no {', '.join(missing)}")
+    speaker, tokens = tensors["SPEAKER"].reshape(-1), tensors["PROMPT_TOKENS"].reshape(-1)
+    mel = tensors["PROMPT_MEL"]
+    if len(speaker) != SPEAKER_SIZE:
+        raise InvalidMessageError(f"SPEAKER has {len(speaker)} values; it must have {SPEAKER_SIZE}")
+    if len(tokens) > _MAX_PROMPT_SENT:
+        raise InvalidMessageError(f"PROMPT_TOKENS has {len(tokens)} tokens; at most {_MAX_PROMPT_SENT}")
+    if mel.shape != (FRAMES_PER_TOKEN * len(tokens), MEL_BANDS):
+        raise InvalidMessageError(
+            f"PROMPT_MEL is {list(mel.shape)}; for {len(tokens)} tokens it must be "
+            f"[{FRAMES_PER_TOKEN * len(tokens)}, {MEL_BANDS}]"
+        )
+    if not (np.isfinite(speaker).all() and np.isfinite(mel).all()):
+        raise InvalidMessageError("SPEAKER or PROMPT_MEL holds values that are not numbers")
+    first = max(0, len(tokens) - max_prompt)
+    return Voice(
+        speaker.astype(np.float32),
+        tokens[first:].astype(np.int64),
+        mel[FRAMES_PER_TOKEN * first :].astype(np.float32),
+    )
+
+
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a service needs."""
+
+    synthesizer: Synthesizer
+    plan: Plan
+    limits: ServiceLimits
+    buckets: Buckets
+    max_prompt: int
+    """Tokens of a voice's reference speech that are used, from its end."""
+
+
+def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
+    """Load the weights and run every size once.
+
+    Parameters of the model:
+        ``weights``: folder with a checkpoint; see :func:`parley.runtime.weights.resolve_weights`.
+        ``device``: ``cpu`` or ``cuda``.
+        ``threads``: of each operation on a CPU; 0 leaves it to the library.
+        ``precision``: of the estimator, ``float32`` or ``bfloat16``.
+        ``steps``: of the flow; 0 for what the checkpoint was made for.
+        ``chunks``: tokens of the chunks; the last size repeats.
+        ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
+        ``past``: with chunked attention, ``kept`` lets a step cost only its new frames; ``recomputed``
+            saves memory; ``auto`` keeps it except for guided checkpoints. See
+            :mod:`parley.tts.s3gen.past`.
+        ``past_tokens``: how far before its chunk a frame sees the utterance; 0: to its beginning.
+        ``voices``: whose prompts' pasts are kept.
+        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoding`.
+        ``max_tokens``: of an utterance.
+        ``max_step``: new tokens of one step.
+        ``max_prompt_tokens``: of a voice.
+        ``watermark``: ``auto`` (if ``resemble-perth`` is installed), ``on`` or ``off``; see
+            :mod:`parley.tts.watermark`.
+        ``max_utterances``: open at once.
+        ``max_batch``: utterances of one step.
+        ``max_batch_frames``: rows times frames of one step.
+        ``idle_s``: seconds without tokens after which an utterance is given up.
+        ``gather_s``: seconds that the first work after a pause waits for that of others.
+        ``compile``: ``true`` compiles the estimator for the sizes below, for a GPU.
+        ``frame_buckets``: rising sizes to which the new frames are padded, with the past kept.
+        ``whole_buckets``: the same for prompts and all frames, if the past is not kept.
+        ``past_buckets``: rising sizes to which the estimator's past is padded, in frames.
+        ``row_buckets``: rising numbers of rows to which batches are padded.
+
+    Raises:
+        ModelLoadingError: a setting or the weights are not usable.
+    """
+    device = _device(parameters)
+    threads = parameters.integer("threads", 0) or torch.get_num_threads()
+    torch.set_num_threads(1)  # see Synthesizer.begin
+    networks = checkpoint.load(checkpoint.find_checkpoint(resolve_weights(parameters, default_weights)))
+    networks.flow.to(device)
+    networks.vocoder.to(device)
+    plan = _plan(parameters, guided=not networks.flow.meanflow)
+    buckets = _buckets(parameters, keep=plan.keeps_past)
+    estimator = networks.flow.decoder.estimator
+    estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
+    if parameters.choice("compile", "false", ("true", "false")) == "true":
+        compile_estimator(estimator, buckets)
+    synthesizer = Synthesizer(
+        networks,
+        device,
+        steps=parameters.integer("steps", 0),
+        buckets=buckets,
+        voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
+        threads=threads,
+    )
+    warm_up(synthesizer, buckets, keep=plan.keeps_past)
+    return Loaded(
+        synthesizer,
+        plan,
+        _limits(parameters, device),
+        buckets,
+        parameters.integer("max_prompt_tokens", 100),
+    )
+
+
+def _device(parameters: Parameters) -> torch.device:
+    kind = parameters.choice("device", "cpu", ("cpu", "cuda"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadingError("device is cuda, but torch finds no GPU")
+    return torch.device(kind)
+
+
+def _buckets(parameters: Parameters, *, keep: bool) -> Buckets:
+    def sizes(name: str) -> tuple[int, ...]:
+        return parse_sizes(parameters.text(name, ""), name)
+
+    frames, whole = sizes("frame_buckets"), sizes("whole_buckets")
+    return Buckets(frames if keep else whole, sizes("row_buckets"), sizes("past_buckets") if keep else ())
+
+
+def _plan(parameters: Parameters, *, guided: bool) -> Plan:
+    default = Plan()
+    past = parameters.choice("past", "auto", ("auto", "kept", "recomputed"))
+    return Plan(
+        schedule=ChunkSchedule.parse(parameters.text("chunks", ",".join(map(str, DEFAULT_CHUNKS)))),
+        full_attention=parameters.choice("attention", "chunked", ("chunked", "full")) == "full",
+        recompute=past == "recomputed" or (past == "auto" and guided),
+        past_tokens=parameters.integer("past_tokens", default.past_tokens),
+        hold_back=parameters.integer("hold_back", default.hold_back),
+        max_tokens=parameters.integer("max_tokens", default.max_tokens, minimum=1),
+        max_step=parameters.integer("max_step", default.max_step, minimum=1),
+        watermark=load_watermark(parameters.choice("watermark", "auto", ("auto", "on", "off"))),
+    )
+
+
+def _limits(parameters: Parameters, device: torch.device) -> ServiceLimits:
+    batch = Limits()
+    return ServiceLimits(
+        batch=Limits(
+            max_batch=parameters.integer("max_batch", batch.max_batch, minimum=1),
+            max_frames=parameters.integer("max_batch_frames", batch.max_frames, minimum=1),
+            row_cost=1.0 if device.type == "cpu" else batch.row_cost,
+        ),
+        max_utterances=parameters.integer("max_utterances", 64, minimum=1),
+        idle_s=parameters.number("idle_s", 10.0, minimum=0.1),
+        gather_s=parameters.number("gather_s", ServiceLimits.gather_s, minimum=0.0),
+    )

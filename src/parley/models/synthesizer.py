@@ -1,0 +1,106 @@
+"""Answers to the Triton requests of a synthesizer that takes the whole text at once."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InvalidMessageError, ParleyError
+from parley.inference import struct_tensor, tensor_bytes
+from parley.triton.responses import Responder, read_tensors
+from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
+
+_requests: msgspec.json.Decoder[TtsRequest] = msgspec.json.Decoder(TtsRequest)
+
+
+class TritonSink:
+    """A Triton request as the place where audio goes.
+
+    Args:
+        responder: of the request.
+        check_every: chunks between two looks at whether the caller has gone away; a look is a trip to
+            the server.
+    """
+
+    def __init__(self, responder: Responder, check_every: int) -> None:
+        self._responder = responder
+        self._check_every = check_every
+        self._sent = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the caller is still there."""
+        return not self._responder.cancelled
+
+    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+        """Send a piece; False when the request has ended or its caller has gone away."""
+        if self._sent % self._check_every == 0 and not self.wanted:
+            return False
+        self._sent += 1
+        return self._responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
+
+    def finish(self) -> None:
+        """End the request."""
+        self._responder.finish()
+
+    def fail(self, error: ParleyError) -> None:
+        """End the request with an error."""
+        self._responder.fail(error)
+
+
+class Speaking(Protocol):
+    """The synthesizer behind a model."""
+
+    def submit(self, request: SpeakRequest, sink: TritonSink) -> None:
+        """Speak a text; everything else is told to the sink."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request at once."""
+        ...
+
+    def close(self) -> None:
+        """End all requests."""
+        ...
+
+
+class SpeechModel:
+    """What ``model.py`` of such a synthesizer runs.
+
+    Args:
+        pb_utils: Triton's module.
+        synthesizer: speaks.
+        check_every: see :class:`TritonSink`.
+    """
+
+    def __init__(self, pb_utils: Any, synthesizer: Speaking, *, check_every: int = 1) -> None:
+        self._pb = pb_utils
+        self.synthesizer = synthesizer
+        self._check_every = check_every
+
+    def accept(self, requests: list[Any]) -> None:
+        """Take over Triton's requests; returns at once."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                self._begin(responder, tensor_bytes(read_tensors(request.inputs())["REQUEST"]))
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                responder.fail(error)
+
+    def close(self) -> None:
+        """End every request and free what they used."""
+        self.synthesizer.close()
+
+    def _begin(self, responder: Responder, raw: bytes) -> None:
+        try:
+            message = _requests.decode(raw)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        if isinstance(message, AbortSpeech):
+            self.synthesizer.abort(message.request_id)
+            responder.finish()
+        else:
+            self.synthesizer.submit(message, TritonSink(responder, self._check_every))

@@ -1,0 +1,130 @@
+"""The service of ``t3`` out of the model's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+
+import msgspec
+import numpy as np
+
+from parley.errors import InvalidMessageError
+from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.llm.engine import Engine, Translation
+from parley.llm.starting import start_engine
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir, resolve_weights
+from parley.triton.responses import Responder
+from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
+from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
+from parley.tts.t3.request import SpeechRequest, Voice
+from parley.tts.t3.service import SpeechTokenService, Utterance
+from parley.tts.t3.settings import ENGINE_SETTINGS
+from parley.tts.t3.vocabulary import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
+
+
+def load_service(
+    parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
+) -> tuple[SpeechTokenService, Engine[SpeechRequest]]:
+    """Start the engine that the settings describe; call it on the event loop that will use it.
+
+    Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
+        ``weights``: folder of a published checkpoint, see
+            :func:`parley.runtime.weights.resolve_weights`.
+        ``checkpoint``: its T3 file, if it has more than one.
+        ``prompt_device``: where prompts are computed, for example ``cuda``.
+        ``max_requests``: requests running or waiting before more are refused.
+
+    Args:
+        parameters: the model's settings.
+        default_weights: where the settings name none.
+        died: is given the reason when the engine can never answer again.
+
+    Raises:
+        ModelLoadingError: a setting, the arguments or the weights are not usable.
+    """
+    folder = resolve_weights(parameters, default_weights)
+    checkpoint = find_checkpoint(folder, parameters.text("checkpoint", ""))
+    shape = read_shape(checkpoint)
+    max_requests = parameters.integer("max_requests", 64, minimum=1)
+    # vLLM's newer runner hides the ids of a prompt of embeddings from the model, which carry
+    # the request's settings (parley.tts.t3.side_channel).
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    started = start_engine(
+        parameters,
+        engine_folder(checkpoint, shape, cache_dir() / "t3"),
+        lambda: _translation(shape),
+        fixed=ENGINE_SETTINGS,
+        died=died,
+    )
+    # These need PyTorch, which the environment for vLLM must be prepared for.
+    from parley.tts.t3.prompt import PromptEncoder  # noqa: PLC0415
+    from parley.tts.t3.text import load_reader  # noqa: PLC0415
+
+    service = SpeechTokenService(
+        started.engine,
+        PromptEncoder.load(checkpoint, shape, device=parameters.text("prompt_device", "cpu")),
+        load_reader(folder, shape),
+        shape,
+        max_length=started.max_model_len,
+        max_requests=max_requests,
+    )
+    return service, started.engine
+
+
+def _translation(shape: T3Shape) -> Translation[SpeechRequest]:
+    from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
+    from parley.tts.t3.engine import SpeechTranslation  # noqa: PLC0415 - imports vLLM
+
+    plugin.register()
+    return SpeechTranslation(guided=shape.guided)
+
+
+_requests: msgspec.json.Decoder[T3Request] = msgspec.json.Decoder(T3Request)
+
+
+class SpeechTokenHandler:
+    """Turns tensors into requests and events into tensors."""
+
+    def __init__(self, service: SpeechTokenService) -> None:
+        self._service = service
+
+    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        """Answer one request.
+
+        Raises:
+            ParleyError: the request failed; the caller answers with it.
+        """
+        try:
+            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        if isinstance(request, AbortTokens):
+            await self._service.abort(request.request_id)
+            return
+        async with aclosing(self._service.generate(_utterance(request, inputs))) as events:
+            async for event, tokens in events:
+                if not responder.send({"EVENT": struct_tensor(event), "TOKENS": tokens}):
+                    return
+
+
+def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> Utterance:
+    speaker = inputs.get("SPEAKER_EMBEDDING")
+    if speaker is None or speaker.size != SPEAKER_EMBEDDING_SIZE:
+        raise InvalidMessageError(f"SPEAKER_EMBEDDING must have {SPEAKER_EMBEDDING_SIZE} numbers")
+    if not np.isfinite(speaker).all():
+        raise InvalidMessageError("SPEAKER_EMBEDDING is not finite")
+    prompt = inputs.get("PROMPT_TOKENS", np.zeros(0, np.int32)).reshape(-1)
+    if prompt.size and not 0 <= prompt.min() <= prompt.max() < SPEECH_CODES:
+        raise InvalidMessageError(f"PROMPT_TOKENS go from 0 to {SPEECH_CODES - 1}")
+    text = inputs.get("TEXT_TOKENS")
+    if text is not None and request.text:
+        raise InvalidMessageError("both text and TEXT_TOKENS were sent")
+    if text is not None and not text.size:
+        raise InvalidMessageError("TEXT_TOKENS is empty")
+    return Utterance(
+        request,
+        Voice(speaker.reshape(-1).astype(np.float32), prompt.astype(np.int32)),
+        None if text is None else [int(token) for token in text.reshape(-1)],
+    )

@@ -1,0 +1,349 @@
+"""``voice_agent`` between Triton and :class:`parley.agent.host.Host`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import NO_TURN_MODEL, AgentConfig
+from parley.agent.engines import Engines, TurnScoring
+from parley.agent.host import Host, Incoming, SessionId
+from parley.engines.base import ChatModel, Closable, Synthesizer
+from parley.engines.fallback import FallbackLimits, FallbackSynthesizer
+from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
+from parley.engines.routed import RoutedSynthesizer
+from parley.errors import InferenceError, ModelLoadingError
+from parley.inference import (
+    InferencePort,
+    ModelRequest,
+    ModelResponse,
+    SequenceFlags,
+    Tensor,
+    struct_tensor,
+    tensor_bytes,
+    text_tensor,
+)
+from parley.protocol import ServerEvent
+from parley.runtime.parameters import Parameters
+from parley.tools.base import ServerTools
+from parley.triton.model_client import make_port
+from parley.triton.observability import Counter
+from parley.triton.request_loop import LoopThread, beat, tell_failure, wait_for_stop
+from parley.triton.responses import Responder, read_tensors
+from parley.tts.messages import TtsFallback
+
+_OPEN_S = 30.0
+_CLOSE_S = 10.0
+# The agent keeps its deadlines itself: an engine's own must not come before them.
+_ENGINE_MARGIN_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class AgentService:
+    """Runs all conversations of one model instance on an event loop of its own.
+
+    Args:
+        pb_utils: Triton's module.
+        parameters: the model's settings.
+    """
+
+    def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
+        self._pb = pb_utils
+        self._model = parameters.model
+        self._loop = LoopThread("conversations")
+        self._port: InferencePort
+        self._host: Host
+        self._server_tools: ServerTools | None = None
+        self._chat: ChatModel
+        self._watch: asyncio.Task[None]
+        self._heartbeat: asyncio.Task[None]
+        self._served = False
+        self._loop.run(self._open(parameters), _OPEN_S)
+
+    def submit(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; called by ``execute``."""
+        self._served = True
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                # Copied now: the tensors are gone when execute returns.
+                incoming = _read(self._pb, request)
+                self._loop.call(self._handle, incoming, responder)
+            except Exception as error:  # noqa: BLE001 - logged and answered
+                _log.exception("a request was not understood")
+                responder.fail(error)
+
+    def close(self) -> None:
+        """End all conversations and stop."""
+        try:
+            self._loop.run(self._close(), _CLOSE_S)
+        except TimeoutError:
+            _log.exception("conversations did not end within %g s", _CLOSE_S)
+        finally:
+            self._loop.stop(_CLOSE_S)
+
+    async def _open(self, parameters: Parameters) -> None:
+        config = AgentConfig.from_parameters(parameters)
+        self._port = make_port(self._pb, parameters)
+        unscored = Counter(
+            self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
+        )
+        replaced = Counter(
+            self._pb, "parley_tts_fallback_total", "Answers for which one synthesizer replaced another"
+        )
+        prepared = Counter(
+            self._pb,
+            "parley_speculations_total",
+            "Answers that were begun before it was certain that the user's turn was over",
+        )
+        engines = make_engines(
+            config,
+            self._port,
+            lambda code: unscored.count(reason=code),
+            lambda event: replaced.count(
+                from_engine=event.from_engine, to_engine=event.to_engine, reason=event.reason
+            ),
+            lambda outcome: prepared.count(outcome=outcome),
+        )
+        self._chat = engines.chat
+        self._server_tools = await _open_tools(parameters, config)
+        engines = dataclasses.replace(engines, server_tools=self._server_tools)
+        self._host = Host(engines, config, self._release)
+        self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
+        self._watch.add_done_callback(tell_failure)
+        self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
+        self._heartbeat.add_done_callback(tell_failure)
+
+    async def _close(self) -> None:
+        self._watch.cancel()
+        await self._host.close()
+        self._heartbeat.cancel()
+        await self._close_engines()
+        await self._port.close()
+
+    async def _follow_server(self) -> None:
+        await wait_for_stop(self._pb, self._model, lambda: self._served)
+        await self._host.shut_down()
+        await self._host.wait_until_released()
+        # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
+        await self._close_engines()
+        await self._port.close()
+
+    async def _close_engines(self) -> None:
+        if self._server_tools is not None:
+            await self._server_tools.close()
+        if isinstance(self._chat, Closable):
+            await self._chat.close()
+
+    def _handle(self, incoming: Incoming, responder: Responder) -> None:
+        try:
+            self._host.handle(incoming, TritonOutlet(responder))
+        except Exception as error:  # noqa: BLE001 - logged and answered
+            _log.exception("request of session %s failed", incoming.session_id)
+            responder.fail(error)
+
+    async def _release(self, session_id: SessionId, request_id: str) -> None:
+        """Send the END that the client never sent: until then the sequence keeps its place."""
+        request = ModelRequest(
+            self._model,
+            {"MESSAGE": text_tensor(b"", batched=True)},
+            ("EVENT",),
+            request_id=request_id,
+            sequence=SequenceFlags(session_id, end=True),
+            frees=True,
+        )
+        await _last_response(self._port, request)
+
+
+def make_engines(
+    config: AgentConfig,
+    port: InferencePort,
+    unscored: Callable[[str], None],
+    replaced: Callable[[TtsFallback], None],
+    speculated: Callable[[str], None],
+) -> Engines:
+    """The engines that the settings name, on ``port``.
+
+    Args:
+        config: the settings.
+        port: the way to the models.
+        unscored: takes the error code of every pause that the end-of-turn model did not score.
+        replaced: is told when one synthesizer takes the place of another.
+        speculated: takes what became of each answer that was prepared: ``used`` or ``discarded``.
+
+    Raises:
+        ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
+    """
+    limits = config.deadlines
+    turn = None
+    if config.turn != NO_TURN_MODEL:
+        make_turn_model = find_engine(TURN_MODELS, config.turn)
+        turn = TurnScoring(make_turn_model(port, timeout_s=limits.turn_s + _ENGINE_MARGIN_S), unscored)
+    return Engines(
+        partial(
+            find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
+        ),
+        find_engine(CHAT_MODELS, config.llm)(
+            port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
+        ),
+        make_synthesizer(config, port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
+        turn,
+        speculated,
+    )
+
+
+async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTools | None:
+    """The tools of the file that the settings name, if they name one.
+
+    Raises:
+        ModelLoadingError: the file cannot be used.
+    """
+    file = parameters.text("tools_file", "")
+    if not file:
+        return None
+    from parley.tools.toolbox import open_toolbox  # noqa: PLC0415 - not everybody needs an HTTP client
+
+    # The client's own tools, the conversation and the answer need the rest.
+    limit = config.prompt_tokens // 4
+    return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
+
+
+class EndingPort:
+    """Ends open sequences in a way that a stopping server still allows.
+
+    From the moment at which it stops, Triton refuses ordinary in-process calls, the END of a
+    sequence among them; it then waits for exactly that END until its exit timeout. Streams go
+    over gRPC, where the requests of open sequences are still accepted.
+
+    Args:
+        port: carries all calls; its streams also serve models that answer once.
+    """
+
+    def __init__(self, port: InferencePort) -> None:
+        self._port = port
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        if request.sequence is not None and request.sequence.end and not request.sequence.start:
+            last = await _last_response(self._port, request)
+            if not last:
+                raise InferenceError(f"{request.model} ended its stream without an answer")
+            return last
+        return await self._port.infer(request)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model."""
+        return self._port.stream(request)
+
+    async def close(self) -> None:
+        """Nothing: the port belongs to somebody else."""
+
+
+async def _last_response(port: InferencePort, request: ModelRequest) -> ModelResponse:
+    """The last response of a stream; empty if there was none."""
+    last: ModelResponse = {}
+    async with aclosing(port.stream(request)) as responses:
+        async for response in responses:
+            last = response
+    return last
+
+
+class TritonOutlet:
+    """:class:`parley.agent.outlet.Outlet` on one Triton request."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def send(self, event: ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
+        """Send one event: ``EVENT`` [1, 1], and ``AUDIO`` [1, n] if there is audio."""
+        outputs: dict[str, Tensor] = {"EVENT": struct_tensor(event, batched=True)}
+        if audio is not None:
+            outputs["AUDIO"] = audio.reshape(1, -1)
+        self._responder.send(outputs)
+
+    def finish(self, last: ServerEvent | None = None) -> None:
+        """Nothing follows; ``last`` is sent together with the end."""
+        if last is None:
+            self._responder.finish()
+        else:
+            self._responder.answer({"EVENT": struct_tensor(last, batched=True)})
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has gone away."""
+        return self._responder.cancelled
+
+
+def _read(pb_utils: Any, request: Any) -> Incoming:
+    tensors: Mapping[str, Tensor] = read_tensors(request.inputs())
+    message, audio = tensors.get("MESSAGE"), tensors.get("AUDIO")
+    flags = request.flags()
+    return Incoming(
+        session_id=request.correlation_id(),
+        message=b"" if message is None else tensor_bytes(message),
+        audio=b"" if audio is None else audio.tobytes(),
+        start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        request_id=request.request_id(),
+    )
+
+
+def make_synthesizer(
+    config: AgentConfig, port: InferencePort, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
+) -> Synthesizer:
+    """The synthesizers that the settings name, as one that has the voices of all.
+
+    Args:
+        config: the settings.
+        port: the way to the models.
+        timeout_s: of each engine, for its first audio and for each piece that follows (seconds).
+        replaced: is told when one takes the place of another.
+
+    Raises:
+        ModelLoadingError: there is no synthesizer of such a name, or one is named twice.
+    """
+    _check_once(config)
+    names = _present(config.tts, config.absent_models) or config.tts
+    fallbacks = _present(config.tts_fallback, config.absent_models)
+    if absent := [name for name in (*config.tts, *config.tts_fallback) if name not in (*names, *fallbacks)]:
+        _log.warning("without %s: the server has no weights for it", ", ".join(absent))
+    engines = {
+        name: find_engine(SYNTHESIZERS, name)(port, timeout_s=timeout_s) for name in (*names, *fallbacks)
+    }
+    limits = FallbackLimits(
+        first_audio_s=config.deadlines.tts_first_audio_s,
+        # The agent itself waits for `tts_s`: a replacement must have time to begin before that.
+        next_audio_s=config.deadlines.tts_s / 2,
+        abort_s=config.deadlines.abort_s,
+    )
+
+    def with_fallback(name: str) -> Synthesizer:
+        chain = [name, *(other for other in fallbacks if other != name)]
+        if len(chain) == 1:
+            return engines[name]
+        return FallbackSynthesizer([(one, engines[one]) for one in chain], limits, replaced)
+
+    return RoutedSynthesizer([(name, with_fallback(name)) for name in names])
+
+
+def _present(names: Sequence[str], absent: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in absent)
+
+
+def _check_once(config: AgentConfig) -> None:
+    """A fallback may speak otherwise too, but not in its own place."""
+    lists = [config.tts, config.tts_fallback]
+    if len(config.tts) == 1:
+        lists = [(*config.tts, *config.tts_fallback)]
+    for names in lists:
+        if len(set(names)) < len(names):
+            raise ModelLoadingError(f"a synthesizer is named twice: {', '.join(names)}")

@@ -1,0 +1,1 @@
+"""What models need besides Triton: settings, weights, ONNX Runtime, batches, admission."""

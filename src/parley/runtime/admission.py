@@ -1,0 +1,96 @@
+"""Which requests of a decoupled model may run."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from parley.errors import InvalidMessageError, OverloadedError
+
+
+class Admission:
+    """Gives places to requests on one event loop, and knows the aborts that overtook theirs.
+
+    Args:
+        max_requests: requests running or waiting at once; more are refused.
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, max_requests: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_requests = max_requests
+        self._active: set[str] = set()
+        self._early_aborts = EarlyAborts(clock=clock)
+
+    def __len__(self) -> int:
+        """Requests that have a place."""
+        return len(self._active)
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request has a place."""
+        return request_id in self._active
+
+    def abort_early(self, request_id: str) -> None:
+        """Remember an abort whose request has not come yet."""
+        self._early_aborts.add(request_id)
+
+    def was_aborted(self, request_id: str) -> bool:
+        """Whether a request was aborted before it came; forgets the abort.
+
+        Raises:
+            InvalidMessageError: the id is empty.
+        """
+        if not request_id:
+            raise InvalidMessageError("request_id is empty")
+        return self._early_aborts.take(request_id)
+
+    @contextmanager
+    def place(self, request_id: str) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            InvalidMessageError: the id is in use.
+            OverloadedError: there is none left.
+        """
+        if request_id in self._active:
+            raise InvalidMessageError(f"request id {request_id!r} is in use")
+        if len(self._active) >= self._max_requests:
+            raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
+        self._active.add(request_id)
+        try:
+            yield
+        finally:
+            self._active.discard(request_id)
+
+
+class EarlyAborts:
+    """Remembers the ids of aborts for a while: requests may be overtaken on their way.
+
+    An abort for a request that has ended is remembered too; ids must therefore be unique.
+
+    Args:
+        size: ids remembered at most; the oldest is forgotten first.
+        seconds: how long an abort waits for its request.
+        clock: seconds, never going back.
+    """
+
+    def __init__(
+        self, *, size: int = 1024, seconds: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._size = size
+        self._seconds = seconds
+        self._clock = clock
+        self._times: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, request_id: str) -> None:
+        """Remember an abort."""
+        self._times[request_id] = self._clock()
+        self._times.move_to_end(request_id)
+        if len(self._times) > self._size:
+            self._times.popitem(last=False)
+
+    def take(self, request_id: str) -> bool:
+        """Whether this request was aborted before it came; forgets the abort."""
+        at = self._times.pop(request_id, None)
+        return at is not None and self._clock() - at < self._seconds

@@ -1,0 +1,104 @@
+"""ONNX Runtime sessions, made the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import onnxruntime
+
+from parley.errors import ModelLoadingError
+from parley.runtime.onnx_graph import more_outputs_of
+from parley.runtime.parameters import Parameters
+from parley.runtime.process_end import DeviceErrors
+
+Device = Literal["cpu", "gpu"]
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+
+
+def open_session(
+    path: Path,
+    *,
+    device: Device = "cpu",
+    device_id: int = 0,
+    threads: int = 1,
+    more_outputs: Sequence[str] = (),
+    part: bytes = b"",
+) -> Any:
+    """Load an ONNX file.
+
+    Args:
+        path: the file.
+        device: where to run. A GPU that is asked for and not there is an error, not a slow CPU.
+        device_id: index of the GPU.
+        threads: CPU threads of one run; concurrent runs add theirs.
+        more_outputs: names of values inside of the graph that become outputs too, after its own.
+        part: what is loaded in the file's place, cut out of it by :mod:`parley.runtime.onnx_graph`.
+
+    Returns:
+        An ``onnxruntime.InferenceSession``, on a GPU a :class:`WatchedSession`.
+
+    Raises:
+        ModelLoadingError: the file cannot be loaded, its graph has no such values, or CUDA is missing.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Warnings about unused initializers come with every exported model; errors are raised anyway.
+    options.log_severity_level = 3
+    # Threads that spin while they wait would take the CPU from the other models.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers: list[Any] = [_CPU]
+    if device == "gpu":
+        if _CUDA not in onnxruntime.get_available_providers():
+            raise ModelLoadingError(f"{path.name}: this ONNX Runtime has no CUDA; install onnxruntime-gpu")
+        providers.insert(0, (_CUDA, {"device_id": device_id}))
+    try:
+        graph: str | bytes = part or str(path)
+        if more_outputs:
+            graph = (part or path.read_bytes()) + more_outputs_of(more_outputs)
+        session = onnxruntime.InferenceSession(graph, options, providers=providers)
+    except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+        raise ModelLoadingError(f"{path} cannot be loaded: {error}") from error
+    if device == "gpu" and _CUDA not in session.get_providers():
+        raise ModelLoadingError(f"{path.name}: CUDA could not be started; see the log of ONNX Runtime")
+    return WatchedSession(session, DeviceErrors(path.name)) if device == "gpu" else session
+
+
+class WatchedSession:
+    """A session on a GPU; when the GPU can never be used again, the process ends.
+
+    Args:
+        session: an ``onnxruntime.InferenceSession``.
+        errors: is informed of every run.
+    """
+
+    def __init__(self, session: Any, errors: DeviceErrors) -> None:
+        self._session = session
+        self._errors = errors
+
+    def run(self, *args: Any) -> Any:
+        """As ``InferenceSession.run``."""
+        try:
+            outputs = self._session.run(*args)
+        except Exception as error:
+            self._errors.failed(error)
+            raise
+        self._errors.worked()
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def open_configured(path: Path, parameters: Parameters, *, device_id: int = 0) -> Any:
+    """Load an ONNX file as the model's ``device`` and ``threads`` parameters say."""
+    device = parameters.choice("device", "cpu", ("cpu", "gpu"))
+    return open_session(
+        path,
+        device="gpu" if device == "gpu" else "cpu",
+        device_id=device_id,
+        threads=parameters.integer("threads", 1, minimum=1),
+    )

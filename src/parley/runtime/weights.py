@@ -1,0 +1,111 @@
+"""Where a model finds its weights, and keeps what it makes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from parley.errors import WeightsNotFoundError
+from parley.runtime.parameters import Parameters
+
+MODELS_DIR_VARIABLE = "PARLEY_MODELS_DIR"
+_OWN = "weights"
+_SHARED = ("dictionary", "letters")
+"""Settings that name folders of weights which several models use."""
+
+# How to get the weights that the project knows, by their name without the precision.
+_REMEDIES: Mapping[str, str] = {
+    **{
+        name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}` "
+        "(docs/tts-models.md)"
+        for name in ("chatterbox", "chatterbox-multilingual", "chatterbox-turbo")
+    },
+    **{
+        name: f"make it with `make fetch MODEL=nemo/{name}` and `make export MODEL={name}` "
+        "(docs/asr-models.md)"
+        for name in ("parakeet-tdt-0.6b-v2", "parakeet-tdt-0.6b-v3", "nemotron-speech-streaming-en-0.6b")
+    },
+    **{
+        name: f"make it with `python build/{program}`, or restore it with `git checkout -- models/{name}`"
+        for name, program in (
+            ("tiny-qwen3", "train_tiny_llm.py"),
+            ("tiny-nemotron-streaming", "train_tiny_streaming.py"),
+            ("tiny-parakeet-tdt", "train_tiny_asr.py"),
+            ("tiny-smart-turn", "train_tiny_turn.py"),
+        )
+    },
+}
+_DOWNLOADS = (
+    *("parakeet-tdt-0.6b-v2", "Qwen3-4B-AWQ"),
+    *("moonshine-tiny-en", "qwen2.5-coder-0.5b-w8a8", "piper-joe", "kokoro-82m", "misaki-en", "g2p-en"),
+)
+_PRECISION = re.compile(r"-(int8|fp16|bf16)$")
+
+
+def weights_variable(model: str) -> str:
+    """The environment variable that says where ``model`` finds its weights."""
+    return f"PARLEY_WEIGHTS_{model}".upper().replace("-", "_")
+
+
+def models_dir(parameters: Parameters) -> Path:
+    """The folder that holds all weights: ``PARLEY_MODELS_DIR``, else beside the repository."""
+    named = parameters.environment.get(MODELS_DIR_VARIABLE)
+    # The absolute path first: a repository given as "model_repository" has "." as its parent.
+    return Path(named) if named else Path(os.path.abspath(parameters.repository)).parent / "models"  # noqa: PTH100 - keeps links, as the operator wrote them
+
+
+def resolve_weights(
+    parameters: Parameters, default: str, required: Sequence[str] = (), *, setting: str = _OWN
+) -> Path:
+    """The folder with a model's weights.
+
+    The first of these that is set counts: the environment variable ``PARLEY_WEIGHTS_<MODEL>``
+    (an operator's choice for this one server), the model's parameter ``weights`` (a profile's
+    choice), ``default``. A relative name is a folder in :func:`models_dir`.
+
+    Args:
+        parameters: the model's settings.
+        default: name of the weights when nothing else is said.
+        required: files that the folder must contain.
+        setting: another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
+
+    Raises:
+        WeightsNotFoundError: the folder or one of its files is missing; says how to get it.
+    """
+    variable = weights_variable(parameters.model) if setting == _OWN else parameters.variable(setting)
+    name = parameters.environment.get(variable) or parameters.text(setting, default)
+    folder = models_dir(parameters) / name
+    missing = [file for file in required if not (folder / file).is_file()]
+    if folder.is_dir() and not missing:
+        return folder
+    found = f"is without {', '.join(missing)}" if folder.is_dir() else "does not exist"
+    raise WeightsNotFoundError(
+        f"weights of model {parameters.model}: {folder} {found}; {_remedy(name, variable)}"
+    )
+
+
+def check_weights(parameters: Parameters) -> None:
+    """Find out whether the folders of all weights that a model's settings name are there.
+
+    Raises:
+        WeightsNotFoundError: one is missing; says how to get it.
+    """
+    for setting in (_OWN, *(setting for setting in _SHARED if parameters.text(setting, ""))):
+        resolve_weights(parameters, "", setting=setting)
+
+
+def cache_dir() -> Path:
+    """A folder that survives restarts, if there is any."""
+    home = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if "HOME" in os.environ else "")
+    return Path(home or tempfile.gettempdir()) / "parley"
+
+
+def _remedy(name: str, variable: str) -> str:
+    """What can be done about weights that are not there."""
+    remedies = [f"download it with `make fetch MODEL={name}`"] if name in _DOWNLOADS else []
+    if made := _REMEDIES.get(_PRECISION.sub("", name)):
+        remedies.append(made)
+    return ", or ".join([*remedies, f"set {variable} to a folder that has it"])

@@ -1,0 +1,1 @@
+"""What talks to Triton: calls to other models, requests, responses, logs."""

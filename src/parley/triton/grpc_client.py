@@ -1,0 +1,330 @@
+"""Calls to the models of a Triton over its gRPC endpoint.
+
+::
+
+    port = GrpcPort(lambda: channel)
+    reply = await port.infer(ModelRequest("parakeet_tdt", inputs, ("REPLY",), sequence=flags))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import (
+    deserialize_bytes_tensor,
+    np_to_triton_dtype,
+    serialize_byte_tensor,
+    triton_to_np_dtype,
+)
+
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley.inference import ModelRequest, ModelResponse, Tensor
+from parley.triton.failures import read_failure
+
+# A stream that nobody listens to any more may end by itself within this time (seconds).
+_SETTLE_S = 2.0
+_CANCEL_S = 1.0
+# For each stream that may be under way: requests that free others, and streams that are being drained. A
+# turn that is interrupted leaves its streams, and each takes one request that stops the model.
+_RESERVE = 4
+
+
+class GrpcPort:
+    """:class:`parley.inference.InferencePort` over one gRPC channel.
+
+    Every stream is an RPC of its own on that channel, so that deadlines and cancellations of
+    one call never touch another.
+
+    A stream that is left early is read to its end, and cancelled only if that takes longer than two
+    seconds; tell the model to stop. Triton 24.10 forgets a stream that is cancelled just as it
+    ends, and with it keeps the model loaded, so that the server stops only at its exit timeout.
+
+    Args:
+        connect: gives the channel, which belongs to the caller; called once, when it is first needed,
+            because a channel belongs to the running event loop.
+        max_calls: calls to ordinary models that may be under way at once.
+        max_streams: calls to decoupled models that may be under way at once. Requests that free others
+            (:attr:`parley.inference.ModelRequest.frees`) and streams that were left are not among them: four
+            times as many of either may be there. One stream too many that was left is cancelled at once,
+            the oldest first.
+    """
+
+    def __init__(
+        self, connect: Callable[[], grpc.aio.Channel], *, max_calls: int = 64, max_streams: int = 64
+    ) -> None:
+        self._connect = connect
+        self._stub: Any = None
+        self._calls = max_calls
+        self._streams = max_streams
+        self._freeing = self._most_left = _RESERVE * max_streams
+        self._open: set[Any] = set()
+        self._left: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._closed = False
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        stub = self._connected(request)
+        if self._calls == 0:
+            raise OverloadedError(f"too many calls under way to call {request.model}")
+        self._calls -= 1
+        rpc = stub.ModelInfer(to_message(request), timeout=request.timeout_s)
+        self._open.add(rpc)
+        call = asyncio.ensure_future(_infer(request, rpc))
+        call.add_done_callback(lambda done: self._call_ended(rpc, done))
+        return await asyncio.shield(call)  # its own deadline ends it
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model, in order, without the empty final one."""
+        stub = self._connected(request)
+        self._take_place(request)
+        ended = False
+        rpc = read = None
+        try:
+            rpc = stub.ModelStreamInfer()
+            self._open.add(rpc)
+            # Each in a task of its own: gRPC cancels the RPC when the task that reads is cancelled.
+            read = asyncio.ensure_future(_ask(request, rpc))
+            while True:
+                try:
+                    message = await asyncio.shield(read)
+                except ParleyError:
+                    ended = True
+                    raise
+                if message is None:
+                    ended = True
+                    return
+                read = asyncio.ensure_future(_next(request, rpc))
+                if message.error_message:
+                    raise read_failure(message.error_message)
+                if outputs := read_response(message.infer_response):
+                    yield outputs
+        finally:
+            self._give_place_back(request)
+            if ended or read is None:
+                self._end_stream(rpc)
+            else:
+                self._leave(request, rpc, read)
+
+    async def close(self) -> None:
+        """Cancel what is under way; streams that were left get a moment to end by themselves."""
+        self._closed = True
+        if self._left:
+            await asyncio.wait(self._left, timeout=_SETTLE_S)
+        for rpc in tuple(self._open):
+            rpc.cancel()
+        if self._left:
+            await asyncio.wait(self._left, timeout=_CANCEL_S)
+
+    def _connected(self, request: ModelRequest) -> Any:
+        if self._closed:
+            raise ShuttingDownError(f"no more calls to {request.model}: the connection is closed")
+        if self._stub is None:
+            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._connect())
+        return self._stub
+
+    def _call_ended(self, rpc: Any, call: asyncio.Future[ModelResponse]) -> None:
+        self._calls += 1
+        self._open.discard(rpc)
+        if not call.cancelled():
+            call.exception()  # looked at: perhaps nobody waits for it any more
+
+    def _take_place(self, request: ModelRequest) -> None:
+        if (self._freeing if request.frees else self._streams) == 0:
+            raise OverloadedError(f"too many streams under way to call {request.model}")
+        if request.frees:
+            self._freeing -= 1
+        else:
+            self._streams -= 1
+
+    def _give_place_back(self, request: ModelRequest) -> None:
+        if request.frees:
+            self._freeing += 1
+        else:
+            self._streams += 1
+
+    def _end_stream(self, rpc: Any) -> None:
+        if rpc is not None:
+            rpc.cancel()
+            self._open.discard(rpc)
+
+    def _leave(self, request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
+        """Read the rest of a stream in the background."""
+        if len(self._left) >= self._most_left:
+            oldest = next(iter(self._left))
+            del self._left[oldest]
+            oldest.cancel()
+        task = asyncio.create_task(_drain(request, rpc, read))
+        self._left[task] = None
+        # A task that is cancelled before its first step runs none of its own code.
+        task.add_done_callback(lambda done: self._drained(done, rpc, read))
+
+    def _drained(self, task: asyncio.Task[None], rpc: Any, read: asyncio.Future[Any]) -> None:
+        self._left.pop(task, None)
+        read.cancel()
+        self._end_stream(rpc)
+
+
+async def _infer(request: ModelRequest, rpc: Any) -> ModelResponse:
+    try:
+        return read_response(await rpc)
+    except grpc.aio.AioRpcError as error:
+        raise _read_status(request, error.code(), error.details() or "") from error
+    except asyncio.CancelledError:
+        raise _cut_off(request) from None
+
+
+async def _ask(request: ModelRequest, rpc: Any) -> Any:
+    """Send the request and wait for the first answer."""
+    try:
+        # With the end of the requests we say that no more follow: the server ends the RPC after the
+        # model's final response.
+        async with asyncio.timeout(request.timeout_s):
+            await rpc.write(to_message(request))
+            await rpc.done_writing()
+    except TimeoutError as error:
+        raise _overdue(request) from error
+    except grpc.aio.AioRpcError as error:
+        raise _read_status(request, error.code(), error.details() or "") from error
+    except asyncio.InvalidStateError as error:  # the RPC ended before
+        raise _read_status(request, await rpc.code(), await rpc.details() or "") from error
+    except asyncio.CancelledError:
+        raise _cut_off(request) from None
+    return await _next(request, rpc)
+
+
+async def _next(request: ModelRequest, rpc: Any) -> Any:
+    """The next answer; None at the end."""
+    try:
+        async with asyncio.timeout(request.timeout_s):
+            message = await rpc.read()
+    except TimeoutError as error:
+        raise _overdue(request) from error
+    except grpc.aio.AioRpcError as error:
+        raise _read_status(request, error.code(), error.details() or "") from error
+    except asyncio.CancelledError:
+        raise _cut_off(request) from None
+    return None if message is grpc.aio.EOF else message
+
+
+async def _drain(request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
+    try:
+        async with asyncio.timeout(_SETTLE_S):
+            while await read is not None:
+                read = asyncio.ensure_future(_next(request, rpc))
+    except (TimeoutError, ParleyError):
+        pass  # the reader has left: there is no use for the rest
+
+
+def _cut_off(request: ModelRequest) -> BaseException:
+    """What a cancelled RPC means to whoever waits for it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return ShuttingDownError(f"call to {request.model} was cut off: the connection is closed")
+
+
+def _read_status(request: ModelRequest, status: grpc.StatusCode, text: str) -> ParleyError:
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return _overdue(request)
+    if status is grpc.StatusCode.UNAVAILABLE:
+        error = read_failure(text)
+        return (
+            error
+            if isinstance(error, ShuttingDownError)
+            else ModelUnavailableError(f"{request.model}: {text}")
+        )
+    if status is grpc.StatusCode.CANCELLED:
+        return ShuttingDownError(f"call to {request.model} was cut off: {text}")
+    return read_failure(text)
+
+
+def _overdue(request: ModelRequest) -> DeadlineExceededError:
+    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
+
+
+def to_message(request: ModelRequest) -> Any:
+    """The request as a ``ModelInferRequest``."""
+    message = service_pb2.ModelInferRequest(model_name=request.model, id=request.request_id)
+    if request.sequence is not None:
+        # To Triton, 5 and "5" are two sequences.
+        key = request.sequence.correlation_id
+        if isinstance(key, str):
+            message.parameters["sequence_id"].string_param = key
+        else:
+            message.parameters["sequence_id"].int64_param = key
+        message.parameters["sequence_start"].bool_param = request.sequence.start
+        message.parameters["sequence_end"].bool_param = request.sequence.end
+    for name, value in request.inputs.items():
+        message.inputs.add(name=name, datatype=np_to_triton_dtype(value.dtype), shape=value.shape)
+        message.raw_input_contents.append(_to_raw(value))
+    for name in request.outputs:
+        message.outputs.add(name=name)
+    return message
+
+
+def _to_raw(value: Tensor) -> bytes:
+    if value.dtype == np.object_:
+        return bytes(serialize_byte_tensor(value).item())
+    return np.ascontiguousarray(value).tobytes()
+
+
+def read_response(response: Any) -> dict[str, Tensor]:
+    """The outputs of a ``ModelInferResponse``."""
+    outputs: dict[str, Tensor] = {}
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.datatype == "BYTES":
+            value = deserialize_bytes_tensor(raw)
+        else:
+            kind = triton_to_np_dtype(output.datatype)
+            if kind is None:
+                raise InferenceError(f"output {output.name} has a type that numpy does not know")
+            value = np.frombuffer(raw, dtype=kind)
+        outputs[output.name] = value.reshape(tuple(output.shape))
+    return outputs
+
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Connections to one's own machine need no proxy.
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class LoopbackPort(GrpcPort):
+    """:class:`parley.triton.grpc_client.GrpcPort` over a channel of its own, without TLS.
+
+    Args:
+        url: host and port of the server's gRPC endpoint.
+        max_calls: calls to ordinary models that may be under way at once.
+        max_streams: calls to decoupled models that may be under way at once.
+    """
+
+    def __init__(self, url: str, *, max_calls: int = 64, max_streams: int = 64) -> None:
+        super().__init__(self._open_channel, max_calls=max_calls, max_streams=max_streams)
+        self._url = url
+        self._channel: grpc.aio.Channel | None = None
+
+    async def close(self) -> None:
+        """Cancel what is under way and close the channel."""
+        await super().close()
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        self._channel = grpc.aio.insecure_channel(self._url, options=_CHANNEL_OPTIONS)
+        return self._channel

@@ -1,0 +1,200 @@
+"""Calls to other models from inside Triton's Python backend (business logic scripting).
+
+What the adapter works around, all of it measured on Triton 24.10:
+
+* ``async_exec`` runs in the event loop's default executor, which has a handful of threads, and a
+  call occupies its thread until the model answers. A few slow calls would hold up every other
+  call: the port gives the loop an executor of its own size.
+* Tensors of a response live in shared memory that Triton takes back: they are copied to numpy.
+* Decoupled calls are not made here; :class:`parley.triton.model_client.MixedPort` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from parley.errors import (
+    DeadlineExceededError,
+    InferenceError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley.inference import ModelRequest, ModelResponse
+from parley.runtime.parameters import Parameters
+from parley.triton.failures import read_failure
+from parley.triton.responses import read_tensors, to_triton
+
+if TYPE_CHECKING:
+    from parley.triton.grpc_client import LoopbackPort
+
+
+def _triton_request(pb_utils: Any, request: ModelRequest) -> Any:
+    options: dict[str, Any] = {}
+    if request.sequence is not None:
+        flags = 0
+        if request.sequence.start:
+            flags |= pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+        if request.sequence.end:
+            flags |= pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+        options = {"correlation_id": request.sequence.correlation_id, "flags": flags}
+    return pb_utils.InferenceRequest(
+        model_name=request.model,
+        request_id=request.request_id,
+        inputs=[to_triton(pb_utils, name, value) for name, value in request.inputs.items()],
+        requested_output_names=list(request.outputs),
+        **options,
+    )
+
+
+def _read_response(response: Any) -> ModelResponse:
+    if response.has_error():
+        raise read_failure(response.error().message())
+    return read_tensors(response.output_tensors())
+
+
+def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
+    """Call a model and wait for its answer, however long it takes.
+
+    Triton offers no deadline for this call: see :class:`parley.triton.blocking_client.InProcessBlockingPort`.
+
+    Raises:
+        ParleyError: the model failed.
+    """
+    try:
+        return _read_response(_triton_request(pb_utils, request).exec())
+    except ParleyError:
+        raise
+    except Exception as error:
+        raise read_failure(f"call to {request.model} failed: {error}") from error
+
+
+class InProcessPort:
+    """Calls of ordinary models over ``async_exec``.
+
+    All calls must come from one event loop.
+
+    Args:
+        pb_utils: Triton's module.
+        max_calls: calls that may be under way at once, counted until the model has answered.
+    """
+
+    def __init__(self, pb_utils: Any, *, max_calls: int = 64) -> None:
+        self._pb = pb_utils
+        self._places = threading.BoundedSemaphore(max_calls)
+        self._executor = ThreadPoolExecutor(max_calls, thread_name_prefix="bls")
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        future = self._send(request)
+        future.add_done_callback(self._ended)
+        return _read_response(await _within_deadline(request, future))
+
+    async def close(self) -> None:
+        """Take no more calls. Threads end with the calls that the models still answer."""
+        self._closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, request: ModelRequest) -> asyncio.Future[Any]:
+        """Start a call in a place of its own; :meth:`_ended` gives the place back."""
+        if self._closed:
+            raise ShuttingDownError(f"no more calls to {request.model}: the server is stopping")
+        self._adopt_loop()
+        if not self._places.acquire(blocking=False):
+            raise OverloadedError(f"too many calls under way to call {request.model}")
+        try:
+            future: asyncio.Future[Any] = _triton_request(self._pb, request).async_exec()
+        except BaseException as error:
+            self._places.release()
+            if isinstance(error, Exception):
+                raise InferenceError(f"{request.model} could not be called: {error}") from error
+            raise
+        return future
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        self._places.release()
+        if not future.cancelled():
+            future.exception()  # marks it as seen where the caller no longer waits
+
+    def _adopt_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            loop.set_default_executor(self._executor)
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InferenceError("all calls through one port must come from the same event loop")
+
+
+async def _within_deadline(request: ModelRequest, future: asyncio.Future[Any]) -> Any:
+    """Wait for ``future`` without cancelling it: Triton cannot take a call back."""
+    try:
+        async with asyncio.timeout(request.timeout_s):
+            return await asyncio.shield(future)
+    except TimeoutError as error:
+        raise _overdue(request) from error
+    except ParleyError:
+        raise
+    except Exception as error:
+        raise read_failure(f"call to {request.model} failed: {error}") from error
+
+
+def _overdue(request: ModelRequest) -> DeadlineExceededError:
+    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
+
+
+GRPC_URL_VARIABLE = "PARLEY_GRPC_URL"
+
+
+class MixedPort:
+    """:class:`parley.inference.InferencePort`: ordinary calls in-process, streams over gRPC.
+
+    Ordinary calls (one per piece of audio) need the short way and are safe on it. Triton's
+    in-process streams (``async_exec(decoupled=True)``) are not (24.10): errors after the first response are
+    lost, and the whole process deadlocks within a minute or so under load, and now and then with 45 streams
+    that start together. Its delivery thread then waits for a stream's lock, held by a thread that waits for
+    the interpreter's lock, held by a thread that starts another stream and waits for the delivery thread. The
+    deadlock that Triton 26.07 mends (python_backend#439) is another one. Over gRPC streams are no slower.
+    """
+
+    def __init__(self, calls: InProcessPort, streams: LoopbackPort) -> None:
+        self._calls = calls
+        self._streams = streams
+
+    async def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model that is not decoupled."""
+        return await self._calls.infer(request)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
+        """The responses of a decoupled model, in order, without the empty final one."""
+        return self._streams.stream(request)
+
+    async def close(self) -> None:
+        """Close both ways."""
+        try:
+            await self._streams.close()
+        finally:
+            await self._calls.close()
+
+
+def make_port(pb_utils: Any, parameters: Parameters) -> MixedPort:
+    """The port of a model with these parameters.
+
+    ``PARLEY_GRPC_URL`` or ``grpc_url``: the server's own gRPC endpoint (``127.0.0.1:8001``).
+    ``bls_max_calls`` and ``bls_max_streams``: calls under way at once.
+
+    Raises:
+        ModelLoadingError: a setting has a value that it cannot have.
+    """
+    # gRPC is imported only where it is used: it is not needed by models that make no such calls.
+    from parley.triton.grpc_client import LoopbackPort  # noqa: PLC0415
+
+    calls = InProcessPort(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
+    url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
+    streams = LoopbackPort(url, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
+    return MixedPort(calls, streams)

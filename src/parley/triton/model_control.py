@@ -1,0 +1,143 @@
+"""Loading and unloading models from inside the server, on the launcher's request.
+
+Triton's own repository API would need a key, and Triton takes keys on its command line only, where every
+user of the machine can read them. A Python model may load and unload models without one
+(``pb_utils.load_model``). So the launcher adds a model to the server that does this, and nothing else,
+for requests from a Unix socket in a folder that only this user can enter.
+
+One connection carries one request and its answer, each one JSON message up to the end of its direction.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley.triton.observability import Counter
+
+CONTROL_MODEL = "parley_control"
+FOLDER_VARIABLE = "PARLEY_CONTROL_DIR"
+MAX_MESSAGE_BYTES = 1 << 20
+_CONNECTION_S = 5.0
+_CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """Load a model, in place of the one that is loaded under this name."""
+
+    model: str
+    config: str
+    """Triton's configuration as JSON. Triton loads nothing if neither this nor a file has changed."""
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload"):
+    """Unload a model. The answer does not wait for its end."""
+
+    model: str
+
+
+class CountRestarts(msgspec.Struct, frozen=True, tag="count_restarts"):
+    """Add to the counters on the metrics page."""
+
+    model: str
+    """Empty: the server itself."""
+    reason: str
+    number: int = 1
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What became of a request."""
+
+    error: str = ""
+    """Triton's words, empty after success."""
+
+
+ControlRequest = Load | Unload | CountRestarts
+
+
+def socket_path(folder: Path, instance: str) -> Path:
+    """Where an instance of the control model listens."""
+    return folder / f"{instance}.sock"
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """All that the other side sends before it ends its direction.
+
+    Raises:
+        ValueError: it is more than a message may be.
+        OSError: the connection failed, or its timeout is over.
+    """
+    received = bytearray()
+    while piece := connection.recv(1 << 16):
+        received += piece
+        if len(received) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+    return bytes(received)
+
+
+class ControlService:
+    """Answers the launcher, one request after the other, in a thread.
+
+    Args:
+        pb_utils: Triton's module.
+        path: of the socket.
+    """
+
+    def __init__(self, pb_utils: Any, path: Path) -> None:
+        self._pb = pb_utils
+        self._models = Counter(
+            pb_utils, "parley_model_restarts_total", "Model processes that were replaced by the launcher"
+        )
+        self._servers = Counter(
+            pb_utils, "parley_server_restarts_total", "Servers that were replaced by the launcher"
+        )
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; a request under way is waited for."""
+        # Closing alone does not wake a thread that waits in accept.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(_CLOSE_S)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            with connection:
+                try:
+                    connection.settimeout(_CONNECTION_S)
+                    answer = self._answer(receive_all(connection))
+                    connection.sendall(msgspec.json.encode(answer))
+                except (OSError, ValueError):  # the launcher has given up, or died
+                    _log.warning("a request was not answered", exc_info=True)
+
+    def _answer(self, message: bytes) -> Answer:
+        try:
+            self._obey(msgspec.json.decode(message, type=ControlRequest))
+        except Exception as error:  # noqa: BLE001 - Triton's errors have no type of their own
+            return Answer(error=str(error) or type(error).__name__)
+        return Answer()
+
+    def _obey(self, request: ControlRequest) -> None:
+        match request:
+            case Load(model, config):
+                self._pb.load_model(model_name=model, config=config)
+            case Unload(model):
+                self._pb.unload_model(model_name=model)
+            case CountRestarts("", reason, number):
+                self._servers.count(number, reason=reason)
+            case CountRestarts(model, reason, number):
+                self._models.count(number, model=model, reason=reason)

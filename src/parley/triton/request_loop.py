@@ -1,0 +1,238 @@
+"""An event loop beside Triton's own thread, where the requests of a decoupled model are answered.
+
+``execute`` hands requests over and returns at once, so that the next ones (an abort, for
+example) are never held up by those before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from parley.errors import ShuttingDownError
+from parley.inference import Tensor
+from parley.runtime.process_end import end_failed_process
+from parley.triton.model_control import FOLDER_VARIABLE
+from parley.triton.responses import Responder, read_tensors
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Handler: TypeAlias = Callable[[Responder, Mapping[str, Tensor]], Awaitable[None]]
+"""Answers one request; the request is ended for it."""
+
+
+class RequestLoop:
+    """Runs a handler per request, in the order in which requests arrive.
+
+    The number of requests at once is bounded by the handler's own admission.
+
+    Args:
+        pb_utils: Triton's module.
+        handler: answers one request.
+        poll_cancelled_s: how often callers that have gone away are looked for (seconds).
+    """
+
+    def __init__(self, pb_utils: Any, handler: Handler, *, poll_cancelled_s: float = 0.05) -> None:
+        self._pb = pb_utils
+        self._handler = handler
+        self._poll_cancelled_s = poll_cancelled_s
+        self._tasks: dict[asyncio.Task[None], Responder] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._loop = LoopThread("requests")
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """See :meth:`parley.triton.request_loop.LoopThread.run`."""
+        return self._loop.run(work, timeout_s)
+
+    def submit(self, requests: Iterable[Any]) -> None:
+        """Take over Triton's requests; called by ``execute``."""
+        for request in requests:
+            responder = Responder(self._pb, request)
+            try:
+                # Copied now: the tensors are gone when execute returns.
+                inputs = read_tensors(request.inputs())
+                self._loop.call(self._begin, responder, inputs)
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                responder.fail(error)
+
+    def close(self, release: Callable[[], Awaitable[None]] | None = None, timeout_s: float = 15.0) -> None:
+        """End every request with ``shutting_down``, free what they used, and stop the loop.
+
+        Args:
+            release: frees what the handler uses; awaited when no request runs any more, or when half of
+                the time is over.
+            timeout_s: seconds for all of it.
+        """
+        try:
+            self.run(self._end_all(release, timeout_s / 2), timeout_s)
+        except TimeoutError:
+            _log.error("the model did not stop within %g s; %d requests run", timeout_s, len(self._tasks))
+        self._loop.stop(timeout_s)
+
+    def end_process(self, reason: str) -> None:
+        """End the process once all requests are answered; see :func:`end_failed_process`."""
+        end_failed_process(reason, idle=lambda: not self._tasks)
+
+    def _begin(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        task = asyncio.create_task(self._answer(responder, inputs))
+        self._tasks[task] = responder
+        task.add_done_callback(self._ended)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._watch_callers())
+
+    async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        with responder:
+            await self._handler(responder, inputs)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()):
+            # The handler's own errors were answered: this one is about sending the answer.
+            _log.error("a request could not be ended", exc_info=error)
+
+    async def _watch_callers(self) -> None:
+        """Cancel the work for callers that have gone away, while there is any work."""
+        while self._tasks:
+            await asyncio.sleep(self._poll_cancelled_s)
+            for task, responder in tuple(self._tasks.items()):
+                try:
+                    if responder.cancelled:
+                        responder.finish()  # nobody is there to read an error
+                        task.cancel()
+                except Exception:  # noqa: BLE001 - logged; the other callers are still to be looked for
+                    _log.exception("a caller could not be asked about: its request is ended")
+                    task.cancel()
+
+    async def _end_all(self, release: Callable[[], Awaitable[None]] | None, patience_s: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        for task, responder in tuple(self._tasks.items()):
+            responder.fail(ShuttingDownError("the model is being unloaded"))
+            task.cancel()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=patience_s)
+            if late:
+                _log.error("%d requests did not end within %g s", len(late), patience_s)
+        if release is not None:
+            await release()
+
+
+P = ParamSpec("P")
+
+
+class LoopThread:
+    """A thread that runs an event loop until :meth:`stop`.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run ``work`` on the loop and wait for it, for ``timeout_s`` seconds.
+
+        Raises:
+            TimeoutError: it took too long, and was cancelled.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``work`` on the loop without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call ``function`` on the loop soon; calls are made in the order in which they are asked for."""
+        self._loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
+
+    def stop(self, timeout_s: float) -> None:
+        """End the loop; tasks that still run are abandoned."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+# "Server not ready" while the server exits, the others while this model is being unloaded.
+_STOPPING = re.compile(r"not ready|no available version|unknown model|not found", re.IGNORECASE)
+_ANSWER_S = 5.0
+
+
+async def wait_for_stop(
+    pb_utils: Any, model: str, has_served: Callable[[], bool], interval_s: float = 0.5
+) -> None:
+    """Return when the server or ``model``, once it serves, is being stopped.
+
+    Args:
+        pb_utils: Triton's module.
+        model: name of the calling model, which must be decoupled.
+        has_served: whether the model has had a request; then the server is certainly not loading
+            any more.
+        interval_s: seconds between two looks.
+    """
+    served = False
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                text = await _refusal(pb_utils, model)
+        except TimeoutError:
+            _log.warning("the server did not answer within %g s", _ANSWER_S)
+            continue
+        if not _STOPPING.search(text):
+            served = True
+        elif served or has_served():  # the same words are said while the server is still loading
+            _log.info("the server is stopping: %s", text)
+            return
+
+
+def tell_failure(task: asyncio.Task[None]) -> None:
+    """Log why a task that waits for the stop failed: nobody awaits it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def _refusal(pb_utils: Any, model: str) -> str:
+    """Why a call that cannot succeed is refused."""
+    request = pb_utils.InferenceRequest(model_name=model, inputs=[], requested_output_names=["EVENT"])
+    try:
+        response = await request.async_exec()
+    except pb_utils.TritonModelException as error:
+        return str(error)
+    return str(response.error().message()) if response.has_error() else ""
+
+
+_INTERVAL_S = 1.0
+
+
+def heartbeat_path(folder: Path, pid: int) -> Path:
+    """The file that a process touches as long as its event loop turns."""
+    return folder / f"{pid}.heartbeat"
+
+
+async def beat(interval_s: float = _INTERVAL_S) -> None:
+    """Touch this process's file for ever; returns at once if no launcher looks at it.
+
+    Args:
+        interval_s: between two times (seconds).
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    while folder:
+        heartbeat_path(Path(folder), os.getpid()).touch(mode=0o600)
+        await asyncio.sleep(interval_s)

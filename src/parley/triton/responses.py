@@ -1,0 +1,161 @@
+"""Answers to one request of a decoupled model, with an end that cannot be forgotten.
+
+A decoupled request that never gets its FINAL flag leaves the client waiting for ever, and an
+exception in an asynchronous handler is otherwise only logged. So every handler is written as::
+
+    with Responder(pb_utils, request) as responder:
+        ...
+        responder.send({"EVENT": ...})
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from parley.errors import ParleyError, ShuttingDownError
+from parley.inference import Tensor
+from parley.runtime.batching import Tensors
+from parley.triton.failures import wire_text
+
+_log = logging.getLogger(__name__)
+
+
+class Responder:
+    """Sends any number of responses, at most one error, and exactly one FINAL.
+
+    Safe to use from several threads: a request may be ended by one (shutdown) while another
+    is still sending.
+    """
+
+    def __init__(self, pb_utils: Any, request: Any) -> None:
+        self._pb = pb_utils
+        self._sender = request.get_response_sender()
+        self._name: str = request.request_id() or "unnamed request"
+        self._lock = threading.Lock()
+        self._open = True
+
+    def send(self, outputs: Mapping[str, Tensor]) -> bool:
+        """Send one response; False (and nothing is sent) when the request has already ended."""
+        response = make_response(self._pb, outputs)
+        with self._lock:
+            if self._open:
+                self._sender.send(response)
+            return self._open
+
+    def answer(self, outputs: Mapping[str, Tensor]) -> None:
+        """Send the last response, and end the request with it.
+
+        Triton 24.10 dies when the end of a request follows its response alone, and the caller is another
+        model of the same server (of a model that is not decoupled) or cancels its stream when it has the
+        response.
+        """
+        self._end(make_response(self._pb, outputs))
+
+    def finish(self) -> None:
+        """End the request; does nothing when it has ended."""
+        self._end(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the request with an error, and log it; does nothing when it has ended."""
+        if not self._open:
+            return
+        if isinstance(error, ParleyError):
+            _log.warning("%s: %s", self._name, error.to_log())
+        else:
+            _log.error("%s failed", self._name, exc_info=error)
+        self._end(make_error(self._pb, error))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone away. Asks the server: not for tight loops."""
+        with self._lock:
+            return self._open and bool(self._sender.is_cancelled())
+
+    def _end(self, response: Any) -> None:
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            # An error carries the flag itself: when the flag followed alone, Triton 24.10 itself
+            # crashed within seconds under callers that hang up as soon as they see the error.
+            flags = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            if response is None:
+                self._sender.send(flags=flags)
+            else:
+                self._sender.send(response, flags=flags)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """End the request. Every ``Exception`` is answered and logged here and goes no further."""
+        if error is None:
+            self.finish()
+            return True
+        if not isinstance(error, Exception):  # cancelled task, interpreter exit
+            self.fail(ShuttingDownError("the server stopped while the request was running"))
+            return False
+        self.fail(error)
+        return True
+
+
+def to_numpy(tensor: Any) -> Tensor:
+    """A copy that stays valid after the request or response is gone.
+
+    ``as_numpy`` of a numeric tensor is a view of shared memory that Triton takes back.
+    """
+    return np.array(tensor.as_numpy())
+
+
+def to_triton(pb_utils: Any, name: str, value: Tensor) -> Any:
+    """A Triton tensor of the array's own type; arrays of ``object`` become TYPE_STRING."""
+    return pb_utils.Tensor(name, np.ascontiguousarray(value))
+
+
+def read_tensors(tensors: Iterable[Any]) -> dict[str, Tensor]:
+    """All tensors of a request or response by name."""
+    return {tensor.name(): to_numpy(tensor) for tensor in tensors}
+
+
+def make_response(pb_utils: Any, outputs: Mapping[str, Tensor]) -> Any:
+    """An ``InferenceResponse`` with these outputs."""
+    return pb_utils.InferenceResponse(
+        output_tensors=[to_triton(pb_utils, name, value) for name, value in outputs.items()]
+    )
+
+
+def make_error(pb_utils: Any, error: BaseException) -> Any:
+    """An ``InferenceResponse`` that reports ``error`` (see :func:`parley.triton.failures.wire_text`)."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(wire_text(error)))
+
+
+T = TypeVar("T")
+
+
+def answer(pb_utils: Any, result: T | ParleyError, outputs: Callable[[T], Mapping[str, Tensor]]) -> Any:
+    """The response to one request: the outputs of its result, or its error."""
+    if isinstance(result, ParleyError):
+        _log.warning("%s", result.to_log())
+        return make_error(pb_utils, result)
+    return make_response(pb_utils, outputs(result))
+
+
+def serve_tensors(
+    pb_utils: Any,
+    requests: Sequence[Any],
+    serve: Callable[[Sequence[Tensors]], Sequence[Tensors | ParleyError]],
+) -> list[Any]:
+    """Answer requests whose tensors go to ``serve``, all together, as they are."""
+    results = serve([read_tensors(request.inputs()) for request in requests])
+    return [answer(pb_utils, result, lambda tensors: tensors) for result in results]
