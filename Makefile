@@ -104,6 +104,7 @@ check: setup ## Check format, lint and types
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache --no-logo
 
 check-frameworks: setup-frameworks ## Check the types of the plugins for Pipecat and LiveKit
 	@.venv-frameworks/bin/mypy -p pipecat_parley -p livekit.plugins.parley

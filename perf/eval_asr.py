@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from local_models import LocalModels, Transcriber
 from numpy.typing import NDArray
 from word_errors import word_errors
 
@@ -25,7 +26,6 @@ from parley.asr import checkpoint
 from parley.asr.decoding.words import text_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.parakeet.local import LocalModels, Transcriber
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, StreamLimits
 from parley.asr.rails.step import Chunk, Heard

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from eval_asr import ROOT, Clip, load_clips
+from local_models import LocalModels
 from numpy.typing import NDArray
 from partial_texts import call_all, print_streaming
 from word_errors import word_errors
@@ -29,7 +30,6 @@ from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions
-from parley.asr.parakeet.local import LocalModels
 from parley.asr.parakeet.rail import UtteranceRail
 from parley.asr.parakeet.stream import StreamLimits
 from parley.asr.streaming import checkpoint as streaming_checkpoint

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 from eval_asr import ROOT, load_clips
+from local_models import Transcriber
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.parakeet.local import Transcriber
 from parley.runtime.onnx import open_session
 from parley.turns.cues import find_cue
 from parley.turns.policy import judge

@@ -16,7 +16,7 @@ from tts_report import Spoken, percentiles
 from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.messages import SpeakRequest
 
 sys.path.insert(0, str(ROOT / "tests" / "triton"))
@@ -42,7 +42,7 @@ def measure_chain(levels: Sequence[int]) -> None:
 
 
 async def _measure(address: str, levels: Sequence[int]) -> None:
-    port = LoopbackPort(address, max_streams=4 * max(levels))
+    port = LoopbackClient(address, max_streams=4 * max(levels))
     try:
         await _level(port, 1)  # the first one is slow
         print("sessions | audio s per s | RTF   | first audio ms, p50 / p95")
@@ -55,7 +55,7 @@ async def _measure(address: str, levels: Sequence[int]) -> None:
         await port.close()
 
 
-async def _level(port: LoopbackPort, sessions: int) -> list[Spoken]:
+async def _level(port: LoopbackClient, sessions: int) -> list[Spoken]:
     speaker = ChatterboxSpeaker(port)
     async with asyncio.timeout(_DEADLINE_S):
         return await asyncio.gather(*(_speak(speaker, seed) for seed in range(sessions)))

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import numpy as np
+from local_models import Transcriber
 from numpy.typing import NDArray
 from pipecat.frames.frames import Frame, TranscriptionFrame
 from pipecat.services.settings import STTSettings
@@ -24,7 +25,6 @@ from pipecat.utils.time import time_now_iso8601
 from pipecat_parley import ParleyLLMService, ParleyTTSService
 
 from parley.asr.decoding.words import text_of
-from parley.asr.parakeet.local import Transcriber
 from parley.errors import ParleyError
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service

@@ -51,7 +51,7 @@ class ModelRequest:
 ModelResponse: TypeAlias = Mapping[str, Tensor]
 
 
-class InferencePort(Protocol):
+class ModelClient(Protocol):
     """Calls models. Every failure is raised as a :class:`parley.errors.ParleyError`."""
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
@@ -69,6 +69,18 @@ class InferencePort(Protocol):
 
     async def close(self) -> None:
         """Free what the port holds; calls still under way are cancelled."""
+        ...
+
+
+class BlockingModelClient(Protocol):
+    """:class:`ModelClient` for synchronous code: Triton's ``execute``, in a process of its own."""
+
+    def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model; every failure is a :class:`parley.errors.ParleyError`."""
+        ...
+
+    def close(self) -> None:
+        """Free what the client holds."""
         ...
 
 

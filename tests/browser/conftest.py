@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
+from local_models import Transcriber
 from playwright.sync_api import sync_playwright
 from stack import GatewayProcess, Triton
 from visits import microphone_flags, visit, write_speech
 
 from parley.asr import checkpoint
-from parley.asr.parakeet.local import Transcriber
 from parley.launcher.options import ROOT
 
 sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "scripts")]

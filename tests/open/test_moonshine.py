@@ -30,7 +30,7 @@ from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley.runtime.onnx import open_session
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_client.transcription import Transcriber
 
@@ -167,7 +167,7 @@ def server(tmp_path_factory):
 
 
 async def test_streams_share_the_model_on_a_real_server(server, speech):
-    port = LoopbackPort(server.endpoints.grpc)
+    port = LoopbackClient(server.endpoints.grpc)
     try:
         calls = [hear(port, f"call-{number}", np.concatenate([speech, QUIET])) for number in range(2)]
         for events in await asyncio.gather(*calls):

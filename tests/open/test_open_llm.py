@@ -13,7 +13,7 @@ from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.llm.messages import ChatMessage, GenerateRequest, Sampling, TextDelta, ToolCalled
 from parley.protocol import Tool
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 WEIGHTS = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models") / "qwen2.5-coder-0.5b-w8a8"
 SYSTEM = "You are Parley, a friendly voice assistant. Answer in one or two short spoken sentences."
@@ -50,7 +50,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 async def ask(server):
     """Asks; gives the text and the calls of the answer, and its last event."""
-    port = LoopbackPort(server.endpoints.grpc, max_streams=8)
+    port = LoopbackClient(server.endpoints.grpc, max_streams=8)
     chat = Qwen3ChatModel(port)
 
     async def run(*said, tools=()):

@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
+from local_models import LocalModels
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr import checkpoint
@@ -15,7 +16,6 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.phrases import compile_phrases
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
-from parley.asr.parakeet.local import LocalModels
 from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, StreamLimits
@@ -32,7 +32,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 CLIPS = ROOT / "tests/data/conversation"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt")
@@ -55,7 +55,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(server.endpoints.grpc)
+    port = LoopbackClient(server.endpoints.grpc)
     yield port
     await port.close()
 
@@ -206,7 +206,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
     assert patient in config.read_text()
     config.write_text(config.read_text().replace(patient, "max_sequence_idle_microseconds: 500000"))
     with serve(tmp_path, models, repository=repository, PARLEY_PARAKEET_TDT_MAX_SESSIONS="1") as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         await send(port, key, start=True)
 
         async def until_there_is_room():
@@ -224,7 +224,7 @@ async def test_an_idle_stream_is_freed(tmp_path, key):
 
 async def test_a_missing_network_is_named_and_what_does_not_need_it_goes_on(tmp_path, clips, key):
     with serve(tmp_path, ("silero_vad", "parakeet_tdt")) as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         await send(port, key, clips[0].audio[:8000], start=True)
         with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):
             await send(port, key, clips[0].audio[8000:])
@@ -271,7 +271,7 @@ async def test_the_decoder_carries_its_state_through_the_server(port):
 async def test_the_decoder_searches_with_a_beam_where_it_is_told_to(tmp_path, port):
     greedy, _ = await decode_in_pieces(port)
     with serve(tmp_path, ("parakeet_decoder",), PARLEY_PARAKEET_DECODER_DECODING="beam") as server:
-        own_port = LoopbackPort(server.endpoints.grpc)
+        own_port = LoopbackClient(server.endpoints.grpc)
         whole, pieces = await decode_in_pieces(own_port)
         await own_port.close()
     assert pieces == whole

@@ -24,7 +24,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.clicks import clicks
 from parley.tts.messages import MoreText, SpeakRequest
 
@@ -59,7 +59,7 @@ def chatterbox_server(tmp_path_factory):
 
 @pytest.fixture
 async def port(chatterbox_server):
-    port = LoopbackPort(chatterbox_server.endpoints.grpc, max_streams=200)
+    port = LoopbackClient(chatterbox_server.endpoints.grpc, max_streams=200)
     yield port
     await port.close()
 

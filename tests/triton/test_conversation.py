@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from local_models import Transcriber
 from word_errors import word_errors
 
 from parley.asr import checkpoint
-from parley.asr.parakeet.local import Transcriber
 from parley.launcher.options import ROOT
 from parley.protocol import AgentState, Interrupted, ResponseDone, SpeechStarted, SpeechStopped, Transcript
 from parley_client import AgentAudio, connect

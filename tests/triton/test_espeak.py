@@ -13,7 +13,7 @@ import pytest
 from parley.engines.espeak import EspeakSpeaker
 from parley.errors import InvalidMessageError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.inference import ModelRequest, text_tensor
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.messages import SpeakRequest
 
 TEXT = "It's twenty five degrees and sunny in Paris."
@@ -22,7 +22,7 @@ LONG = "word " * 700  # about four minutes of speech
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(server.endpoints.grpc)
+    port = LoopbackClient(server.endpoints.grpc)
     yield port
     await port.close()
 

@@ -13,7 +13,7 @@ from parley.asr.messages import AsrOptions
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import DeadlineExceededError, ModelUnavailableError
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 MODELS = ("silero_vad", "parakeet_tdt")
 AUDIO = np.zeros(1600, np.int16)
@@ -27,7 +27,7 @@ async def test_a_network_that_hangs_fails_each_stream_in_time_and_is_used_again(
         **ANY_PORTS,
     )
     with EmbeddedServer(options, limits=None) as server:  # nothing is replaced
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         recognizer = ParakeetRecognizer(port, "caller", timeout_s=10)
         await recognizer.start(AsrOptions())
         assert (await recognizer.push(AUDIO)).stream_ms == 100

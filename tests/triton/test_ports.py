@@ -16,7 +16,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.inference import ModelRequest, tensor_bytes, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import GPU_PROFILE
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 REPOSITORY = Path(__file__).with_name("repository")
 MAX_STREAMS = 40  # of port_probe
@@ -38,7 +38,7 @@ def probe_server(tmp_path_factory):
 
 @pytest.fixture
 async def outside(probe_server):
-    port = LoopbackPort(probe_server.endpoints.grpc)
+    port = LoopbackClient(probe_server.endpoints.grpc)
     yield port
     await port.close()
 

@@ -25,7 +25,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.protocol import Tool
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 SYSTEM = "You are Parley, a friendly voice assistant. Keep answers short."
 PROPERTIES = {
@@ -52,7 +52,7 @@ MAX_REQUESTS = 64  # of configs/tiny.pbtxt
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(server.endpoints.grpc, max_streams=200)
+    port = LoopbackClient(server.endpoints.grpc, max_streams=200)
     yield port
     await port.close()
 

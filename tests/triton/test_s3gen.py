@@ -14,7 +14,7 @@ from leftovers import ANY_PORTS, leftovers
 from parley.errors import InvalidMessageError, SessionNotFoundError
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.clicks import clicks
 from parley.tts.s3gen.client import AudioModel
 from parley.tts.s3gen.messages import OpenUtterance, PushTokens
@@ -51,7 +51,7 @@ def s3gen_server(tmp_path_factory):
 
 @pytest.fixture
 async def port(s3gen_server):
-    port = LoopbackPort(s3gen_server.endpoints.grpc)
+    port = LoopbackClient(s3gen_server.endpoints.grpc)
     yield port
     await port.close()
 

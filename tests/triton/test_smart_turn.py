@@ -14,7 +14,7 @@ from parley.errors import InferenceError, InvalidAudioError
 from parley.inference import ModelRequest
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 
 CLIPS = sorted((ROOT / "tests/data/conversation").glob("*.wav"))
@@ -46,7 +46,7 @@ def server(served):
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(server.endpoints.grpc)
+    port = LoopbackClient(server.endpoints.grpc)
     yield port
     await port.close()
 

@@ -29,7 +29,7 @@ from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 MODEL = "nemotron_streaming"
@@ -57,7 +57,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 async def port(alone):
-    port = LoopbackPort(alone.endpoints.grpc, max_calls=256)
+    port = LoopbackClient(alone.endpoints.grpc, max_calls=256)
     yield port
     await port.close()
 
@@ -198,7 +198,7 @@ async def test_a_look_ahead_that_does_not_exist_is_refused(port, key):
 async def test_a_final_text_of_another_model_and_what_happens_without_it(tmp_path, clips, key):
     chosen = clips[:6]
     with serve(tmp_path, (*ENCODERS, OTHER, MODEL), **{FINALS: OTHER}) as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         heard = await asyncio.gather(
             *(hear(port, f"{key}-{n}", clip.audio, 1280, model=MODEL) for n, clip in enumerate(chosen))
         )
@@ -211,7 +211,7 @@ async def test_a_final_text_of_another_model_and_what_happens_without_it(tmp_pat
 
 async def test_without_the_other_model_its_own_text_is_final(tmp_path, clips, local, key):
     with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: OTHER}) as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         events = await hear(port, key, clips[0].audio, 1280, model=MODEL)
         expected = hear_locally(local, clips[0].audio, 1280)
         assert replaced(events) == [(OTHER, MODEL, "model_unavailable")]
@@ -226,7 +226,7 @@ async def test_a_beam_is_searched_where_it_is_told_to(tmp_path, clips, key):
     beam = {"PARLEY_NEMOTRON_STREAMING_DECODING": "beam", "PARLEY_NEMOTRON_STREAMING_BEAM_SIZE": "3"}
     rail = make_local(beam_size=3)
     with serve(tmp_path, ("silero_vad", MODEL), **{FINALS: "own"}, **beam) as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         chosen = clips[:6]
         heard = await asyncio.gather(
             *(

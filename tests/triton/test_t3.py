@@ -21,7 +21,7 @@ from parley.errors import (
 )
 from parley.inference import ModelRequest, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.t3.client import SpeechTokenModel
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
 from parley.tts.t3.request import Voice
@@ -59,7 +59,7 @@ def t3_server(tmp_path_factory):
 
 @pytest.fixture
 async def port(t3_server):
-    port = LoopbackPort(t3_server.endpoints.grpc, max_streams=200)
+    port = LoopbackClient(t3_server.endpoints.grpc, max_streams=200)
     yield port
     await port.close()
 

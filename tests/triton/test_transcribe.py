@@ -24,7 +24,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
 from parley.launcher.options import ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley_client.cli import main
 
 MODEL = "parakeet_transcribe"
@@ -64,7 +64,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(server.endpoints.grpc)
+    port = LoopbackClient(server.endpoints.grpc)
     yield port
     await port.close()
 
@@ -228,7 +228,7 @@ async def test_what_cannot_be_served_is_refused_with_its_code(port, clips):
 
 async def test_a_missing_network_is_named(tmp_path, clips):
     with serve(tmp_path, ("silero_vad", MODEL)) as server:
-        port = LoopbackPort(server.endpoints.grpc)
+        port = LoopbackClient(server.endpoints.grpc)
         with pytest.raises(ModelUnavailableError, match="parakeet_encoder"):
             await send(port, clips[0][1])
         assert (await send(port, np.zeros(16_000, np.int16))).text == ""

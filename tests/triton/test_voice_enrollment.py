@@ -32,7 +32,7 @@ from parley.errors import (
 from parley.inference import ModelRequest, struct_tensor, tensor_struct, text_tensor
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 from parley.tts.messages import SpeakRequest
 from parley.tts.voices.messages import ListVoices, VoicesReply
 from parley_client.cli import main
@@ -94,7 +94,7 @@ async def voices(voice_server):
 
 @pytest.fixture
 async def port(voice_server):
-    port = LoopbackPort(voice_server.endpoints.grpc)
+    port = LoopbackClient(voice_server.endpoints.grpc)
     yield port
     await port.close()
 

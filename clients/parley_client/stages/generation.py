@@ -18,7 +18,7 @@ from uuid import uuid4
 from parley.engines.qwen3 import MODEL, Qwen3ChatModel
 from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
-from parley.triton.grpc_client import GrpcPort
+from parley.triton.grpc_client import GrpcModelClient
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.stages.streams import ModelStream, Requests
@@ -37,7 +37,7 @@ class Generation(ClosedAtTheEnd):
     """
 
     def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
-        self._port = GrpcPort(lambda: server.channel)
+        self._port = GrpcModelClient(lambda: server.channel)
         self._model = Qwen3ChatModel(self._port, model=model, timeout_s=timeout_s)
         self._name = model
         self._requests = Requests()

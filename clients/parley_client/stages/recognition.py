@@ -26,7 +26,7 @@ from parley.audio.buffer import AudioBuffer
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley.triton.grpc_client import GrpcPort
+from parley.triton.grpc_client import GrpcModelClient
 from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError
 from parley_client.inbox import EventQueue
@@ -80,7 +80,7 @@ class Recognition:
         self._limits = limits or RecognitionLimits()
         self._options = options or AsrOptions()
         self._server = server
-        self._port = GrpcPort(lambda: server.channel)
+        self._port = GrpcModelClient(lambda: server.channel)
         self._name = model
         self._model: ParakeetRecognizer | None = None
         self._buffer = AudioBuffer(int(self._limits.audio_s * _PER_S))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
-from parley.triton.grpc_client import GrpcPort
+from parley.triton.grpc_client import GrpcModelClient
 from parley_client.closing import ClosedAtTheEnd
 from parley_client.stages.server import StageServer
 from parley_client.transcription import TRANSCRIBERS, find_loaded
@@ -29,7 +29,7 @@ class Transcription(ClosedAtTheEnd):
 
     def __init__(self, server: StageServer, *, model: str | None = None, timeout_s: float = 300.0) -> None:
         self._server = server
-        self._port = GrpcPort(lambda: server.channel)
+        self._port = GrpcModelClient(lambda: server.channel)
         self._model = model
         self._timeout_s = timeout_s
 

@@ -28,7 +28,7 @@ from parley.engines.chatterbox import ChatterboxSpeaker
 from parley.engines.speaker import ModelSpeaker
 from parley.errors import OverloadedError, ParleyError
 from parley.inference import ModelRequest, struct_tensor, tensor_struct
-from parley.triton.grpc_client import GrpcPort
+from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.voice_routing import find_route, qualify, spoken_languages
 from parley.tts.voices.messages import ListVoices, VoicesReply
@@ -84,7 +84,7 @@ class Synthesis(ClosedAtTheEnd):
     ) -> None:
         self._named = read_names(model)
         self._server = server
-        self._port = GrpcPort(lambda: server.channel)
+        self._port = GrpcModelClient(lambda: server.channel)
         self._name = model
         self._timeout_s = timeout_s
         self._lineup: Lineup | None = None

@@ -13,7 +13,7 @@ from parley.asr.parakeet.stream import StreamLimits
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingPort
+from parley.triton.blocking_client import InProcessBlockingClient
 from parley.triton.observability import log_to_triton
 
 
@@ -32,7 +32,7 @@ class TritonPythonModel:
             cut_search_ms=parameters.integer("cut_search_ms", limits.cut_search_ms),
             max_utterance_ms=parameters.integer("max_utterance_ms", limits.max_utterance_ms, minimum=1_000),
         )
-        self._port = InProcessBlockingPort(pb_utils)
+        self._port = InProcessBlockingClient(pb_utils)
         # Below the agent's own deadline, which would otherwise come before the reason is known.
         models = RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1))
         self._model = RecognitionModel(pb_utils, args, parameters, UtteranceRail(export, models, limits))

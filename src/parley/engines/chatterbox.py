@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.engines.speaker import ModelSpeaker
-from parley.inference import InferencePort
+from parley.inference import ModelClient
 from parley.tts.messages import MoreText
 from parley.tts.t3.text import MULTILINGUAL
 
@@ -22,7 +22,7 @@ class ChatterboxSpeaker(ModelSpeaker):
     languages: Sequence[str] = tuple(sorted(MULTILINGUAL))
     """Of the multilingual checkpoint; with another one, the model refuses all but ``en``."""
 
-    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 20.0) -> None:
+    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 20.0) -> None:
         super().__init__(port, model=model, timeout_s=timeout_s)
 
     async def more(self, message: MoreText) -> None:

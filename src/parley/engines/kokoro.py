@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.engines.speaker import ModelSpeaker
-from parley.inference import InferencePort
+from parley.inference import ModelClient
 from parley.tts.catalogue import KnownVoice
 from parley.tts.kokoro.voices import KNOWN_VOICES, LANGUAGES
 
@@ -18,5 +18,5 @@ class KokoroSpeaker(ModelSpeaker):
     known_voices: Sequence[KnownVoice] | None = KNOWN_VOICES
     languages: Sequence[str] = LANGUAGES
 
-    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 10.0) -> None:
+    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 10.0) -> None:
         super().__init__(port, model=model, timeout_s=timeout_s)

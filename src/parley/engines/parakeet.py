@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.errors import ParleyError, SessionNotFoundError
-from parley.inference import InferencePort, ModelRequest, SequenceFlags, struct_tensor, tensor_struct
+from parley.inference import ModelClient, ModelRequest, SequenceFlags, struct_tensor, tensor_struct
 
 MODEL = "parakeet_tdt"
 _NOTHING = np.zeros(0, np.int16)
@@ -24,7 +24,7 @@ class ParakeetRecognizer:
     """
 
     def __init__(
-        self, port: InferencePort, correlation_id: str, *, model: str = MODEL, timeout_s: float = 5.0
+        self, port: ModelClient, correlation_id: str, *, model: str = MODEL, timeout_s: float = 5.0
     ) -> None:
         """Prepare a stream; nothing is sent before :meth:`start`.
 

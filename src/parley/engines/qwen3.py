@@ -8,7 +8,7 @@ from contextlib import aclosing
 import msgspec
 
 from parley.errors import InferenceError
-from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_bytes
+from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_bytes
 from parley.llm.messages import AbortRequest, Completed, GenerateRequest, LlmEvent, LlmRequest
 
 MODEL = "qwen3"
@@ -25,7 +25,7 @@ class Qwen3ChatModel:
         timeout_s: seconds until the first event, or the next one, is overdue.
     """
 
-    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
+    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
         self._port = port
         self._model = model
         self._timeout_s = timeout_s

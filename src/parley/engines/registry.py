@@ -15,13 +15,13 @@ from parley.engines.piper import PiperSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
 from parley.errors import ModelLoadingError
-from parley.inference import InferencePort
+from parley.inference import ModelClient
 
 
 class MakeRecognizer(Protocol):
     """Makes a recogniser for one stream."""
 
-    def __call__(self, port: InferencePort, correlation_id: str, *, timeout_s: float) -> Recognizer:
+    def __call__(self, port: ModelClient, correlation_id: str, *, timeout_s: float) -> Recognizer:
         """``correlation_id``: no other open stream has it; ``timeout_s``: for each answer (seconds)."""
         ...
 
@@ -29,7 +29,7 @@ class MakeRecognizer(Protocol):
 class MakeChatModel(Protocol):
     """Makes a chat model."""
 
-    def __call__(self, port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:
+    def __call__(self, port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:
         """``timeout_s``: for the first event, and for each that follows (seconds).
 
         ``remote``: where the model is, if it is none of this server's.
@@ -40,7 +40,7 @@ class MakeChatModel(Protocol):
 class MakeSynthesizer(Protocol):
     """Makes a synthesizer."""
 
-    def __call__(self, port: InferencePort, *, timeout_s: float) -> Synthesizer:
+    def __call__(self, port: ModelClient, *, timeout_s: float) -> Synthesizer:
         """``timeout_s``: for the first audio, and for each piece that follows (seconds)."""
         ...
 
@@ -48,16 +48,16 @@ class MakeSynthesizer(Protocol):
 class MakeTurnModel(Protocol):
     """Makes an end-of-turn model."""
 
-    def __call__(self, port: InferencePort, *, timeout_s: float) -> TurnModel:
+    def __call__(self, port: ModelClient, *, timeout_s: float) -> TurnModel:
         """``timeout_s``: for each score (seconds)."""
         ...
 
 
-def _qwen3(port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+def _qwen3(port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
     return Qwen3ChatModel(port, timeout_s=timeout_s)
 
 
-def _openai_chat(port: InferencePort, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+def _openai_chat(port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
     from parley.engines.openai_chat import OpenAiChatModel  # noqa: PLC0415 - not everybody needs an HTTP client
 
     return OpenAiChatModel(remote, timeout_s=timeout_s)

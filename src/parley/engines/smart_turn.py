@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.inference import InferencePort, ModelRequest
+from parley.inference import ModelClient, ModelRequest
 from parley.turns.features import SAMPLES
 
 MODEL = "smart_turn"
@@ -20,7 +20,7 @@ class SmartTurnModel:
         timeout_s: seconds to wait for each score.
     """
 
-    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 1.0) -> None:
+    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 1.0) -> None:
         self._port = port
         self._model = model
         self._timeout_s = timeout_s

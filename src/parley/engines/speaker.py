@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.tts.catalogue import KnownVoice
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, SpeechRequest
 from parley.tts.voice_routing import find_route
@@ -30,7 +30,7 @@ class ModelSpeaker:
     """None: they come and go."""
     languages: Sequence[str] = ()
 
-    def __init__(self, port: InferencePort, *, model: str, timeout_s: float) -> None:
+    def __init__(self, port: ModelClient, *, model: str, timeout_s: float) -> None:
         self._port = port
         self._model = model
         self._timeout_s = timeout_s

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError
-from parley.inference import InferencePort, Tensor, struct_tensor, tensor_bytes
+from parley.inference import ModelClient, Tensor, struct_tensor, tensor_bytes
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
-from parley.triton.model_client import make_port
+from parley.triton.model_client import make_model_client
 from parley.triton.request_loop import RequestLoop, tell_failure, wait_for_stop
 from parley.triton.responses import Responder
 from parley.tts.chatterbox.limits import Limits
@@ -35,7 +35,7 @@ _START_S = 900.0  # grammars may have to be compiled
 class ChatterboxModel:
     """What ``model.py`` of ``chatterbox`` runs.
 
-    Parameters of the model, besides those of :func:`parley.triton.model_client.make_port`,
+    Parameters of the model, besides those of :func:`parley.triton.model_client.make_model_client`,
     :func:`parley.tts.voices.store.open_store` and
     :meth:`parley.tts.chatterbox.limits.Limits.from_parameters`:
         ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
@@ -58,7 +58,7 @@ class ChatterboxModel:
         self._pb = pb_utils
         self._model = parameters.model
         self._served = False
-        self._port: InferencePort
+        self._port: ModelClient
         self._service: ChatterboxService
         self._normalizer: ThreadNormalizer
         self._handle: ChatterboxHandler
@@ -86,7 +86,7 @@ class ChatterboxModel:
         self._normalizer = ThreadNormalizer(
             TextNormalizer(grammars, tags=variant == "turbo"), limit_s=limits.normalize_s
         )
-        self._port = make_port(self._pb, parameters)
+        self._port = make_model_client(self._pb, parameters)
         parts = Parts(
             SpeechTokenModel(
                 self._port, model=parameters.text("tokens_model", "t3"), timeout_s=2 * limits.tokens_s

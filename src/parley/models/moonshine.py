@@ -24,7 +24,7 @@ from parley.models.recognition import RecognitionModel
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingPort
+from parley.triton.blocking_client import InProcessBlockingClient
 
 _CLOSE_S = 5.0
 
@@ -95,7 +95,7 @@ class MoonshineModel:
         sessions = parameters.integer("max_sessions", 64, minimum=1)
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
-        self._port = InProcessBlockingPort(pb_utils)
+        self._port = InProcessBlockingClient(pb_utils)
         self._desk = ReadingDesk(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
@@ -133,7 +133,7 @@ class MoonshineTranscription(RecordingRequests):
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters)
-        port = InProcessBlockingPort(pb_utils)
+        port = InProcessBlockingClient(pb_utils)
         rounds = MoonshineRounds(reader, RemoteModels(port, timeout_s=timeout_s))
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:

@@ -21,14 +21,14 @@ from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
 from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.rail import StreamingLimits, StreamingRail
 from parley.errors import ModelLoadingError, ShuttingDownError
-from parley.inference import InferencePort, ModelRequest, struct_tensor, tensor_struct
+from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.models.parakeet_decoder import beam_size
 from parley.models.recognition import RecognitionModel, max_chunk_ms
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingPort
-from parley.triton.model_client import make_port
+from parley.triton.blocking_client import InProcessBlockingClient
+from parley.triton.model_client import make_model_client
 from parley.triton.observability import Counter
 from parley.triton.request_loop import LoopThread
 from parley.vad.segmenter import MAX_MIN_SPEECH_MS
@@ -94,8 +94,10 @@ class StreamingModel:
                 f"lookaheads_ms has {', '.join(map(str, chunks))}"
             )
         policy = _policy(parameters)
-        self._port = InProcessBlockingPort(pb_utils)
-        self._transcribers = PortTranscribers(make_port(pb_utils, parameters), timeout_s=policy.deadline_s)
+        self._port = InProcessBlockingClient(pb_utils)
+        self._transcribers = PortTranscribers(
+            make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
+        )
         self._fallbacks = Counter(
             pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
         )
@@ -164,7 +166,7 @@ class PortTranscribers:
     The port bounds how many calls are under way.
     """
 
-    def __init__(self, port: InferencePort, *, timeout_s: float) -> None:
+    def __init__(self, port: ModelClient, *, timeout_s: float) -> None:
         """Call through ``port``, which nobody else uses, with ``timeout_s`` for each call."""
         self._port = port
         self._timeout_s = timeout_s

@@ -17,11 +17,11 @@ from parley.asr.transcription.rounds import TranscriptionRounds
 from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
 from parley.asr.transcription.windows import WindowPlan
 from parley.errors import ModelLoadingError, ParleyError
-from parley.inference import struct_tensor, tensor_bytes
+from parley.inference import BlockingModelClient, struct_tensor, tensor_bytes
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import BlockingPort, InProcessBlockingPort
+from parley.triton.blocking_client import InProcessBlockingClient
 from parley.triton.responses import Responder, read_tensors
 from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
 
@@ -48,7 +48,7 @@ class _TritonCaller:
 class RecordingRequests:
     """Hands Triton's requests to a service."""
 
-    def __init__(self, pb_utils: Any, service: TranscriptionService[Any], port: BlockingPort) -> None:
+    def __init__(self, pb_utils: Any, service: TranscriptionService[Any], port: BlockingModelClient) -> None:
         """Own them.
 
         Args:
@@ -117,7 +117,7 @@ class TranscriptionModel(RecordingRequests):
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
         limits = read_limits(parameters)
-        port = InProcessBlockingPort(pb_utils)
+        port = InProcessBlockingClient(pb_utils)
         rounds = TranscriptionRounds(
             RemoteModels(port, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
             room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,

@@ -23,7 +23,7 @@ from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN
 from parley.engines.routed import RoutedSynthesizer
 from parley.errors import InferenceError, ModelLoadingError
 from parley.inference import (
-    InferencePort,
+    ModelClient,
     ModelRequest,
     ModelResponse,
     SequenceFlags,
@@ -35,7 +35,7 @@ from parley.inference import (
 from parley.protocol import ServerEvent
 from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
-from parley.triton.model_client import make_port
+from parley.triton.model_client import make_model_client
 from parley.triton.observability import Counter
 from parley.triton.request_loop import LoopThread, beat, tell_failure, wait_for_stop
 from parley.triton.responses import Responder, read_tensors
@@ -60,7 +60,7 @@ class AgentService:
         self._pb = pb_utils
         self._model = parameters.model
         self._loop = LoopThread("conversations")
-        self._port: InferencePort
+        self._port: ModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
         self._chat: ChatModel
@@ -93,7 +93,7 @@ class AgentService:
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
-        self._port = make_port(self._pb, parameters)
+        self._port = make_model_client(self._pb, parameters)
         unscored = Counter(
             self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
         )
@@ -166,7 +166,7 @@ class AgentService:
 
 def make_engines(
     config: AgentConfig,
-    port: InferencePort,
+    port: ModelClient,
     unscored: Callable[[str], None],
     replaced: Callable[[TtsFallback], None],
     speculated: Callable[[str], None],
@@ -228,7 +228,7 @@ class EndingPort:
         port: carries all calls; its streams also serve models that answer once.
     """
 
-    def __init__(self, port: InferencePort) -> None:
+    def __init__(self, port: ModelClient) -> None:
         self._port = port
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
@@ -248,7 +248,7 @@ class EndingPort:
         """Nothing: the port belongs to somebody else."""
 
 
-async def _last_response(port: InferencePort, request: ModelRequest) -> ModelResponse:
+async def _last_response(port: ModelClient, request: ModelRequest) -> ModelResponse:
     """The last response of a stream; empty if there was none."""
     last: ModelResponse = {}
     async with aclosing(port.stream(request)) as responses:
@@ -298,7 +298,7 @@ def _read(pb_utils: Any, request: Any) -> Incoming:
 
 
 def make_synthesizer(
-    config: AgentConfig, port: InferencePort, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
+    config: AgentConfig, port: ModelClient, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
 ) -> Synthesizer:
     """The synthesizers that the settings name, as one that has the voices of all.
 

@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError, ShuttingDownError
 from parley.inference import ModelRequest, ModelResponse
@@ -17,19 +17,7 @@ _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class BlockingPort(Protocol):
-    """What :class:`parley.inference.InferencePort` is, for code that waits."""
-
-    def infer(self, request: ModelRequest) -> ModelResponse:
-        """The single response of a model; every failure is a :class:`parley.errors.ParleyError`."""
-        ...
-
-    def close(self) -> None:
-        """Free what the port holds."""
-        ...
-
-
-class InProcessBlockingPort:
+class InProcessBlockingClient:
     """Calls inside the server (``InferenceRequest.exec``), each with its deadline.
 
     Triton cannot take such a call back, and has no deadline for it: a model that hangs would

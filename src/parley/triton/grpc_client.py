@@ -2,7 +2,7 @@
 
 ::
 
-    port = GrpcPort(lambda: channel)
+    port = GrpcModelClient(lambda: channel)
     reply = await port.infer(ModelRequest("parakeet_tdt", inputs, ("REPLY",), sequence=flags))
 """
 
@@ -42,8 +42,8 @@ _CANCEL_S = 1.0
 _RESERVE = 4
 
 
-class GrpcPort:
-    """:class:`parley.inference.InferencePort` over one gRPC channel.
+class GrpcModelClient:
+    """:class:`parley.inference.ModelClient` over one gRPC channel.
 
     Every stream is an RPC of its own on that channel, so that deadlines and cancellations of
     one call never touch another.
@@ -304,8 +304,8 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-class LoopbackPort(GrpcPort):
-    """:class:`parley.triton.grpc_client.GrpcPort` over a channel of its own, without TLS.
+class LoopbackClient(GrpcModelClient):
+    """:class:`parley.triton.grpc_client.GrpcModelClient` over a channel of its own, without TLS.
 
     Args:
         url: host and port of the server's gRPC endpoint.

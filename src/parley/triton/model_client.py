@@ -6,7 +6,7 @@ What the adapter works around, all of it measured on Triton 24.10:
   call occupies its thread until the model answers. A few slow calls would hold up every other
   call: the port gives the loop an executor of its own size.
 * Tensors of a response live in shared memory that Triton takes back: they are copied to numpy.
-* Decoupled calls are not made here; :class:`parley.triton.model_client.MixedPort` says why.
+* Decoupled calls are not made here; :class:`parley.triton.model_client.TritonModelClient` says why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.triton.failures import read_failure
 from parley.triton.responses import read_tensors, to_triton
 
 if TYPE_CHECKING:
-    from parley.triton.grpc_client import LoopbackPort
+    from parley.triton.grpc_client import LoopbackClient
 
 
 def _triton_request(pb_utils: Any, request: ModelRequest) -> Any:
@@ -60,7 +60,7 @@ def _read_response(response: Any) -> ModelResponse:
 def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
     """Call a model and wait for its answer, however long it takes.
 
-    Triton offers no deadline for this call: see :class:`parley.triton.blocking_client.InProcessBlockingPort`.
+    Triton offers no deadline for this call: see :mod:`parley.triton.blocking_client`.
 
     Raises:
         ParleyError: the model failed.
@@ -73,7 +73,7 @@ def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
         raise read_failure(f"call to {request.model} failed: {error}") from error
 
 
-class InProcessPort:
+class InProcessClient:
     """Calls of ordinary models over ``async_exec``.
 
     All calls must come from one event loop.
@@ -151,8 +151,8 @@ def _overdue(request: ModelRequest) -> DeadlineExceededError:
 GRPC_URL_VARIABLE = "PARLEY_GRPC_URL"
 
 
-class MixedPort:
-    """:class:`parley.inference.InferencePort`: ordinary calls in-process, streams over gRPC.
+class TritonModelClient:
+    """:class:`parley.inference.ModelClient`: ordinary calls in-process, streams over gRPC.
 
     Ordinary calls (one per piece of audio) need the short way and are safe on it. Triton's
     in-process streams (``async_exec(decoupled=True)``) are not (24.10): errors after the first response are
@@ -162,7 +162,7 @@ class MixedPort:
     deadlock that Triton 26.07 mends (python_backend#439) is another one. Over gRPC streams are no slower.
     """
 
-    def __init__(self, calls: InProcessPort, streams: LoopbackPort) -> None:
+    def __init__(self, calls: InProcessClient, streams: LoopbackClient) -> None:
         self._calls = calls
         self._streams = streams
 
@@ -182,7 +182,7 @@ class MixedPort:
             await self._calls.close()
 
 
-def make_port(pb_utils: Any, parameters: Parameters) -> MixedPort:
+def make_model_client(pb_utils: Any, parameters: Parameters) -> TritonModelClient:
     """The port of a model with these parameters.
 
     ``PARLEY_GRPC_URL`` or ``grpc_url``: the server's own gRPC endpoint (``127.0.0.1:8001``).
@@ -192,9 +192,9 @@ def make_port(pb_utils: Any, parameters: Parameters) -> MixedPort:
         ModelLoadingError: a setting has a value that it cannot have.
     """
     # gRPC is imported only where it is used: it is not needed by models that make no such calls.
-    from parley.triton.grpc_client import LoopbackPort  # noqa: PLC0415
+    from parley.triton.grpc_client import LoopbackClient  # noqa: PLC0415
 
-    calls = InProcessPort(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
+    calls = InProcessClient(pb_utils, max_calls=parameters.integer("bls_max_calls", 64, minimum=1))
     url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
-    streams = LoopbackPort(url, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
-    return MixedPort(calls, streams)
+    streams = LoopbackClient(url, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
+    return TritonModelClient(calls, streams)

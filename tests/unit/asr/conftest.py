@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from local_models import LocalModels
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.parakeet.local import LocalModels
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPORT = ROOT / "models" / checkpoint.DEFAULT

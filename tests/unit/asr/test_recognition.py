@@ -3,11 +3,11 @@
 import numpy as np
 import onnx_asr
 import pytest
+from local_models import Transcriber
 
 from parley.asr.decoding.words import text_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.asr.parakeet.local import Transcriber
 from parley.asr.parakeet.rail import step
 from parley.asr.parakeet.stream import AsrStream, StreamLimits
 from parley.asr.rails.step import Chunk

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from local_models import LocalModels, Transcriber
 
 from parley.asr.decoding.words import text_of
 from parley.asr.features.frontend import LogMel
 from parley.asr.messages import TranscribeRequest
-from parley.asr.parakeet.local import LocalModels, Transcriber
 from parley.asr.transcription.recording import Recording, RecordingLimits
 from parley.asr.transcription.rounds import TranscriptionRounds
 from parley.asr.transcription.search import LISTEN

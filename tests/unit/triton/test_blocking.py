@@ -12,7 +12,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import ModelRequest
-from parley.triton.blocking_client import InProcessBlockingPort
+from parley.triton.blocking_client import InProcessBlockingClient
 
 
 def request(model="double", timeout_s=5.0):
@@ -22,7 +22,7 @@ def request(model="double", timeout_s=5.0):
 class TestInProcess:
     @pytest.fixture
     def port(self, pb_utils):
-        port = InProcessBlockingPort(pb_utils)
+        port = InProcessBlockingClient(pb_utils)
         yield port
         port.close()
 
@@ -69,7 +69,7 @@ class TestInProcess:
                 continue
 
     def test_close_ends_the_threads_and_takes_no_more_calls(self, pb_utils, model):
-        port = InProcessBlockingPort(pb_utils)
+        port = InProcessBlockingClient(pb_utils)
         model.answer(response(Y=[6]))
         port.infer(request())
         assert "calls-double" in {thread.name for thread in threading.enumerate()}

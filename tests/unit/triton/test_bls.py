@@ -13,7 +13,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
-from parley.triton.model_client import InProcessPort, infer_blocking
+from parley.triton.model_client import InProcessClient, infer_blocking
 
 
 def request(**fields):
@@ -22,7 +22,7 @@ def request(**fields):
 
 @pytest.fixture
 async def port(pb_utils):
-    port = InProcessPort(pb_utils, max_calls=2)
+    port = InProcessClient(pb_utils, max_calls=2)
     yield port
     await port.close()
 
@@ -91,7 +91,7 @@ class TestInfer:
 
 async def test_slow_calls_have_threads_of_their_own(pb_utils, model):
     # The default executor of a loop has as few as six.
-    port = InProcessPort(pb_utils, max_calls=40)
+    port = InProcessClient(pb_utils, max_calls=40)
     calls = [asyncio.ensure_future(port.infer(request())) for _ in range(40)]
     await wait_until(lambda: len([t for t in threading.enumerate() if t.name.startswith("bls")]) == 40)
     for n in range(40):

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from parley.errors import OverloadedError, ShuttingDownError
 from parley.inference import ModelRequest
 from parley.triton import grpc_client
-from parley.triton.grpc_client import LoopbackPort
+from parley.triton.grpc_client import LoopbackClient
 
 REQUEST = ModelRequest("m", {"X": np.array([1], np.int16)}, ("Y",), timeout_s=10)
 STOP = dataclasses.replace(REQUEST, frees=True)
@@ -54,7 +54,7 @@ async def server():
 
 @pytest.fixture
 async def port(server):
-    port = LoopbackPort(f"127.0.0.1:{server.port}", max_calls=1, max_streams=1)
+    port = LoopbackClient(f"127.0.0.1:{server.port}", max_calls=1, max_streams=1)
     yield port
     await port.close()
 

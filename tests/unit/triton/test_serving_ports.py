@@ -3,11 +3,11 @@ import pytest
 from parley.errors import ModelLoadingError, ModelUnavailableError, ShuttingDownError
 from parley.inference import ModelRequest, text_tensor
 from parley.runtime.parameters import Parameters
-from parley.triton.model_client import MixedPort, make_port
+from parley.triton.model_client import TritonModelClient, make_model_client
 
 
 def make(environment=None, **values):
-    return make_port(None, Parameters("voice_agent", values, environment=environment or {}))
+    return make_model_client(None, Parameters("voice_agent", values, environment=environment or {}))
 
 
 @pytest.mark.parametrize("setting", ["bls_max_calls", "bls_max_streams"])
@@ -38,7 +38,7 @@ class Way:
 
 async def test_mixed_port_sends_each_kind_its_own_way():
     calls, streams = Way(), Way()
-    port = MixedPort(calls, streams)
+    port = TritonModelClient(calls, streams)
     await port.infer("a")
     assert [response async for response in port.stream("b")] == [{}]
     assert (calls.calls, streams.calls) == ([("infer", "a")], [("stream", "b")])

@@ -18,8 +18,7 @@ from parley.asr.parakeet.pieces import (
     read_states,
 )
 from parley.errors import InferenceError
-from parley.inference import ModelRequest, ModelResponse, Tensor
-from parley.triton.blocking_client import BlockingPort
+from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
 
 VAD_MODEL = "silero_vad"
 ENCODER_MODEL = "parakeet_encoder"
@@ -29,7 +28,7 @@ DECODER_MODEL = "parakeet_decoder"
 class RemoteModels:
     """:class:`parley.asr.parakeet.rail.AcousticModels` behind a port."""
 
-    def __init__(self, port: BlockingPort, *, timeout_s: float) -> None:
+    def __init__(self, port: BlockingModelClient, *, timeout_s: float) -> None:
         """Call through ``port``, with ``timeout_s`` for each call."""
         self._port = port
         self._timeout_s = timeout_s

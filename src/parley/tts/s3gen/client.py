@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.inference import (
-    InferencePort,
+    ModelClient,
     ModelRequest,
     Tensor,
     struct_tensor,
@@ -37,7 +37,7 @@ class AudioModel:
         model: name of the model.
     """
 
-    def __init__(self, port: InferencePort, model: str = "s3gen") -> None:
+    def __init__(self, port: ModelClient, model: str = "s3gen") -> None:
         self._port = port
         self._model = model
 

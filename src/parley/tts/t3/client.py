@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError
-from parley.inference import InferencePort, ModelRequest, Tensor, struct_tensor, tensor_bytes
+from parley.inference import ModelClient, ModelRequest, Tensor, struct_tensor, tensor_bytes
 from parley.tts.t3.messages import (
     AbortTokens,
     SpeechTokensEvent,
@@ -34,7 +34,7 @@ class SpeechTokenModel:
         timeout_s: seconds until the first event, or the next one, is overdue.
     """
 
-    def __init__(self, port: InferencePort, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
+    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
         self._port = port
         self._model = model
         self._timeout_s = timeout_s

@@ -74,7 +74,7 @@ def opened(monkeypatch):
 
     monkeypatch.setattr(chatterbox, "wait_for_stop", never)
     monkeypatch.setattr(chatterbox, "load_grammars", load_grammars)
-    monkeypatch.setattr(chatterbox, "make_port", lambda *_: Port())
+    monkeypatch.setattr(chatterbox, "make_model_client", lambda *_: Port())
     make_normalizer = chatterbox.TextNormalizer
 
     def normalizer(grammars, *, tags):

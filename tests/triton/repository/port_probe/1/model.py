@@ -7,13 +7,13 @@ from port_scenarios import SCENARIOS
 
 from parley.inference import tensor_bytes, text_tensor
 from parley.runtime.parameters import Parameters
-from parley.triton.model_client import make_port
+from parley.triton.model_client import make_model_client
 from parley.triton.request_loop import RequestLoop
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self._port = make_port(pb_utils, Parameters.from_args(args))
+        self._port = make_model_client(pb_utils, Parameters.from_args(args))
         self._loop = RequestLoop(pb_utils, self._run)
 
     async def _run(self, responder, inputs):
