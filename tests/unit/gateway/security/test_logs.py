@@ -27,6 +27,8 @@ TOKEN = SessionTokens(b"x" * 32).issue(ANONYMOUS, ttl_s=60, scopes=["agent"]).to
         ("Sec-WebSocket-Protocol: token, 0123456789abcdef0123", "0123456789abcdef0123"),
         ("realtime, openai-insecure-api-key.0123456789abcdef0123", "0123456789abcdef0123"),
     ],
+    # Keys and tokens are others in each process; names of tests are not.
+    ids=["key", "authorization", "token", "api_key", "query", "protocol", "openai"],
 )
 def test_secrets_are_cut_out(text, secret):
     assert secret not in redact(text)
@@ -132,7 +134,9 @@ def test_a_long_message_and_a_long_traceback_are_cut(written):
     assert "the end" in written()
 
 
-@pytest.mark.parametrize("secret", [KEY, TOKEN, f"Bearer {'0123456789abcdef' * 4}"])
+@pytest.mark.parametrize(
+    "secret", [KEY, TOKEN, f"Bearer {'0123456789abcdef' * 4}"], ids=["key", "token", "bearer"]
+)
 def test_a_cut_leaves_no_part_of_a_secret(secret):
     hidden = secret.removeprefix(redact(secret).removesuffix("…"))
     pieces = [hidden[at : at + 6] for at in range(len(hidden) - 5)]
@@ -143,7 +147,9 @@ def test_a_cut_leaves_no_part_of_a_secret(secret):
 
 
 @pytest.mark.parametrize(
-    "secret", [KEY, TOKEN, f"Bearer ,, {'0123456789abcdef' * 4}", f"ey{'Jabcde' * 2_000}"]
+    "secret",
+    [KEY, TOKEN, f"Bearer ,, {'0123456789abcdef' * 4}", f"ey{'Jabcde' * 2_000}"],
+    ids=["key", "token", "bearer", "jwt"],
 )
 def test_no_part_of_a_secret_stays_where_a_traceback_is_cut(written, secret):
     hidden = secret.removeprefix(redact(secret).removesuffix("…"))
