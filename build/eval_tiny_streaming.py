@@ -30,8 +30,8 @@ import numpy as np
 import onnx_asr
 
 from parley.asr.decoding.words import words_of
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.loading import load_recognizer
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import load_recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.runtime.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied

@@ -24,11 +24,11 @@ from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.decoding.words import text_of
-from parley.asr.features.frontend import LogMel
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.parakeet.rail import step
-from parley.asr.parakeet.stream import AsrStream, StreamLimits
-from parley.asr.rails.step import Chunk, Heard
+from parley.asr.offline.pipeline import step
+from parley.asr.offline.stream import AsrStream, StreamLimits
+from parley.asr.pipeline.step import Chunk, Heard
 from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,14 +25,13 @@ from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.phrases import compile_phrases
+from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.features.frontend import LogMel
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions
-from parley.asr.parakeet.rail import UtteranceRail
-from parley.asr.parakeet.stream import StreamLimits
-from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.stream import StreamLimits
+from parley.asr.streaming import encoder as streaming_checkpoint
 
 NAMES = (
     "delhi toronto italy denver london seattle madrid rome lima dallas sydney seoul boston geneva susan "

@@ -28,12 +28,12 @@ from word_errors import word_errors
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
-from parley.asr.moonshine import checkpoint
-from parley.asr.moonshine.desk import ImmediateDesk, ReadingDesk
-from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine import networks
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
 from parley.asr.moonshine.reader import Reader, Text
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
-from parley.asr.rails.step import Chunk, Heard
+from parley.asr.moonshine.worker import ImmediateDesk, ReadingDesk
+from parley.asr.pipeline.step import Chunk, Heard
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
 from parley.turns.overlap_words import as_said
@@ -227,7 +227,7 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
 def main() -> int:
     """Evaluate and say whether the limit is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
+    parser.add_argument("--weights", type=Path, default=ROOT / "models" / networks.DEFAULT, metavar="DIR")
     parser.add_argument("--recordings", type=Path, default=ROOT / "perf/recordings.json", metavar="FILE")
     parser.add_argument("--limit", type=float, default=LIMIT, help="highest word error rate (default: 0.1)")
     parser.add_argument("--show", action="store_true", help="print the texts of the recordings as they are")

@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.batch import RowDecoder, make_decoder
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.row_decoders import RowDecoder, make_decoder
 from parley.asr.decoding.words import words_of
-from parley.asr.features.frontend import LogMel
-from parley.asr.parakeet.networks import OnnxEncoder, OnnxJoint
-from parley.asr.parakeet.pieces import Decoded, RowState, piece_inputs, read_decoded, read_states
+from parley.asr.features.log_mel import LogMel
+from parley.asr.offline.networks import (
+    Decoded,
+    OnnxEncoder,
+    OnnxJoint,
+    RowState,
+    piece_inputs,
+    read_decoded,
+    read_states,
+)
 from parley.errors import ParleyError
 from parley.models.parakeet_decoder import DecoderService
 from parley.protocol import Word
@@ -26,7 +33,7 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 
 class LocalModels:
-    """:class:`parley.asr.parakeet.rail.AcousticModels` on the CPU."""
+    """:class:`parley.asr.offline.pipeline.AcousticModels` on the CPU."""
 
     def __init__(self, vad: SileroVad, encoder: OnnxEncoder, decoder: RowDecoder) -> None:
         self._vad = vad
@@ -66,7 +73,7 @@ class LocalModels:
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """See :meth:`parley.asr.parakeet.networks.OnnxEncoder.encode`."""
+        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
         return self._encoder.encode(features, lengths)
 
     def decode_pieces(
@@ -78,7 +85,7 @@ class LocalModels:
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> tuple[list[Decoded], list[RowState]]:
-        """See :meth:`parley.asr.transcription.rounds.TranscriptionModels.decode_pieces`."""
+        """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
         outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
         return read_decoded(outputs), read_states(outputs)
 
@@ -88,7 +95,7 @@ class LocalModels:
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
     ) -> list[Decoded]:
-        """See :meth:`parley.asr.parakeet.rail.AcousticModels.decode`."""
+        """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
         return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
 
     def _serve(self, inputs: Tensors) -> Tensors:

@@ -13,13 +13,12 @@ from eval_asr import CHUNK, SILENCE, Clip
 from numpy.typing import NDArray
 from word_errors import word_errors
 
-from parley.asr.decoding.stable import Retractions, count_retractions
+from parley.asr.decoding.words import Retractions, count_retractions
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
-from parley.asr.rails.step import Chunk, Heard, Rail, TrackedStream
-from parley.asr.streaming.checkpoint import StreamingExport
-from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.loading import load_recognizer
-from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.pipeline.step import Chunk, Heard, Rail, TrackedStream
+from parley.asr.streaming.encoder import StreamingExport, load_recognizer
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.cache_aware import HISTORY, CacheAwareEncoder
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import HISTORY, CacheAwareEncoder
 from parley.runtime.onnx import open_session
 
 _STEPS = 7

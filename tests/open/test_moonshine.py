@@ -19,12 +19,12 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.moonshine import checkpoint
-from parley.asr.moonshine.desk import ImmediateDesk
-from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine import networks
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
 from parley.asr.moonshine.reader import Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
-from parley.asr.rails.step import Chunk
+from parley.asr.moonshine.worker import ImmediateDesk
+from parley.asr.pipeline.step import Chunk
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
@@ -35,10 +35,10 @@ from parley.vad.silero import FILE, SileroVad, bundled_folder
 from parley_client.transcription import Transcriber
 
 MODELS_DIR = Path(os.environ.get("PARLEY_MODELS_DIR") or ROOT / "models")
-WEIGHTS = MODELS_DIR / checkpoint.DEFAULT
+WEIGHTS = MODELS_DIR / networks.DEFAULT
 RECORDING = MODELS_DIR / "test-recordings" / "two_cities.wav"
 pytestmark = pytest.mark.skipif(
-    not all(path.is_file() for path in (RECORDING, *(WEIGHTS / name for name in checkpoint.FILES))),
+    not all(path.is_file() for path in (RECORDING, *(WEIGHTS / name for name in networks.FILES))),
     reason="needs the weights of moonshine and test-recordings",
 )
 SAID = (

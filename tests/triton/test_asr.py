@@ -12,14 +12,13 @@ from local_models import LocalModels
 from rails import QUIET, final_text, hear, read_clips, serve, simple
 
 from parley.asr import checkpoint
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.phrases import compile_phrases
-from parley.asr.features.frontend import LogMel
+from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
-from parley.asr.parakeet.pieces import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
-from parley.asr.parakeet.rail import step
-from parley.asr.parakeet.stream import AsrStream, StreamLimits
-from parley.asr.rails.step import Chunk
+from parley.asr.offline.networks import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
+from parley.asr.offline.pipeline import step
+from parley.asr.offline.stream import AsrStream, StreamLimits
+from parley.asr.pipeline.step import Chunk
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import (
     InferenceError,

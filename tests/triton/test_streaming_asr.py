@@ -19,11 +19,11 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.rails.step import Chunk
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.loading import load_recognizer
-from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.pipeline.step import Chunk
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import load_recognizer
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor

@@ -7,8 +7,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.decoding.row_decoders import make_decoder
-from parley.asr.parakeet.networks import OnnxJoint
+from parley.asr.decoding.batch import make_decoder
+from parley.asr.offline.networks import OnnxJoint
 from parley.models.parakeet_decoder import DecoderService, beam_size
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters

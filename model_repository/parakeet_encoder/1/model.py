@@ -7,7 +7,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.parakeet.networks import OnnxEncoder
+from parley.asr.offline.networks import OnnxEncoder
 from parley.models.parakeet_encoder import EncoderService
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters

@@ -1,4 +1,4 @@
-"""The recogniser as a Triton model; see :class:`parley.asr.parakeet.rail.UtteranceRail`."""
+"""The recogniser as a Triton model; see :class:`parley.asr.offline.pipeline.UtteranceRail`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
-from parley.asr.parakeet.rail import UtteranceRail
-from parley.asr.parakeet.remote import RemoteModels
-from parley.asr.parakeet.stream import StreamLimits
+from parley.asr.offline.networks import RemoteModels
+from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.stream import StreamLimits
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights

@@ -94,7 +94,7 @@ class AgentConfig:
     """What happens while the user says nothing, in sessions that do not say it themselves."""
     written_forms: bool = True
     """Whether spoken digits, addresses and spelled words are written as such before the language model reads
-    them (:mod:`parley.asr.written`)."""
+    them (:mod:`parley.asr.itn`)."""
     speculations_per_turn: int = 3
     """Answers that may be begun before it is certain that the user's turn is over; 0: none."""
     wasted_speculations_per_minute: int = 12

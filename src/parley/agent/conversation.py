@@ -29,7 +29,7 @@ from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
 from parley.agent.validation import check_prompt, check_remembered
 from parley.agent.voice import Speaker
-from parley.asr.written.forms import written_form
+from parley.asr.itn.rules import written_form
 from parley.audio.buffer import AudioPiece
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History

@@ -38,7 +38,7 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
     words: bool = True
     """Whether transcripts carry word times and confidences; those of a model that knows none never do."""
     phrases: list[str] = []
-    """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.phrases`)."""
+    """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.boosting`)."""
     phrase_weight: float = 1.0
     """How much, from 0 (not at all) to 10."""
     nbest: Nbest = 0
@@ -100,7 +100,7 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     words: list[Word] = []
     stable_words: int = 0
     """How many of the first words will stay as they are, as far as one can tell
-    (:mod:`parley.asr.decoding.stable`); in a final text all."""
+    (:mod:`parley.asr.decoding.words`); in a final text all."""
     alternatives: list[Alternative] = []
     """The best readings, of a final text if they were asked for; the first is the text itself."""
     first: int = 0

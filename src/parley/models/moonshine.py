@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
-from parley.asr.moonshine import checkpoint
-from parley.asr.moonshine.cutting import Window
-from parley.asr.moonshine.desk import ReadingDesk
-from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine import networks
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
 from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
-from parley.asr.parakeet.remote import RemoteModels
-from parley.asr.transcription.service import TranscriptionService
+from parley.asr.moonshine.utterance import Window
+from parley.asr.moonshine.worker import ReadingDesk
+from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
 from parley.models.recognition import RecognitionModel
@@ -40,7 +40,7 @@ def load_reader(parameters: Parameters, *, device_id: int) -> Reader:
         ModelLoadingError: the weights are missing, or cannot be used.
     """
     reader = Reader.load(
-        resolve_weights(parameters, checkpoint.DEFAULT, checkpoint.FILES),
+        resolve_weights(parameters, networks.DEFAULT, networks.FILES),
         partial(open_configured, parameters=parameters, device_id=device_id),
         least_confidence=parameters.number("least_confidence", LEAST_CONFIDENCE),
     )

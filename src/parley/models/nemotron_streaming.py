@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.features.frontend import LogMel
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
-from parley.asr.parakeet.remote import RemoteModels
-from parley.asr.rails.segmentation import PER_MS
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.loading import load_recognizer
-from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.offline.networks import RemoteModels
+from parley.asr.pipeline.segmentation import PER_MS
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import load_recognizer
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
 from parley.errors import ModelLoadingError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.models.parakeet_decoder import beam_size
@@ -130,7 +130,7 @@ def _front_end(config: ParakeetConfig, parameters: Parameters, device_id: int) -
     if parameters.choice("frontend", "numpy", ("numpy", "torch")) == "numpy":
         return LogMel(config)
     # Imported only where it is wanted: it takes seconds and hundreds of megabytes.
-    from parley.asr.features.frontend_torch import TorchLogMel  # noqa: PLC0415
+    from parley.asr.features.log_mel_torch import TorchLogMel  # noqa: PLC0415
 
     on_gpu = parameters.choice("device", "cpu", ("cpu", "gpu")) == "gpu"
     return TorchLogMel(config, f"cuda:{device_id}" if on_gpu else "cpu")
@@ -161,7 +161,7 @@ _CLOSE_S = 5.0
 
 
 class PortTranscribers:
-    """:class:`parley.asr.streaming.finals.Transcribers` behind a port, on an event loop of its own.
+    """:class:`parley.asr.streaming.final_transcripts.Transcribers` behind a port,.
 
     The port bounds how many calls are under way.
     """

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.readings import Reading
-from parley.asr.decoding.row_decoders import RowDecoder, Rows, pack, unpack
-from parley.asr.parakeet.pieces import read_phrases
+from parley.asr.decoding.batch import Reading, RowDecoder, Rows, pack, unpack
+from parley.asr.offline.networks import read_phrases
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor
 from parley.runtime.batching import (
@@ -50,7 +49,7 @@ class DecoderService:
     everywhere in greedy decoding. What comes in pieces carries ``NEXT_STATE`` u8 ``[B, n]``
     into the next piece's ``STATE``; without it a piece is the first. ``FINAL`` bool ``[B, 1]`` says
     of each row that no piece follows, which is so without it: only then are tokens given of which
-    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.parakeet.pieces`.
+    the beam search is not sure yet. For phrases that are boosted see :mod:`parley.asr.offline.networks`.
     """
 
     def __init__(self, decoder: RowDecoder) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parley.asr.parakeet.networks import OnnxEncoder
+from parley.asr.offline.networks import OnnxEncoder
 from parley.errors import InvalidInputError, ParleyError
 from parley.runtime.batching import (
     Tensors,

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr import checkpoint
-from parley.asr.features.frontend import LogMel
+from parley.asr.features.log_mel import LogMel
+from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
+from parley.asr.files.rounds import TranscriptionRounds
+from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.parakeet.remote import RemoteModels
-from parley.asr.transcription.recording import Recording, RecordingLimits
-from parley.asr.transcription.rounds import TranscriptionRounds
-from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
-from parley.asr.transcription.windows import WindowPlan
+from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError, ParleyError
 from parley.inference import BlockingModelClient, struct_tensor, tensor_bytes
 from parley.protocol import VadOptions

@@ -1,4 +1,4 @@
-"""An ASR rail between Triton and :class:`parley.asr.rails.service.RecognitionService`."""
+"""An ASR rail between Triton and :class:`parley.asr.pipeline.service.RecognitionService`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.asr.rails.service import RecognitionService, StreamRequest
-from parley.asr.rails.sessions import SessionTable
-from parley.asr.rails.step import Rail
+from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
+from parley.asr.pipeline.step import Rail
 from parley.inference import struct_tensor, tensor_bytes
 from parley.runtime.parameters import Parameters
 from parley.triton.periodic import Periodic

@@ -14,7 +14,7 @@ from conftest import built
 from export_nemo import main
 from nemo_export import graphs
 from parley.asr import checkpoint
-from parley.asr.streaming import checkpoint as streaming_checkpoint
+from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.runtime.onnx import open_session
 
 LOOSE = "{ encoder = 0.2, tokens = 0.9 }"

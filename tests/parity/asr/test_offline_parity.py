@@ -9,9 +9,9 @@ import torch
 from conftest import strategy
 
 from parley.asr.decoding.beam import BeamDecoder
-from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.decoding.words import text_of, words_of
-from parley.asr.features.frontend import LogMel, LogMelStream
+from parley.asr.features.log_mel import LogMel, LogMelStream
 
 
 def greedy(offline, encoded):

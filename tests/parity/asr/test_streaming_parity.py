@@ -8,9 +8,9 @@ import torch
 from conftest import EXACT, entry_of
 
 from nemo_export import accuracy
-from parley.asr.features.frontend import LogMel
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
+from parley.asr.features.log_mel import LogMel
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
 from parley.runtime.onnx import open_session
 from tiny.streaming_model import LOOK_AHEADS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.decoding.transducer import Tokens
-from parley.asr.parakeet.pieces import Decoded
+from parley.asr.decoding.greedy import Tokens
+from parley.asr.offline.networks import Decoded
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)

@@ -8,15 +8,15 @@ import numpy as np
 from asr_fakes import FEATURES, VOCABULARY, RandomJoint
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
+from parley.asr.decoding.batch import BeamRows, GreedyRows
 from parley.asr.decoding.beam import BeamDecoder
-from parley.asr.decoding.row_decoders import BeamRows, GreedyRows
-from parley.asr.decoding.transducer import TransducerDecoder
-from parley.asr.features.frontend import LogMel
+from parley.asr.decoding.greedy import TransducerDecoder
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import TranscribeReply
-from parley.asr.streaming.cache_aware import CHANNEL, HISTORY, LENGTH, TIME
-from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.rail import StreamingLimits, StreamingRail
-from parley.asr.streaming.recognition import StreamingRecognizer
+from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.errors import InferenceError
 from parley.protocol import Alternative, Word
 

@@ -8,10 +8,9 @@ from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
-from parley.asr.parakeet.rail import UtteranceRail
-from parley.asr.parakeet.stream import StreamLimits
-from parley.asr.rails.service import RecognitionService, StreamRequest
-from parley.asr.rails.sessions import SessionTable
+from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.stream import StreamLimits
+from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

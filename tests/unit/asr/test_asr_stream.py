@@ -5,8 +5,8 @@ import pytest
 from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.decoding.transducer import Tokens
-from parley.asr.features.frontend import LogMel
+from parley.asr.decoding.greedy import Tokens
+from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import (
     AsrOptions,
     OnsetEvent,
@@ -15,10 +15,10 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.parakeet.pieces import Decoded
-from parley.asr.parakeet.rail import step
-from parley.asr.parakeet.stream import AsrStream, DecodeJob, StreamLimits
-from parley.asr.rails.step import Chunk, Heard
+from parley.asr.offline.networks import Decoded
+from parley.asr.offline.pipeline import step
+from parley.asr.offline.stream import AsrStream, DecodeJob, StreamLimits
+from parley.asr.pipeline.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
-from parley.asr.decoding.transducer import Tokens
+from parley.asr.decoding.greedy import Tokens
 from parley.asr.decoding.words import (
     alternatives_of,
     combine_alternatives,

@@ -16,10 +16,10 @@ from asr_fakes import (
     same_tokens,
 )
 
+from parley.asr.decoding.batch import BeamRows
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, build, share
-from parley.asr.decoding.row_decoders import BeamRows
-from parley.asr.decoding.transducer import TransducerDecoder
+from parley.asr.decoding.greedy import TransducerDecoder
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY

@@ -5,7 +5,7 @@ import pytest
 from onnx_asr.preprocessors.numpy_preprocessor import NemoPreprocessorNumpy
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.features.frontend import LogMel, LogMelStream, normalize
+from parley.asr.features.log_mel import LogMel, LogMelStream, normalize
 from parley.audio.mel import mel_filters
 from parley.runtime.onnx import open_session
 

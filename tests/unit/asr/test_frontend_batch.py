@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.features.audio_rings import AudioRings
-from parley.asr.features.frontend import SILENCE, LogMel
-from parley.asr.features.frontend_batch import BatchedLogMel
-from parley.asr.features.frontend_torch import TorchLogMel
+from parley.asr.features.batched import AudioRings, BatchedLogMel
+from parley.asr.features.log_mel import SILENCE, LogMel
+from parley.asr.features.log_mel_torch import TorchLogMel
 
 CONFIG = ParakeetConfig(features_size=80, normalize="NA")
 ROOM = 8000

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, same_state, same_tokens
 
+from parley.asr.decoding.batch import BeamRows, GreedyRows, pack, unpack
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import build
-from parley.asr.decoding.row_decoders import BeamRows, GreedyRows, pack, unpack
-from parley.asr.decoding.transducer import TransducerDecoder
-from parley.asr.parakeet.pieces import piece_inputs, read_decoded, read_states
+from parley.asr.decoding.greedy import TransducerDecoder
+from parley.asr.offline.networks import piece_inputs, read_decoded, read_states
 from parley.errors import InferenceError, InvalidInputError
 from parley.models.parakeet_decoder import DecoderService
 from parley.models.parakeet_encoder import EncoderService

@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.phrases import MAX_CHARACTERS, MAX_PHRASE_LENGTH, MAX_PHRASES, compile_phrases
+from parley.asr.decoding.boosting import (
+    MAX_CHARACTERS,
+    MAX_PHRASE_LENGTH,
+    MAX_PHRASES,
+    PhraseAutomaton,
+    compile_phrases,
+)
 from parley.errors import InvalidMessageError
 
 VOCABULARY = ("<unk>", "▁h", "el", "lo", "▁hello", "hel", "▁", "h", "e", "l", "o", "▁w", "<blk>")

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
-from parley.asr.rails.segmentation import SpeechTrack, UtteranceAudio, UtteranceBegan, UtteranceEnded, detect
+from parley.asr.pipeline.segmentation import (
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+    detect,
+)
 from parley.errors import InferenceError
 from parley.protocol import VadOptions
 

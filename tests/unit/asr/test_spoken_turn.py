@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.rails.spoken_turn import Piece, SpokenTurn, rest_of, split_text
+from parley.asr.pipeline.turn_audio import Piece, SpokenTurn, rest_of, split_text
 from parley.protocol import Alternative, Word
 
 MS = 16

@@ -1,6 +1,6 @@
 import pytest
 
-from parley.asr.decoding.stable import Retractions, StablePrefix, count_retractions
+from parley.asr.decoding.words import Retractions, StablePrefix, count_retractions
 
 
 def pushed(partials, agreement=2):

@@ -10,7 +10,7 @@ from streaming_fakes import CHECKPOINT, LOOK_AHEADS, MS, Model, speech
 from parley.asr.decoding.boosting import PhraseAutomaton, build
 from parley.asr.decoding.words import spell
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.rails.step import Chunk
+from parley.asr.pipeline.step import Chunk
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError
 

@@ -6,10 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parley.asr.features.frontend import LogMel
-from parley.asr.streaming.cache_aware import CACHES, CHANNEL, HISTORY, LENGTH, TIME, CacheAwareEncoder
-from parley.asr.streaming.checkpoint import choose, load
-from parley.asr.streaming.recognition import StreamingRecognizer
+from parley.asr.features.log_mel import LogMel
+from parley.asr.streaming.encoder import (
+    CACHES,
+    CHANNEL,
+    HISTORY,
+    LENGTH,
+    TIME,
+    CacheAwareEncoder,
+    choose,
+    load,
+)
+from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.errors import InferenceError, ModelLoadingError, WeightsNotFoundError
 
 CONFIG = {

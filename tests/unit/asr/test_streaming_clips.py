@@ -6,11 +6,11 @@ import pytest
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.rails.step import Chunk
-from parley.asr.streaming import checkpoint as streaming_checkpoint
-from parley.asr.streaming.finals import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.loading import load_recognizer
-from parley.asr.streaming.rail import StreamingLimits, StreamingRail
+from parley.asr.pipeline.step import Chunk
+from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import load_recognizer
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session

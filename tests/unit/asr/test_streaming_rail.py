@@ -17,7 +17,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.rails.step import Chunk, Heard
+from parley.asr.pipeline.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError, OverloadedError
 from parley.protocol import Alternative, Word
 
@@ -380,7 +380,7 @@ def test_only_the_step_that_asks_for_a_final_text_waits_a_little(monkeypatch):
         waits.append(timeout)
         model.now += timeout
 
-    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
+    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     feed(model, speech((400, False)), stream=stream, last=False)
     assert waits == [0.5]
@@ -431,7 +431,7 @@ def test_a_stream_that_ends_does_not_stop_the_others(monkeypatch):
         waits.append(timeout)
         model.now += timeout
 
-    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
+    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
     ending, _ = feed(model, speech(*UTTERANCE), last=False)
     assert waits == [0.01]
     other = model.rail.new_stream(AsrOptions())
@@ -468,7 +468,7 @@ def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):
         waits.append(timeout)
         model.now += timeout
 
-    monkeypatch.setattr("parley.asr.streaming.finals.wait", wait)
+    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
     stream, _ = feed(model, speech(*UTTERANCE[:2]), last=False)
     stream, events = feed(model, speech((20, True)), stream=stream, flush=True, last=False)
     assert isinstance(events[-1], SpeechStoppedEvent)

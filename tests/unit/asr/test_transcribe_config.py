@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.transcription.windows import WindowPlan
+from parley.asr.files.recording import WindowPlan
 
 FOLDER = Path(__file__).resolve().parents[3] / "model_repository/parakeet_transcribe"
 PROFILES = {"gpu": FOLDER / "config.pbtxt", "tiny": FOLDER / "configs/tiny.pbtxt"}

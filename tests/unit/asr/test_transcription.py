@@ -10,12 +10,11 @@ import soundfile
 from local_models import LocalModels, Transcriber
 
 from parley.asr.decoding.words import text_of
-from parley.asr.features.frontend import LogMel
+from parley.asr.features.log_mel import LogMel
+from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
+from parley.asr.files.rounds import TranscriptionRounds
+from parley.asr.files.search import LISTEN
 from parley.asr.messages import TranscribeRequest
-from parley.asr.transcription.recording import Recording, RecordingLimits
-from parley.asr.transcription.rounds import TranscriptionRounds
-from parley.asr.transcription.search import LISTEN
-from parley.asr.transcription.windows import WindowPlan
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

@@ -7,10 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from parley.asr.features.frontend import LogMel
-from parley.asr.transcription.recording import Recording, RecordingLimits
-from parley.asr.transcription.service import TranscriptionLimits, TranscriptionService
-from parley.asr.transcription.windows import WindowPlan
+from parley.asr.features.log_mel import LogMel
+from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
+from parley.asr.files.service import TranscriptionLimits, TranscriptionService
 from parley.errors import (
     InferenceError,
     InvalidAudioError,

@@ -5,7 +5,7 @@ import pytest
 from asr_fakes import DURATIONS, FEATURES, VOCABULARY, RandomJoint, ScriptedJoint, same_state, same_tokens
 
 from parley.asr.decoding.boosting import PhraseAutomaton, build
-from parley.asr.decoding.transducer import Tokens, TransducerDecoder, TransducerState, tsallis_confidence
+from parley.asr.decoding.greedy import Tokens, TransducerDecoder, TransducerState, tsallis_confidence
 from parley.errors import InferenceError
 
 BLANK = VOCABULARY
@@ -266,8 +266,8 @@ def test_confidence_is_the_published_formula():
 
 
 def test_real_recordings_decode_alike_alone_in_a_batch_and_in_pieces(export, models, spoken):
-    from parley.asr.features.frontend import LogMel, normalize
-    from parley.asr.parakeet.networks import OnnxJoint
+    from parley.asr.features.log_mel import LogMel, normalize
+    from parley.asr.offline.networks import OnnxJoint
     from parley.runtime.onnx import open_session
 
     mel = LogMel(export.config)

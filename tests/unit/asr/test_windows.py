@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.transcription.windows import Window, WindowPlan
+from parley.asr.files.recording import Window, WindowPlan
 from parley.errors import ModelLoadingError
 
 PLAN = WindowPlan.of(ParakeetConfig(), window_ms=1_600, left_ms=400, right_ms=240)

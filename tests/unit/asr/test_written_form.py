@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.written.forms import written_form
+from parley.asr.itn.rules import written_form
 
 ROOT = Path(__file__).resolve().parents[3]
 

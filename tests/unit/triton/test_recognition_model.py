@@ -8,7 +8,7 @@ import pytest
 from fake_pb_utils import Request
 
 from parley.asr.messages import AsrReply
-from parley.asr.rails.step import Heard
+from parley.asr.pipeline.step import Heard
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
 

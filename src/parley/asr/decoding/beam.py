@@ -19,16 +19,17 @@ do not is kept, up to ``max_tail`` tokens, so that memory does not grow with the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import Checkpoint
-from parley.asr.decoding.beam_search import BeamSearch, BeamSettings
-from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest
-from parley.asr.decoding.hypotheses import DEAD, BeamState, TokenColumns
-from parley.asr.decoding.readings import Reading
-from parley.asr.decoding.transducer import JointNetwork
+from parley.asr.decoding.batch import Reading, read_piece
+from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
+from parley.asr.decoding.greedy import JointNetwork, Tokens, check_scores, tsallis_confidence
+from parley.asr.decoding.topk import logsumexp, top_k
 
 
 class BeamDecoder:
@@ -127,3 +128,352 @@ class BeamDecoder:
         while search.advance():
             pass
         return search.finish()
+
+
+_HASH_FACTOR = np.uint64(6364136223846793005)
+_WAITS = -1
+"""Label of a hypothesis that does not go on in a step."""
+
+
+@dataclass(frozen=True)
+class BeamSettings:
+    """What does not change from piece to piece; see :class:`parley.asr.decoding.beam.BeamDecoder`."""
+
+    blank: int
+    durations: tuple[int, ...]
+    max_symbols: int
+    beam_size: int
+    max_tail: int
+    synchronous: bool
+
+
+@dataclass(frozen=True)
+class _Extensions:
+    """The best ways on for each of ``n`` hypotheses."""
+
+    scores: NDArray[np.float64]
+    """``[n, W]``: log probabilities with boosting."""
+    labels: NDArray[np.int64]
+    """``[n, W]``: tokens or the blank."""
+    steps: NDArray[np.int64]
+    """``[n, W]``: frames to advance by."""
+    token_scores: NDArray[np.float32]
+    """``[n, tokens + 1]``: what the network said."""
+    hidden: NDArray[np.float32]
+    """``[n, layers, width]``: the state if a token is taken."""
+    cell: NDArray[np.float32]
+    """``[n, layers, width]``."""
+
+
+class BeamSearch:
+    """All hypotheses of all rows within one piece."""
+
+    def __init__(
+        self,
+        settings: BeamSettings,
+        network: JointNetwork,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        *,
+        state: BeamState,
+        forest: PhraseForest | None,
+    ) -> None:
+        """Begin where the last piece ended; see :meth:`parley.asr.decoding.beam.BeamDecoder.decode`."""
+        self._settings = settings
+        self._network = network
+        self._frames = np.ascontiguousarray(encoded.transpose(0, 2, 1))
+        self._lengths = lengths
+        self._before = state
+        self._forest = forest
+        self._tree = PrefixTree()
+        self._scores = state.scores.copy()
+        self._targets, self._hidden, self._cell = state.targets.copy(), state.hidden.copy(), state.cell.copy()
+        self._at = state.skip.astype(np.int64)
+        self._phrase, self._counts, self._hashes = (
+            state.phrase.copy(),
+            state.counts.copy(),
+            state.hashes.copy(),
+        )
+        self._symbols = np.zeros(self._scores.shape, np.int64)
+        self._nodes = np.full(self._scores.shape, NONE, np.int32)
+        self._roots = np.tile(np.arange(settings.beam_size, dtype=np.int32), (len(lengths), 1))
+
+    def advance(self) -> bool:
+        """Extend the hypotheses whose turn it is; False if all are past the end of the piece."""
+        active = (self._scores > DEAD) & (self._at < self._lengths[:, None])
+        if not active.any():
+            return False
+        if self._settings.synchronous:
+            earliest = np.where(active, self._at, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+            active &= self._at == earliest
+        rows = np.flatnonzero(active.any(axis=1))
+        row, place = np.nonzero(active)
+        extensions = self._extensions(row, place)
+        # Where in `extensions` each hypothesis of `rows` is.
+        index = np.full(active.shape, -1)
+        index[row, place] = np.arange(len(row))
+        self._keep_best(rows, index[rows], extensions)
+        self._merge(rows)
+        return True
+
+    def finish(self) -> tuple[list[Reading], BeamState]:
+        """What was read, and the state for the next piece."""
+        rows = np.arange(len(self._lengths))
+        credit = np.zeros(self._scores.shape)
+        if self._forest is not None:
+            flat_rows = np.repeat(rows, self._settings.beam_size)
+            credit[...] = self._forest.credit(flat_rows, self._phrase.reshape(-1)).reshape(credit.shape)
+        piece = read_piece(
+            (self._scores - credit) / (self._counts + 1),
+            self._tree.paths(self._nodes),
+            self._before,
+            self._roots,
+            self._lengths,
+        )
+        return piece.readings, BeamState(
+            scores=np.where(piece.dropped, DEAD, self._scores),
+            targets=self._targets,
+            hidden=self._hidden,
+            cell=self._cell,
+            skip=np.maximum(self._at - self._lengths[:, None], 0).astype(np.int32),
+            phrase=self._phrase,
+            counts=self._counts,
+            hashes=self._hashes,
+            tail_counts=piece.tail_counts,
+            tails=piece.tails,
+        )
+
+    def _extensions(self, row: NDArray[np.int64], place: NDArray[np.int64]) -> _Extensions:
+        """Run the network for ``n`` hypotheses."""
+        blank, durations = self._settings.blank, self._settings.durations
+        logits, hidden, cell = self._network.step(
+            self._frames[row, self._at[row, place]],
+            self._targets[row, place],
+            np.ascontiguousarray(self._hidden[row, place].transpose(1, 0, 2)),
+            np.ascontiguousarray(self._cell[row, place].transpose(1, 0, 2)),
+        )
+        check_scores(logits, blank, len(durations))
+        token_scores = logits[:, : blank + 1]
+        bonus = None
+        if self._forest is not None:
+            bonus = np.zeros_like(token_scores)
+            earned = self._forest.scores(row, self._phrase[row, place])
+            bonus[:, :blank] = share(token_scores[:, :blank], earned)
+        width = min(self._settings.beam_size, blank + 1)
+        scores, labels = top_k(token_scores, width, bonus)
+        if durations:
+            scores, labels, steps = self._with_durations(scores, labels, logits[:, blank + 1 :])
+        else:
+            steps = np.zeros_like(labels)
+        steps = np.where((labels == blank) & (steps == 0), 1, steps)
+        return _Extensions(
+            scores, labels, steps, token_scores, hidden.transpose(1, 0, 2), cell.transpose(1, 0, 2)
+        )
+
+    def _with_durations(
+        self,
+        scores: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        duration_scores: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """The best pairs of the best labels with all durations: all ``[n, W]``."""
+        pairs = scores[:, :, None] + (duration_scores - logsumexp(duration_scores))[:, None, :]
+        flat = pairs.reshape(len(pairs), -1)
+        best = np.argsort(-flat, axis=1, kind="stable")[:, : self._settings.beam_size]
+        label, duration = np.divmod(best, pairs.shape[2])
+        return (
+            np.take_along_axis(flat, best, axis=1),
+            np.take_along_axis(labels, label, axis=1),
+            np.array(self._settings.durations, np.int64)[duration],
+        )
+
+    def _keep_best(self, rows: NDArray[np.int64], index: NDArray[np.int64], extensions: _Extensions) -> None:
+        """Replace each row's hypotheses by the best of their extensions and of those that wait."""
+        blank, size = self._settings.blank, self._settings.beam_size
+        waits = index < 0
+        width = extensions.scores.shape[1]
+        scores = np.where(waits[:, :, None], DEAD, self._scores[rows, :, None] + extensions.scores[index])
+        scores[:, :, 0] = np.where(waits, self._scores[rows], scores[:, :, 0])
+        flat = scores.reshape(len(rows), -1)
+        best = np.argsort(-flat, axis=1, kind="stable")[:, :size]
+        parent, way = np.divmod(best, width)
+        source = np.take_along_axis(index, parent, axis=1)
+        label = np.where(source < 0, _WAITS, extensions.labels[source, way])
+        step = np.where(source < 0, 0, extensions.steps[source, way])
+        speaks = (label != _WAITS) & (label != blank)
+        self._move(rows, parent)
+        self._scores[rows] = np.take_along_axis(flat, best, axis=1)
+        row, place = np.nonzero(speaks)
+        self._speak((rows[row], place), source[row, place], label[row, place], step[row, place], extensions)
+        stuck = speaks & (step == 0) & (self._symbols[rows] >= self._settings.max_symbols)
+        step = np.where(stuck, 1, step)
+        self._at[rows] += step
+        self._symbols[rows] = np.where(step > 0, 0, self._symbols[rows])
+
+    def _move(self, rows: NDArray[np.int64], parent: NDArray[np.int64]) -> None:
+        """Put each hypothesis's parent in its place."""
+        for values in (
+            self._targets,
+            self._hidden,
+            self._cell,
+            self._at,
+            self._phrase,
+            self._counts,
+            self._hashes,
+            self._symbols,
+            self._nodes,
+            self._roots,
+        ):
+            values[rows] = values[rows[:, None], parent]
+
+    def _speak(
+        self,
+        where: tuple[NDArray[np.int64], NDArray[np.int64]],
+        source: NDArray[np.int64],
+        label: NDArray[np.int64],
+        duration: NDArray[np.int64],
+        extensions: _Extensions,
+    ) -> None:
+        """Add tokens to ``n`` hypotheses (row, place), before they advance; all other arguments ``[n]``."""
+        if not len(label):
+            return
+        if self._forest is not None:
+            self._phrase[where] = self._forest.advance(where[0], self._phrase[where], label)
+        confidences = tsallis_confidence(extensions.token_scores[source])
+        self._nodes[where] = self._tree.add(self._nodes[where], label, self._at[where], duration, confidences)
+        self._targets[where] = label
+        self._hidden[where] = extensions.hidden[source]
+        self._cell[where] = extensions.cell[source]
+        self._counts[where] += 1
+        self._hashes[where] = self._hashes[where] * _HASH_FACTOR + (label + 1).astype(np.uint64)
+        self._symbols[where] += 1
+
+    def _merge(self, rows: NDArray[np.int64]) -> None:
+        """Give the probability of hypotheses with the same text at the same frame to the best of them."""
+        same = np.ones((len(rows), self._settings.beam_size, self._settings.beam_size), bool)
+        for values in (self._hashes, self._counts, self._targets, self._at):
+            same &= values[rows, :, None] == values[rows, None, :]
+        scores = self._scores[rows]
+        same &= (scores > DEAD)[:, None, :]
+        total = np.logaddexp.reduce(np.where(same, scores[:, None, :], DEAD), axis=2)
+        # The scores are in order here, so that the first of equal hypotheses is the best.
+        is_first = same.argmax(axis=2) == np.arange(self._settings.beam_size)
+        self._scores[rows] = np.where(is_first & (scores > DEAD), total, DEAD)
+
+
+NONE = -1
+"""The node before the first token of a piece."""
+DEAD = -np.inf
+"""Score of a place in the beam where there is no hypothesis."""
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """Token sequences of many hypotheses; what is beyond a hypothesis's length means nothing."""
+
+    ids: NDArray[np.int32]
+    """``[..., n]``."""
+    frames: NDArray[np.int32]
+    """``[..., n]``."""
+    durations: NDArray[np.int32]
+    """``[..., n]``."""
+    confidences: NDArray[np.float32]
+    """``[..., n]``."""
+
+    @classmethod
+    def empty(cls, *shape: int) -> TokenColumns:
+        """Columns full of nothing."""
+        numbers = np.zeros(shape, np.int32)
+        return cls(numbers, numbers.copy(), numbers.copy(), np.zeros(shape, np.float32))
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """All arrays, in the order of the fields."""
+        return self.ids, self.frames, self.durations, self.confidences
+
+    def of_row(self, row: int) -> TokenColumns:
+        """The columns of one row: without the first axis."""
+        return TokenColumns(*(column[row] for column in self.columns))
+
+    def tokens(self, place: int, start: int, end: int) -> Tokens:
+        """A stretch of one hypothesis's tokens, of columns ``[K, n]``."""
+        return Tokens(*(column[place, start:end] for column in self.columns))
+
+
+class PrefixTree:
+    """The tokens that all hypotheses of a piece emitted, each stored once with its predecessor.
+
+    It grows by one node for each token that is tried, and lives as long as the piece.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._parents = np.zeros(256, np.int32)
+        self._depths = np.zeros(256, np.int32)
+        self._stored = TokenColumns.empty(256)
+
+    def add(
+        self,
+        parents: NDArray[np.int32],
+        ids: NDArray[np.int64],
+        frames: NDArray[np.int64],
+        durations: NDArray[np.int64],
+        confidences: NDArray[np.float32],
+    ) -> NDArray[np.int32]:
+        """Store ``n`` tokens, all arrays ``[n]``; return their nodes, i32 ``[n]``."""
+        end = self._size + len(parents)
+        if end > len(self._parents):
+            self._grow(2 * end)
+        new = slice(self._size, end)
+        self._parents[new] = parents
+        self._depths[new] = np.where(parents == NONE, 0, self._depths[parents]) + 1
+        values = (ids, frames, durations, confidences)
+        for column, value in zip(self._stored.columns, values, strict=True):
+            column[new] = value
+        self._size = end
+        return np.arange(new.start, end, dtype=np.int32)
+
+    def paths(self, nodes: NDArray[np.int32]) -> tuple[TokenColumns, NDArray[np.int32]]:
+        """The tokens from the beginning of the piece to each node: ``[..., n]``, and their counts."""
+        counts = np.where(nodes == NONE, 0, self._depths[nodes]).astype(np.int32)
+        paths = TokenColumns.empty(*nodes.shape, int(counts.max(initial=0)))
+        nodes = nodes.copy()
+        for depth in range(paths.ids.shape[-1], 0, -1):
+            here = np.nonzero(counts >= depth)
+            at = nodes[here]
+            for path, column in zip(paths.columns, self._stored.columns, strict=True):
+                path[(*here, depth - 1)] = column[at]
+            nodes[here] = self._parents[at]
+        return paths, counts
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self._parents)
+        self._parents = np.pad(self._parents, (0, more))
+        self._depths = np.pad(self._depths, (0, more))
+        self._stored = TokenColumns(*(np.pad(column, (0, more)) for column in self._stored.columns))
+
+
+@dataclass(frozen=True)
+class BeamState:
+    """Where the search stands between two pieces; axes: row, place in the beam, others."""
+
+    scores: NDArray[np.float64]
+    """``[B, K]``: log probabilities with boosting; -inf where there is no hypothesis."""
+    targets: NDArray[np.int32]
+    """``[B, K]``: the last token, at first the blank."""
+    hidden: NDArray[np.float32]
+    """``[B, K, layers, width]``."""
+    cell: NDArray[np.float32]
+    """``[B, K, layers, width]``."""
+    skip: NDArray[np.int32]
+    """``[B, K]``: frames of the next piece that are already passed over."""
+    phrase: NDArray[np.int32]
+    """``[B, K]``: state of the row's :class:`~parley.asr.decoding.boosting.PhraseAutomaton`."""
+    counts: NDArray[np.int32]
+    """``[B, K]``: tokens since the beginning of the recording."""
+    hashes: NDArray[np.uint64]
+    """``[B, K]``: of these tokens."""
+    tail_counts: NDArray[np.int32]
+    """``[B, K]``: tokens that are not settled."""
+    tails: TokenColumns
+    """``[B, K, max_tail]``: these tokens, their frames counted from the beginning of the next piece."""

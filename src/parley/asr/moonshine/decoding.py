@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
-from parley.asr.moonshine.checkpoint import END, START
-from parley.asr.moonshine.networks import Heard, Network, Past
+from parley.asr.moonshine.networks import END, START, Heard, Network, Past
 
 _PER_S = 16_000
 _TOKENS_PER_S = 6.5

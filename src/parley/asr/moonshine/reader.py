@@ -10,12 +10,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.decoding.phrases import compile_phrases
-from parley.asr.moonshine.checkpoint import DECODER, ENCODER, TOKENIZER, Vocabulary, read_vocabulary
+from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.moonshine.decoding import read
-from parley.asr.moonshine.networks import SHORTEST, Network, OnnxNetwork
-from parley.asr.rails.segmentation import FULL_SCALE
+from parley.asr.moonshine.networks import (
+    DECODER,
+    ENCODER,
+    SHORTEST,
+    TOKENIZER,
+    Network,
+    OnnxNetwork,
+    Vocabulary,
+    read_vocabulary,
+)
+from parley.asr.pipeline.segmentation import FULL_SCALE
 from parley.errors import InferenceError
 
 LEAST_CONFIDENCE = 0.45
@@ -75,7 +82,7 @@ class Reader:
         *,
         least_confidence: float = LEAST_CONFIDENCE,
     ) -> Self:
-        """Load the files of :mod:`parley.asr.moonshine.checkpoint`.
+        """Load the files of :mod:`parley.asr.moonshine.networks`.
 
         Args:
             folder: has them.
@@ -105,7 +112,7 @@ class Reader:
         """Phrases that are to be favoured.
 
         Raises:
-            InvalidMessageError: see :func:`parley.asr.decoding.phrases.compile_phrases`.
+            InvalidMessageError: see :func:`parley.asr.decoding.boosting.compile_phrases`.
         """
         return compile_phrases(phrases, weight, self._spelled, cased=True)
 

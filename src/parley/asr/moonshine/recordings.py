@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.files.search import SpeechSearch, listen_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
-from parley.asr.moonshine.cutting import Window, pieces
 from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
-from parley.asr.rails.segmentation import PER_MS, Detector
-from parley.asr.transcription.search import SpeechSearch, listen_together
+from parley.asr.moonshine.utterance import Window, pieces
+from parley.asr.pipeline.segmentation import PER_MS, Detector
 from parley.errors import ParleyError
 from parley.protocol import VadOptions
 
@@ -121,7 +121,7 @@ class MoonshineRecording:
 
 
 class MoonshineRounds:
-    """:class:`parley.asr.transcription.service.Rounds` with the networks in this process."""
+    """:class:`parley.asr.files.service.Rounds` with the networks in this process."""
 
     def __init__(self, reader: Reader, detector: Detector) -> None:
         """Use the networks; nobody else uses ``detector``."""

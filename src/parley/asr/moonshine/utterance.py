@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.stable import StablePrefix
-from parley.asr.moonshine.cutting import Window, quietest
-from parley.asr.moonshine.desk import Asked
-from parley.asr.rails.segmentation import PER_MS
-from parley.asr.rails.spoken_turn import Joined, Piece
+from parley.asr.decoding.words import StablePrefix
+from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
+from parley.asr.moonshine.reader import NO_TEXT, Text, confidence_of, text_of
+from parley.asr.moonshine.worker import Asked, Desk
+from parley.asr.pipeline.segmentation import PER_MS
+from parley.asr.pipeline.turn_audio import Joined, Piece, split_text
+from parley.errors import ParleyError
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,147 @@ class Utterance:
         self.forget_partial()
         for asked in self.settled:
             asked.drop()
+
+
+_FRAME = 10 * PER_MS
+_AROUND = 25
+"""Frames over which loudness is averaged: 250 ms, so that not the silence of a "p" or "t" is taken."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How much is read at once."""
+
+    longest_ms: int = 9_000
+    shortest_ms: int = 4_000
+    """What is cut off is at least as long: the longer a piece, the better it is read."""
+
+
+def quietest(audio: NDArray[np.int16], earliest: int, latest: int) -> int:
+    """The quietest place between two samples, the later one of two that are equally quiet.
+
+    Args:
+        audio: i16 ``[n]``.
+        earliest: sample.
+        latest: sample, at most ``n``.
+    """
+    first, last = earliest // _FRAME, latest // _FRAME
+    if last <= first:
+        return latest
+    frames = audio[first * _FRAME : last * _FRAME].astype(np.float64).reshape(-1, _FRAME)
+    power = (frames**2).mean(axis=1)
+    width = min(_AROUND, len(power))
+    around = np.convolve(
+        np.pad(power, (width // 2, width - 1 - width // 2), mode="edge"), np.ones(width), "valid"
+    )
+    at = len(around) - 1 - int(around[::-1].argmin())
+    return (first + at) * _FRAME + _FRAME // 2
+
+
+def pieces(audio: NDArray[np.int16], window: Window) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a stretch of speech begin and end (samples), in order."""
+    start = 0
+    longest, shortest = window.longest_ms * PER_MS, window.shortest_ms * PER_MS
+    while len(audio) - start > longest:
+        end = start + quietest(audio[start:], shortest, longest)
+        yield start, end
+        start = end
+    yield start, len(audio)
+
+
+MODEL = "moonshine"
+
+
+class LateText:
+    """Looks after the readings that it is made of.
+
+    The error of one that fails is raised with the piece of audio that is then being heard, and the reading is
+    made anew when that piece comes again. If it fails again it is given up: each later piece of its
+    stream fails with that error.
+    """
+
+    def __init__(
+        self, desk: Desk, number: int, parts: Sequence[Asked], joined: Joined | None, known: str
+    ) -> None:
+        """Wait for a text.
+
+        Args:
+            desk: reads again what has failed.
+            number: of the utterance.
+            parts: readings of its pieces, in order.
+            joined: what was read in the place of its only piece.
+            known: the last partial text.
+        """
+        self.number = number
+        self.joined = joined
+        self._desk = desk
+        self._parts = list(parts)
+        self._known = known
+        self._cut_off = False
+        self._made_anew: set[int] = set()
+        self.said_anew: list[str] = []
+        """What the utterances before it say now, if it was read with them and is there."""
+
+    def look(
+        self, said_before: Callable[[Joined], Sequence[str]]
+    ) -> tuple[list[AsrEvent], list[Text]] | None:
+        """The events and the readings they are made of; None: they are not there yet.
+
+        Args:
+            said_before: the texts so far of each utterance that comes before it in what is joined.
+
+        Raises:
+            ParleyError: the speech could not be read.
+        """
+        if self._cut_off:
+            return [self._fallback, self._event([Text(self._known, 0.0)], said_before)], []
+        texts: list[Text] = []
+        for at, asked in enumerate(self._parts):
+            part = self._ask_anew(at) if asked.dropped else asked
+            if not part.done:
+                return None
+            try:
+                texts.append(part.result() or NO_TEXT)
+            except ParleyError:
+                if at not in self._made_anew:
+                    part.drop()
+                raise
+        return [self._event(texts, said_before)], texts
+
+    def _ask_anew(self, at: int) -> Asked:
+        failed = self._parts[at]
+        self._parts[at] = self._desk.ask(failed.audio, failed.boosting, final=True, of=failed.of)
+        self._made_anew.add(at)
+        return self._parts[at]
+
+    def end_stream(self) -> None:
+        """Take the last partial text if no other is there yet: the stream has no later reply."""
+        if not all(part.done and not part.dropped for part in self._parts):
+            self.drop()
+            self._cut_off = True
+
+    def drop(self) -> None:
+        """Nobody wants to know it any more."""
+        for part in self._parts:
+            part.drop()
+
+    @property
+    def _fallback(self) -> AsrFallbackEvent:
+        return AsrFallbackEvent(utterance=self.number, from_model=MODEL, to_model=MODEL, reason=STREAM_ENDED)
+
+    def _event(
+        self, texts: Sequence[Text], said_before: Callable[[Joined], Sequence[str]]
+    ) -> TranscriptEvent:
+        text, confidence, first = text_of(texts), confidence_of(texts), 0
+        if self.joined is not None and text and not self._cut_off:
+            first = self.joined.first
+            *self.said_anew, text = split_text(text, said_before(self.joined))
+        return TranscriptEvent(
+            utterance=self.number,
+            text=text,
+            is_final=True,
+            confidence=confidence if text else 0.0,
+            stable_words=len(text.split()),
+            first=first,
+            before=" ".join(filter(None, self.said_anew)),
+        )

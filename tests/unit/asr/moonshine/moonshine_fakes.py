@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.moonshine.checkpoint import END, Vocabulary
-from parley.asr.moonshine.desk import Asked
-from parley.asr.moonshine.networks import Heard
+from parley.asr.moonshine.networks import END, Heard, Vocabulary
 from parley.asr.moonshine.reader import Reader
+from parley.asr.moonshine.worker import Asked
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16

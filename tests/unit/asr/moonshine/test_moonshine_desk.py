@@ -9,7 +9,7 @@ import pytest
 from moonshine_fakes import LengthNetwork, broken, new_reader
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.desk import ReadingDesk
+from parley.asr.moonshine.worker import ReadingDesk
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,

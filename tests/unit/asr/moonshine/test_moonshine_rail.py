@@ -15,10 +15,10 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.moonshine.cutting import Window
-from parley.asr.moonshine.desk import ImmediateDesk
-from parley.asr.moonshine.rail import MoonshineLimits, MoonshineRail
-from parley.asr.rails.step import Chunk, Heard
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.utterance import Window
+from parley.asr.moonshine.worker import ImmediateDesk
+from parley.asr.pipeline.step import Chunk, Heard
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
 CHUNK_MS = 80

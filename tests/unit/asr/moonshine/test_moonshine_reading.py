@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moonshine_fakes import MS, VOCABULARY, LengthNetwork, ScriptedNetwork, new_reader
 
-from parley.asr.decoding.boosting import PhraseAutomaton, build
-from parley.asr.decoding.phrases import compile_phrases
-from parley.asr.moonshine.checkpoint import (
+from parley.asr.decoding.boosting import PhraseAutomaton, build, compile_phrases
+from parley.asr.moonshine.decoding import Abandoned, most_tokens, read, repeated
+from parley.asr.moonshine.networks import (
     DECODER,
     ENCODER,
     END,
+    SHORTEST,
     START,
     TOKENIZER,
+    OnnxNetwork,
     Vocabulary,
     read_vocabulary,
 )
-from parley.asr.moonshine.cutting import Window, pieces, quietest
-from parley.asr.moonshine.decoding import Abandoned, most_tokens, read, repeated
-from parley.asr.moonshine.networks import SHORTEST, OnnxNetwork
 from parley.asr.moonshine.reader import NO_TEXT, Reader, Text, confidence_of, text_of
+from parley.asr.moonshine.utterance import Window, pieces, quietest
 from parley.errors import InferenceError, ModelLoadingError
 
 NOTHING = PhraseAutomaton.nothing()

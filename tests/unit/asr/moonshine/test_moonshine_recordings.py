@@ -10,8 +10,8 @@ from asr_fakes import LoudnessModels
 from moonshine_fakes import MS, LengthNetwork, broken, new_reader
 
 from parley.asr.messages import TranscribeRequest
-from parley.asr.moonshine.cutting import Window
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.moonshine.utterance import Window
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 

@@ -23,7 +23,7 @@ OTHERS = ["eyJ", "eyJa.", "1-", ". "]
 STRANGERS = (
     "parley_gateway",
     "parley.agent",
-    "parley.asr.written",
+    "parley.asr.itn",
     "parley.engines",
     "parley.tools",
     "parley.tts.normalization",

@@ -1,0 +1,212 @@
+"""What the models for whole recordings do with their requests.
+
+A request is taken over at once and answered by a thread that brings all recordings forward
+together, round by round: one that comes while another is being transcribed joins the next round, and
+each is answered as soon as it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.asr.pipeline.segmentation import PER_MS
+from parley.errors import (
+    InvalidAudioError,
+    InvalidMessageError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+    UnsupportedLanguageError,
+)
+from parley.inference import Tensor
+
+_decoder = msgspec.json.Decoder(TranscribeRequest)
+_log = logging.getLogger(__name__)
+
+
+class Caller(Protocol):
+    """Who waits for a transcript."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone away."""
+        ...
+
+    def send(self, reply: TranscribeReply) -> None:
+        """Give the transcript."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Say why there is none."""
+        ...
+
+
+class Transcribed(Protocol):
+    """A recording on its way to a transcript."""
+
+    samples: int
+    """Its length."""
+    error: ParleyError | None
+    """Why it cannot be finished."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is recognised."""
+        ...
+
+    def reply(self) -> TranscribeReply:
+        """The transcript of a recording that is :attr:`done`."""
+        ...
+
+
+RecordingT = TypeVar("RecordingT", bound=Transcribed)
+RecordingT_contra = TypeVar("RecordingT_contra", bound=Transcribed, contravariant=True)
+
+
+class Rounds(Protocol[RecordingT_contra]):
+    """Makes the model calls."""
+
+    def run(self, recordings: Sequence[RecordingT_contra]) -> None:
+        """Bring the recordings a round further, none of which is done; a failure becomes their ``error``."""
+        ...
+
+
+@dataclass(frozen=True)
+class TranscriptionLimits:
+    """What is taken."""
+
+    languages: Sequence[str]
+    max_audio_ms: int
+    """Longest recording."""
+    max_pending_ms: int
+    """Audio of all recordings that are not answered yet."""
+
+
+class TranscriptionService(Generic[RecordingT]):
+    """Owns the recordings until they are answered."""
+
+    def __init__(
+        self,
+        begin: Callable[[NDArray[np.int16], TranscribeRequest], RecordingT],
+        rounds: Rounds[RecordingT],
+        limits: TranscriptionLimits,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            begin: makes a recording of audio i16 ``[n]``, or raises an ``InvalidInputError``.
+            rounds: makes the model calls; used by the thread only.
+            limits: what is taken.
+        """
+        self._begin = begin
+        self._rounds = rounds
+        self._limits = limits
+        self._work: list[tuple[RecordingT, Caller]] = []
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, name="transcription", daemon=True)
+        self._thread.start()
+
+    def submit(self, audio: Tensor, message: bytes, caller: Caller) -> None:
+        """Take over a request.
+
+        Args:
+            audio: i16 ``[n]`` or ``[1, n]``: 16 kHz mono.
+            message: JSON of :class:`parley.asr.messages.TranscribeRequest`.
+            caller: is answered later, by the thread.
+
+        Raises:
+            InvalidAudioError: the recording is empty, too long, or of the wrong kind.
+            InvalidMessageError: the message cannot be read.
+            UnsupportedLanguageError: the model does not understand the language.
+            OverloadedError: too much audio waits already.
+            ShuttingDownError: after :meth:`close`.
+        """
+        recording = self._read(audio, message)
+        with self._changed:
+            if self._closing:
+                raise ShuttingDownError("the model is being unloaded")
+            waiting = sum(other.samples for other, _ in self._work)
+            if self._work and waiting + recording.samples > self._limits.max_pending_ms * PER_MS:
+                raise OverloadedError(
+                    f"{waiting // PER_MS // 1000} s of audio wait to be transcribed; try again later"
+                )
+            self._work.append((recording, caller))
+            self._changed.notify()
+
+    def close(self, timeout_s: float) -> None:
+        """Refuse what is not done yet, and end the thread after its round."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("transcription did not stop within %g s", timeout_s)
+
+    def _read(self, audio: Tensor, message: bytes) -> RecordingT:
+        try:
+            request = _decoder.decode(message)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        if request.language not in self._limits.languages:
+            known = ", ".join(self._limits.languages)
+            raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")
+        if audio.dtype != np.int16 or audio.size != audio.shape[-1]:
+            raise InvalidAudioError(
+                f"audio is {audio.dtype} {list(audio.shape)}; it must be int16, one recording"
+            )
+        if not audio.size:
+            raise InvalidAudioError("the recording is empty")
+        if audio.size > self._limits.max_audio_ms * PER_MS:
+            raise InvalidAudioError(
+                f"the recording lasts {audio.size / PER_MS / 1000:.1f} s; "
+                f"at most {self._limits.max_audio_ms / 1000:g} s are taken"
+            )
+        return self._begin(audio.reshape(-1), request)
+
+    def _serve(self) -> None:
+        while work := self._next_work():
+            try:
+                self._rounds.run([recording for recording, _ in work])
+            except Exception as error:  # noqa: BLE001 - told to all callers, who log it
+                for recording, _ in work:
+                    recording.error = ParleyError(f"{type(error).__name__}: {error}")
+                _log.exception("transcription failed")
+            for recording, caller in work:
+                self._settle(recording, caller)
+
+    def _next_work(self) -> list[tuple[RecordingT, Caller]]:
+        """Wait for recordings; none when the service closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._work or self._closing)
+            if not self._closing:
+                return list(self._work)
+            abandoned, self._work = self._work, []
+        for _, caller in abandoned:
+            caller.fail(ShuttingDownError("the model is being unloaded"))
+        return []
+
+    def _settle(self, recording: RecordingT, caller: Caller) -> None:
+        """Answer a recording that is done or has failed, and drop one that nobody waits for."""
+        try:
+            if recording.error is not None:
+                caller.fail(recording.error)
+            elif recording.done:
+                caller.send(recording.reply())
+            elif not caller.cancelled:
+                return
+            else:
+                caller.fail(ShuttingDownError("the caller has gone away"))
+        except Exception:  # noqa: BLE001 - logged; the thread must live on for the others
+            _log.exception("a transcript could not be sent")
+        with self._changed:
+            self._work.remove((recording, caller))

@@ -1,0 +1,352 @@
+"""The rail that reads with Moonshine: voice activity in the step of all streams, reading beside it.
+
+A step never waits for a text: what has been read by then is told, and the rest comes with a later piece of
+audio. So a long text of one stream holds up nobody's voice activity.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
+from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
+from parley.asr.moonshine.utterance import EarlyText, LateText, PartialText, Utterance, Window
+from parley.asr.moonshine.worker import Asked, Desk
+from parley.asr.pipeline.segmentation import (
+    PER_MS,
+    Detector,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+)
+from parley.asr.pipeline.step import Chunk, Heard, Work, check_options, listen, take_ready
+from parley.asr.pipeline.turn_audio import Joined, SpokenTurn
+from parley.errors import OverloadedError, ParleyError
+
+_REST = 3
+"""Partial texts of a stream are asked for so seldom that it waits for them a third of the time at most: the
+more there is to do, the fewer there are."""
+
+
+@dataclass(frozen=True)
+class MoonshineLimits:
+    """What every stream gets."""
+
+    window: Window = field(default_factory=Window)
+    preroll_ms: int = 320
+    """Audio before the onset that is read too, so that no soft first sound is lost."""
+    max_utterance_ms: int = 60_000
+    """Speech without a pause is ended after this time."""
+    early_ms: int = 96
+    """After so much silence the final text is begun, in vain if the utterance goes on; 0: at its end."""
+
+
+@dataclass
+class _Item:
+    """A chunk on its way through the step."""
+
+    work: Work[MoonshineStream]
+    asked: list[Asked] = field(default_factory=list)
+
+
+class MoonshineRail:
+    """:class:`parley.asr.pipeline.step.Rail` of ``moonshine``."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        desk: Desk,
+        detector: Detector,
+        limits: MoonshineLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Serve streams.
+
+        Args:
+            reader: knows the vocabulary.
+            desk: reads for all streams.
+            detector: the voice activity network.
+            limits: of each stream.
+            clock: seconds, for timings.
+        """
+        self._reader = reader
+        self._desk = desk
+        self._detector = detector
+        self._limits = limits
+        self._clock = clock
+
+    def new_stream(self, options: AsrOptions) -> MoonshineStream:
+        """Begin a stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        check_options(options)
+        track = SpeechTrack(
+            options.vad,
+            preroll_ms=self._limits.preroll_ms,
+            max_utterance_ms=self._limits.max_utterance_ms,
+        )
+        boosting = self._reader.phrases(options.phrases, options.phrase_weight)
+        return MoonshineStream(track, options, boosting, longest_ms=self._limits.window.longest_ms)
+
+    def release(self, stream: MoonshineStream) -> None:
+        """Call off what the stream waits for."""
+        if stream.utterance is not None:
+            stream.utterance.drop()
+        for late in stream.awaited:
+            late.drop()
+
+    def step(self, chunks: Sequence[Chunk[MoonshineStream]]) -> list[Heard[MoonshineStream] | ParleyError]:
+        """Serve all chunks together: one voice activity call.
+
+        A chunk fails if voice activity could not be detected, if a text that it would have told could not be
+        read, or if its speech finds no place to wait. Its stream is then as it was before.
+        """
+        try:
+            self._desk.check()
+        except ParleyError as error:
+            return [error for _ in chunks]
+        work, vad_ms = listen(chunks, self._detector, self._clock)
+        return [self._serve(_Item(item), vad_ms, len(chunks)) for item in work]
+
+    def _serve(self, item: _Item, vad_ms: float, batch: int) -> Heard[MoonshineStream] | ParleyError:
+        if item.work.error is not None:
+            return item.work.error
+        stream = item.work.stream
+        try:
+            self._hear(item)
+            self._ask_ahead(item)
+            self._take_partial(stream)
+            if item.work.chunk.last:
+                for late in stream.awaited:
+                    late.end_stream()
+            events = stream.tell()
+        except ParleyError as error:
+            for asked in item.asked:
+                asked.drop()
+            return error
+        reply = item.work.reply(
+            events,
+            vad_ms=vad_ms,
+            encoder_ms=round(sum(text.encoder_ms for text in stream.read), 3),
+            decoder_ms=round(sum(text.decoder_ms for text in stream.read), 3),
+            batch=batch,
+        )
+        return Heard(stream, reply)
+
+    def _hear(self, item: _Item) -> None:
+        """Give what was spoken to its utterances."""
+        stream = item.work.stream
+        if item.work.chunk.turn_over:
+            stream.turn_over()
+        for happening in stream.track.detected(item.work.probabilities):
+            if isinstance(happening, OnsetEvent | OnsetLostEvent):
+                stream.untold.append(happening)
+            elif isinstance(happening, UtteranceBegan):
+                stream.utterance = Utterance(
+                    happening.event.utterance, happening.start, happening.onset, self._limits.window
+                )
+                stream.untold.append(happening.event)
+            elif isinstance(happening, UtteranceAudio):
+                assert stream.utterance is not None
+                self._add(item, stream.utterance, happening)
+            else:
+                assert stream.utterance is not None
+                self._end(item, stream.utterance, happening)
+                stream.utterance = None
+
+    def _add(self, item: _Item, utterance: Utterance, heard: UtteranceAudio) -> None:
+        utterance.hear(heard.samples)
+        if utterance.is_full:
+            audio = utterance.cut()
+            utterance.settled.append(self._ask(item, audio, utterance.number, final=True))
+
+    def _end(self, item: _Item, utterance: Utterance, ended: UtteranceEnded) -> None:
+        stream = item.work.stream
+        utterance.forget_partial()
+        utterance.forget_early(unless_ended_ms=ended.event.at_ms)
+        joined = None
+        if stream.options.join_ms:
+            piece = utterance.piece(ended.event.at_ms * PER_MS)
+            stream.turn = stream.turn.over() if piece is None else stream.turn.with_piece(piece)
+            joined = stream.turn.joined()
+        if utterance.early is not None and not utterance.early.asked.dropped:
+            asked, joined = utterance.early.asked, utterance.early.joined
+        else:
+            asked = self._ask_whole(item, utterance, joined)
+        late = LateText(self._desk, utterance.number, [*utterance.settled, asked], joined, utterance.reported)
+        stream.untold += [ended.event, late]
+
+    def _ask_ahead(self, item: _Item) -> None:
+        """Have the utterance read that is being spoken."""
+        stream, utterance = item.work.stream, item.work.stream.utterance
+        if utterance is None:
+            return
+        end, length = stream.track.quiet or (0, 0)
+        utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
+        if self._limits.early_ms and length >= self._limits.early_ms * PER_MS:
+            if utterance.early is None or utterance.early.asked.dropped:
+                with suppress(OverloadedError):  # it is asked for again at the end of the utterance
+                    utterance.early = self._ask_early(item, utterance, end)
+        elif stream.options.partial_interval_ms:
+            self._ask_partial(item, utterance)
+
+    def _ask_early(self, item: _Item, utterance: Utterance, end: int) -> EarlyText:
+        """Have the final text made while it is waited whether the utterance is over."""
+        stream, joined = item.work.stream, None
+        piece = utterance.piece(end)
+        if stream.options.join_ms and piece is not None:
+            joined = stream.turn.with_piece(piece).joined()
+        return EarlyText(self._ask_whole(item, utterance, joined), joined, end)
+
+    def _ask_partial(self, item: _Item, utterance: Utterance) -> None:
+        waited_ms = (utterance.position - utterance.asked_at) / PER_MS
+        interval_ms = item.work.stream.options.partial_interval_ms
+        if utterance.partial is not None or waited_ms < max(interval_ms, utterance.rest_ms):
+            return
+        utterance.asked_at = utterance.position
+        try:
+            asked = self._ask(item, utterance.rest(), utterance.number, final=False)
+        except OverloadedError:
+            return  # there will be another one, or the final text
+        utterance.partial = PartialText(asked, len(utterance.settled))
+
+    def _ask_whole(self, item: _Item, utterance: Utterance, joined: Joined | None) -> Asked:
+        """Have an utterance read to its end, with those that it is joined to."""
+        if joined is None:
+            return self._ask(item, utterance.rest(), utterance.number, final=True)
+        return self._ask(item, joined.content, joined.first, final=True)
+
+    def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> Asked:
+        stream = item.work.stream
+        asked = self._desk.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
+        item.asked.append(asked)
+        return asked
+
+    def _take_partial(self, stream: MoonshineStream) -> None:
+        """Tell the partial text that was asked for, if it is there and says something else than the last."""
+        utterance = stream.utterance
+        if utterance is None or utterance.partial is None:
+            return
+        asked, settled = utterance.partial.asked, utterance.settled[: utterance.partial.settled]
+        if asked.dropped:
+            utterance.partial = None
+            return
+        if not asked.done or not all(piece.done for piece in settled):
+            return
+        utterance.partial = None
+        utterance.rest_ms = _REST * asked.took_ms
+        try:
+            read = asked.result()
+        except ParleyError:
+            asked.drop()  # or it would be told again and again
+            raise
+        if read is None or not read.text:
+            return
+        stream.read.append(read)
+        # A settled piece that has failed is read anew for the final text.
+        before = (piece.result() for piece in settled if piece.future.exception() is None)
+        texts = [*(piece for piece in before if piece is not None), read]
+        text = text_of(texts)
+        stable_words = utterance.stable.push(text.split())
+        if text == utterance.reported:
+            return
+        utterance.reported = text
+        stream.untold.append(
+            TranscriptEvent(
+                utterance=utterance.number,
+                text=text,
+                is_final=False,
+                confidence=confidence_of(texts),
+                stable_words=stable_words,
+            )
+        )
+
+
+class MoonshineStream:
+    """What is remembered of a stream between two steps.
+
+    Its memory is bounded by the window: of the utterance that is being spoken, of the turn so far, and of
+    each final text that is waited for, which the desk bounds.
+    """
+
+    def __init__(
+        self, track: SpeechTrack, options: AsrOptions, boosting: PhraseAutomaton, *, longest_ms: int
+    ) -> None:
+        """Start silent.
+
+        Args:
+            track: cuts the audio into utterances.
+            options: the client's wishes.
+            boosting: phrases that are favoured.
+            longest_ms: what is read at once.
+        """
+        self.identity = object()
+        """The same for all copies, and for no other stream."""
+        self.track = track
+        self.options = options
+        self.boosting = boosting
+        self.utterance: Utterance | None = None
+        self.turn = SpokenTurn(min(options.join_ms, longest_ms))
+        """What the next utterance is read with."""
+        self.untold: list[AsrEvent | LateText] = []
+        self.read: list[Text] = []
+        """What was read for the next reply."""
+        self._said: dict[int, str] = {}  # the turn's texts by utterance
+
+    def fork(self) -> MoonshineStream:
+        """Return an independent copy."""
+        twin = copy.copy(self)
+        twin.track = self.track.fork()
+        twin.utterance = self.utterance.fork() if self.utterance else None
+        twin.untold = list(self.untold)
+        twin.read = []
+        twin._said = dict(self._said)  # noqa: SLF001 - same class
+        return twin
+
+    @property
+    def awaited(self) -> list[LateText]:
+        """Final texts that are on their way."""
+        return [item for item in self.untold if isinstance(item, LateText)]
+
+    def turn_over(self) -> None:
+        """What follows is not joined to what was said before."""
+        self.turn = self.turn.over()
+        if self.utterance is not None:
+            self.utterance.forget_early()
+
+    def tell(self) -> list[AsrEvent]:
+        """What can be told now.
+
+        Raises:
+            ParleyError: a final text could not be read.
+        """
+        return take_ready(self.untold, self._look)
+
+    def _look(self, late: LateText) -> list[AsrEvent] | None:
+        found = late.look(lambda joined: [self._said.get(at, "") for at in range(joined.first, late.number)])
+        if found is None:
+            return None
+        events, read = found
+        self.read += read
+        for event in events:
+            if isinstance(event, TranscriptEvent):
+                self._note(event, late.said_anew)
+        return events
+
+    def _note(self, event: TranscriptEvent, said_anew: Sequence[str]) -> None:
+        if not event.text:
+            self.turn = self.turn.without(event.utterance)
+        self._said |= dict(enumerate([*said_anew, event.text], event.utterance - len(said_anew)))
+        oldest = self.turn.pieces[0].utterance if self.turn.pieces else event.utterance
+        self._said = {at: text for at, text in self._said.items() if at >= oldest}

@@ -1,0 +1,294 @@
+"""Parakeet's networks on ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.decoding.greedy import Tokens
+from parley.errors import InferenceError, InvalidInputError
+from parley.inference import BlockingModelClient, ModelRequest, ModelResponse, Tensor
+
+
+class OnnxEncoder:
+    """The acoustic encoder: features in, one vector per 80 ms out."""
+
+    def __init__(self, session: Any) -> None:
+        """Use a session of ``encoder-model.onnx``."""
+        self._session = session
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Encode a padded batch; a row's result does not depend on its padding.
+
+        Args:
+            features: f32 ``[B, bands, T]``, normalised.
+            lengths: i64 ``[B]``, real frames of each row, at least 1.
+
+        Returns:
+            f32 ``[B, D, T']`` and i64 ``[B]``, how many of the ``T'`` frames are real.
+
+        Raises:
+            InferenceError: the network failed, for example because a row is too long for it, or its
+                output is not finite.
+        """
+        feed = {"audio_signal": features, "length": lengths}
+        try:
+            outputs, encoded = self._session.run(["outputs", "encoded_lengths"], feed)
+        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+            raise InferenceError(f"the encoder failed on {features.shape}: {error}") from error
+        if not np.isfinite(outputs).all():
+            raise InferenceError("the encoder's output is not finite")
+        return outputs, encoded
+
+
+class OnnxJoint:
+    """The prediction and joint networks (:class:`parley.asr.decoding.greedy.JointNetwork`)."""
+
+    def __init__(self, session: Any) -> None:
+        """Use a session of ``decoder_joint-model.onnx``."""
+        self._session = session
+        shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
+        self.inputs: int = shapes["encoder_outputs"][1]
+        self.layers: int = shapes["input_states_1"][0]
+        self.width: int = shapes["input_states_1"][2]
+
+    def step(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.asr.decoding.greedy.JointNetwork.step`; raises as :meth:`scan`."""
+        logits, hidden, cell = self.scan(frames[:, None], targets, hidden, cell)
+        return logits[:, 0], hidden, cell
+
+    def scan(
+        self,
+        frames: NDArray[np.float32],
+        targets: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        cell: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.asr.decoding.greedy.JointNetwork.scan`.
+
+        Raises:
+            InferenceError: the network failed.
+        """
+        rows = len(targets)
+        feed = {
+            "encoder_outputs": frames.transpose(0, 2, 1),
+            "targets": targets[:, None],
+            "target_length": np.ones(rows, np.int32),
+            "input_states_1": hidden,
+            "input_states_2": cell,
+        }
+        try:
+            logits, hidden, cell = self._session.run(["outputs", "output_states_1", "output_states_2"], feed)
+        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+            raise InferenceError(f"the joint network failed on {rows} rows: {error}") from error
+        return logits[:, :, 0], hidden, cell
+
+
+VAD_MODEL = "silero_vad"
+ENCODER_MODEL = "parakeet_encoder"
+DECODER_MODEL = "parakeet_decoder"
+
+
+class RemoteModels:
+    """:class:`parley.asr.offline.pipeline.AcousticModels` behind a port."""
+
+    def __init__(self, port: BlockingModelClient, *, timeout_s: float) -> None:
+        """Call through ``port``, with ``timeout_s`` for each call."""
+        self._port = port
+        self._timeout_s = timeout_s
+
+    def detect(
+        self,
+        windows: NDArray[np.float32],
+        counts: NDArray[np.int32],
+        state: NDArray[np.float32],
+        context: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """See :meth:`parley.vad.silero.SileroVad.detect`."""
+        outputs = self._call(
+            VAD_MODEL,
+            {"WINDOWS": windows, "COUNT": counts[:, None], "STATE": state, "CONTEXT": context},
+            ("PROBABILITIES", "NEXT_STATE", "NEXT_CONTEXT"),
+        )
+        return outputs["PROBABILITIES"], outputs["NEXT_STATE"], outputs["NEXT_CONTEXT"]
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
+        outputs = self._call(
+            ENCODER_MODEL,
+            {"FEATURES": features, "LENGTH": lengths[:, None]},
+            ("ENCODED", "ENCODED_LENGTH"),
+        )
+        return outputs["ENCODED"], outputs["ENCODED_LENGTH"][:, 0]
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Decoded]:
+        """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
+        inputs = piece_inputs(encoded, lengths, boosting=boosting)
+        return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
+
+    def decode_pieces(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        states: Sequence[RowState] | None,
+        *,
+        final: Sequence[bool],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> tuple[list[Decoded], list[RowState]]:
+        """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
+        inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
+        outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
+        return read_decoded(outputs), read_states(outputs)
+
+    def _call(self, model: str, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelResponse:
+        response = self._port.infer(ModelRequest(model, inputs, outputs, timeout_s=self._timeout_s))
+        rows = {len(tensor) for tensor in inputs.values()}
+        missing = [name for name in outputs if name not in response or {len(response[name])} != rows]
+        if missing:
+            raise InferenceError(f"{model} answered without {', '.join(missing)} for every row")
+        return response
+
+
+TOKEN_OUTPUTS = ("TOKENS", "FRAMES", "DURATIONS", "CONFIDENCES", "TOKEN_COUNT", "ALTERNATIVES", "SCORES")
+PIECE_OUTPUTS = (*TOKEN_OUTPUTS, "NEXT_STATE")
+_PHRASES = ("PHRASE_ARCS", "PHRASE_BONUS", "PHRASE_FALLBACK")
+
+RowState: TypeAlias = NDArray[np.uint8]
+"""Where one row's decoding stands: u8 ``[1, n]``, of no meaning but to the decoder."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What was decoded of a piece of one row."""
+
+    tokens: Tokens
+    """What no later piece can change; at the end all of the best reading."""
+    alternatives: list[tuple[list[int], float]] = field(default_factory=list)
+    """At the end, if a beam was searched: token ids and score of each reading, best first. Like
+    ``tokens`` they begin where earlier pieces ended."""
+
+
+def piece_inputs(
+    encoded: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    *,
+    states: Sequence[RowState] | None = None,
+    final: Sequence[bool] | None = None,
+    boosting: Sequence[PhraseAutomaton] | None = None,
+) -> dict[str, Tensor]:
+    """The decoder's inputs.
+
+    Args:
+        encoded: f32 ``[B, D, T']``.
+        lengths: i64 ``[B]``, real frames of each row.
+        states: what each row's previous piece left; None: these are the first.
+        final: whether no piece follows; None: none follows any.
+        boosting: each row's phrases; None: no row has any.
+    """
+    inputs: dict[str, Tensor] = {"ENCODED": encoded, "ENCODED_LENGTH": lengths[:, None]}
+    if states is not None:
+        inputs["STATE"] = np.concatenate(states)
+    if final is not None:
+        inputs["FINAL"] = np.array(final, np.bool_)[:, None]
+    if boosting is not None and any(len(automaton.bonus) for automaton in boosting):
+        inputs |= _phrase_inputs(boosting)
+    return inputs
+
+
+def read_decoded(outputs: Mapping[str, Tensor]) -> list[Decoded]:
+    """What was decoded of each row, from :data:`TOKEN_OUTPUTS`."""
+    return [
+        Decoded(
+            Tokens(
+                outputs["TOKENS"][row, :count],
+                outputs["FRAMES"][row, :count],
+                outputs["DURATIONS"][row, :count],
+                outputs["CONFIDENCES"][row, :count],
+            ),
+            [
+                ([token for token in ids if token >= 0], score)
+                for ids, score in zip(
+                    outputs["ALTERNATIVES"][row].tolist(), outputs["SCORES"][row].tolist(), strict=True
+                )
+                if np.isfinite(score)
+            ],
+        )
+        for row, count in enumerate(outputs["TOKEN_COUNT"][:, 0].tolist())
+    ]
+
+
+def read_states(outputs: Mapping[str, Tensor]) -> list[RowState]:
+    """Each row's state, from ``NEXT_STATE``."""
+    packed = outputs["NEXT_STATE"]
+    return [packed[row : row + 1] for row in range(len(packed))]
+
+
+def _phrase_inputs(boosting: Sequence[PhraseAutomaton]) -> dict[str, Tensor]:
+    """The automata side by side; arcs that are only padding have the state -1."""
+    arcs = max(len(automaton.bonus) for automaton in boosting)
+    states = max(len(automaton.fallback) for automaton in boosting)
+    inputs = {
+        "PHRASE_ARCS": np.full((len(boosting), arcs, 3), -1, np.int32),
+        "PHRASE_BONUS": np.zeros((len(boosting), arcs), np.float32),
+        "PHRASE_FALLBACK": np.zeros((len(boosting), states), np.float32),
+    }
+    for row, automaton in enumerate(boosting):
+        inputs["PHRASE_ARCS"][row, : len(automaton.arcs)] = automaton.arcs
+        inputs["PHRASE_BONUS"][row, : len(automaton.bonus)] = automaton.bonus
+        inputs["PHRASE_FALLBACK"][row, : len(automaton.fallback)] = automaton.fallback
+    return inputs
+
+
+def read_phrases(inputs: Mapping[str, Tensor], tokens: int) -> list[PhraseAutomaton]:
+    """Each row's phrases, from a request's inputs; none where it has none.
+
+    Args:
+        inputs: as :func:`piece_inputs` made them.
+        tokens: size of the vocabulary, without the blank.
+
+    Raises:
+        InvalidInputError: some tensor is missing, or they are not automata over these tokens.
+    """
+    given = [name for name in _PHRASES if name in inputs]
+    if not given:
+        return [PhraseAutomaton.nothing() for _ in inputs["ENCODED"]]
+    if len(given) != len(_PHRASES):
+        raise InvalidInputError(f"{', '.join(given)} without the rest of {', '.join(_PHRASES)}")
+    arcs, bonus, fallback = (inputs[name] for name in _PHRASES)
+    if arcs.ndim != 3 or arcs.shape[2] != 3 or bonus.shape != arcs.shape[:2] or fallback.ndim != 2:
+        raise InvalidInputError("PHRASE_ARCS must be [rows, arcs, 3], PHRASE_BONUS [rows, arcs]")
+    if not fallback.shape[1] or (fallback[:, 0] != 0).any():
+        raise InvalidInputError("PHRASE_FALLBACK must begin with 0")
+    if not (np.isfinite(bonus).all() and np.isfinite(fallback).all()):
+        raise InvalidInputError("PHRASE_BONUS or PHRASE_FALLBACK has values that are not finite")
+    counts = np.count_nonzero(arcs[:, :, 0] >= 0, axis=1).tolist()
+    automata = [
+        PhraseAutomaton(own[:count], earned[:count], back)
+        for own, earned, back, count in zip(arcs, bonus, fallback, counts, strict=True)
+    ]
+    limits = np.array([fallback.shape[1], tokens, fallback.shape[1]])
+    for automaton in automata:
+        ordered = (np.diff(automaton.arcs[:, 0]) >= 0).all()
+        if not ordered or (automaton.arcs < 0).any() or (automaton.arcs >= limits).any():
+            raise InvalidInputError("PHRASE_ARCS are not in order, or lead nowhere")
+    return automata

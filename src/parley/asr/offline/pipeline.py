@@ -1,0 +1,156 @@
+"""The rail that decodes every utterance as a whole: many streams with as few model calls as possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.boosting import PhraseAutomaton
+from parley.asr.features.log_mel import LogMel
+from parley.asr.messages import AsrOptions
+from parley.asr.offline.networks import Decoded
+from parley.asr.offline.stream import AsrStream, DecodeJob, Step, StreamLimits
+from parley.asr.pipeline.segmentation import Detector
+from parley.asr.pipeline.step import Chunk, Heard, Work, listen, milliseconds
+from parley.errors import ParleyError
+
+
+class AcousticModels(Detector, Protocol):
+    """The three networks. Each failure is raised as a :class:`parley.errors.ParleyError`."""
+
+    def encode(
+        self, features: NDArray[np.float32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See :meth:`parley.asr.offline.networks.OnnxEncoder.encode`."""
+        ...
+
+    def decode(
+        self,
+        encoded: NDArray[np.float32],
+        lengths: NDArray[np.int64],
+        boosting: Sequence[PhraseAutomaton] | None = None,
+    ) -> list[Decoded]:
+        """Decode whole stretches.
+
+        Args:
+            encoded: f32 ``[B, D, T']``.
+            lengths: i64 ``[B]``, real frames of each row.
+            boosting: each row's phrases; None: no row has any.
+        """
+        ...
+
+
+class UtteranceRail:
+    """:class:`parley.asr.pipeline.step.Rail` of ``parakeet_tdt``; its streams hold only their own memory."""
+
+    def __init__(self, checkpoint: Checkpoint, models: AcousticModels, limits: StreamLimits) -> None:
+        """Serve ``checkpoint``, whose vocabulary and front end apply."""
+        self._checkpoint = checkpoint
+        self._models = models
+        self._limits = limits
+        self._mel = LogMel(checkpoint.config)
+
+    def new_stream(self, options: AsrOptions) -> AsrStream:
+        """Begin a stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        return AsrStream(self._checkpoint, self._mel, options, self._limits)
+
+    def step(self, chunks: Sequence[Chunk[AsrStream]]) -> list[Heard[AsrStream] | ParleyError]:
+        """See :func:`step`."""
+        return step(chunks, self._models)
+
+    def release(self, stream: AsrStream) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class _Utterances:
+    """What a chunk brought to be recognised."""
+
+    work: Work[AsrStream]
+    steps: list[Step] = field(default_factory=list)
+    decoded: list[Decoded] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> list[DecodeJob]:
+        return [step for step in self.steps if isinstance(step, DecodeJob)]
+
+
+def step(
+    chunks: Sequence[Chunk[AsrStream]],
+    models: AcousticModels,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Heard[AsrStream] | ParleyError]:
+    """Serve all chunks: one voice activity call, then one encoder and one decoder call if needed.
+
+    A failed call fails the chunks that needed it, and only those. Their streams are as they were
+    before, so the same chunk can be sent again.
+
+    Args:
+        chunks: at most one of each stream.
+        models: the networks.
+        clock: seconds, for the reply's timings.
+
+    Returns:
+        For each chunk what was heard, or why not.
+    """
+    work, vad_ms = listen(chunks, models, clock)
+    items = [_Utterances(item) for item in work]
+    for item in items:
+        if item.work.error is None:
+            if item.work.chunk.turn_over:
+                item.work.stream.turn_over()
+            item.steps = item.work.stream.detected(item.work.probabilities)
+    encoder_ms, decoder_ms = _recognize(items, models, clock)
+    return [
+        item.work.error
+        or Heard(
+            item.work.stream,
+            item.work.reply(
+                item.work.stream.resolve(item.steps, item.decoded),
+                vad_ms=vad_ms,
+                encoder_ms=encoder_ms if item.jobs else 0.0,
+                decoder_ms=decoder_ms if item.jobs else 0.0,
+                batch=len(chunks),
+            ),
+        )
+        for item in items
+    ]
+
+
+def _recognize(
+    items: Sequence[_Utterances], models: AcousticModels, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Run the encoder and decoder on all jobs; return their times in milliseconds."""
+    needing = [item for item in items if item.jobs]
+    jobs = [job for item in needing for job in item.jobs]
+    if not jobs:
+        return 0.0, 0.0
+    # A stretch without a single frame is decoded as one frame of silence.
+    lengths = np.array([max(job.features.shape[1], 1) for job in jobs], np.int64)
+    features = np.zeros((len(jobs), jobs[0].features.shape[0], lengths.max()), np.float32)
+    for row, job in enumerate(jobs):
+        features[row, :, : job.features.shape[1]] = job.features
+    began = clock()
+    try:
+        encoded, encoded_lengths = models.encode(features, lengths)
+        between = clock()
+        boosting = [item.work.stream.boosting for item in needing for _ in item.jobs]
+        decoded = iter(models.decode(encoded, encoded_lengths, boosting))
+    except ParleyError as error:
+        for item in needing:
+            item.work.error = error
+        return 0.0, 0.0
+    ended = clock()
+    for item in needing:
+        item.decoded = [next(decoded) for _ in item.jobs]
+    return milliseconds(between - began), milliseconds(ended - between)

@@ -1,0 +1,209 @@
+"""What an ASR rail's model does with the requests of one execution."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import msgspec
+import numpy as np
+
+from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
+from parley.asr.pipeline.segmentation import PER_MS
+from parley.asr.pipeline.step import Chunk, Heard, Rail, StreamT
+from parley.errors import (
+    InvalidAudioError,
+    InvalidMessageError,
+    ParleyError,
+    SessionNotFoundError,
+    TooManySessionsError,
+    UnsupportedLanguageError,
+)
+from parley.inference import Tensor
+
+_decoder = msgspec.json.Decoder(AsrRequest)
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """One request as Triton hands it over."""
+
+    key: str
+    """Correlation id of the sequence."""
+    start: bool
+    end: bool
+    audio: Tensor
+    """i16 ``[n]`` or ``[1, n]``: 16 kHz mono."""
+    message: bytes
+    """JSON of :class:`parley.asr.messages.AsrRequest`."""
+
+
+class RecognitionService(Generic[StreamT]):
+    """Keeps the streams and serves all requests of an execution in one step.
+
+    A request that cannot be served fails alone, and its stream stays as it was.
+    """
+
+    def __init__(
+        self,
+        rail: Rail[StreamT],
+        sessions: SessionTable[StreamT],
+        *,
+        languages: Sequence[str],
+        max_chunk_ms: int,
+    ) -> None:
+        """Serve the streams of a rail.
+
+        Args:
+            rail: recognises.
+            sessions: holds the streams; nobody else uses it.
+            languages: what the rail understands.
+            max_chunk_ms: longest audio of one request.
+        """
+        self._rail = rail
+        self._sessions = sessions
+        self._languages = tuple(languages)
+        self._max_chunk = max_chunk_ms * PER_MS
+        self._lock = threading.Lock()
+
+    def serve(self, requests: Sequence[StreamRequest]) -> list[AsrReply | ParleyError]:
+        """Answer each request; at most one per stream."""
+        with self._lock:
+            self._sweep()
+            admitted = [self._admit(request) for request in requests]
+            heard = iter(self._rail.step([chunk for chunk in admitted if isinstance(chunk, Chunk)]))
+            answers: list[AsrReply | ParleyError] = []
+            for request, chunk in zip(requests, admitted, strict=True):
+                result = chunk if isinstance(chunk, ParleyError) else next(heard)
+                if isinstance(result, Heard):
+                    self._sessions.update(request.key, result.stream)
+                answers.append(result.reply if isinstance(result, Heard) else result)
+                if request.end:
+                    self._close(request.key)
+            return answers
+
+    def sweep(self) -> int:
+        """Drop the streams that are idle, and return how many; may be called from any thread."""
+        with self._lock:
+            return self._sweep()
+
+    def _sweep(self) -> int:
+        idle = self._sessions.sweep()
+        for stream in idle:
+            self._rail.release(stream)
+        return len(idle)
+
+    def _close(self, key: str) -> None:
+        stream = self._sessions.close(key)
+        if stream is not None:
+            self._rail.release(stream)
+
+    def _admit(self, request: StreamRequest) -> Chunk[StreamT] | ParleyError:
+        try:
+            if request.start:
+                self._close(request.key)
+            message = _read_message(request.message)
+            audio = self._read_audio(request.audio)
+            if request.start:
+                self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
+            return Chunk(
+                self._sessions.get(request.key),
+                audio,
+                flush=message.flush,
+                turn_over=message.turn_over,
+                last=request.end,
+            )
+        except ParleyError as error:
+            return error
+
+    def _new_stream(self, options: AsrOptions) -> StreamT:
+        if options.language not in self._languages:
+            known = ", ".join(self._languages)
+            raise UnsupportedLanguageError(f"language {options.language!r} is not understood; only {known}")
+        return self._rail.new_stream(options)
+
+    def _read_audio(self, audio: Tensor) -> Tensor:
+        samples = audio.reshape(-1)
+        if samples.dtype != np.int16:
+            raise InvalidAudioError(f"audio is {samples.dtype}; it must be int16")
+        if len(samples) > self._max_chunk:
+            raise InvalidAudioError(
+                f"{len(samples)} samples in one piece; at most {self._max_chunk} are taken"
+            )
+        return samples
+
+
+def _read_message(raw: bytes) -> AsrRequest:
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMessageError(f"request cannot be read: {error}") from error
+
+
+@dataclass
+class _Entry(Generic[StreamT]):
+    stream: StreamT
+    used_at: float
+
+
+class SessionTable(Generic[StreamT]):
+    """Streams by correlation id: so many at most, and none that nobody has used for long.
+
+    Whoever uses it makes sure that its calls do not overlap.
+    """
+
+    def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin empty.
+
+        Args:
+            limit: streams at once.
+            idle_s: seconds without a chunk after which a stream is dropped.
+            clock: seconds that never go back.
+        """
+        self._limit = limit
+        self._idle_s = idle_s
+        self._clock = clock
+        self._entries: dict[str, _Entry[StreamT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, key: str, stream: StreamT) -> None:
+        """Begin a stream under a key that no open stream has.
+
+        Raises:
+            TooManySessionsError: the table is full.
+        """
+        if len(self._entries) >= self._limit:
+            raise TooManySessionsError(f"{self._limit} audio streams are open; no more are accepted")
+        self._entries[key] = _Entry(stream, self._clock())
+
+    def get(self, key: str) -> StreamT:
+        """The stream, which counts as used now.
+
+        Raises:
+            SessionNotFoundError: it was never opened, has ended, or was idle for too long.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            raise SessionNotFoundError(f"audio stream {key} is not open: send START first")
+        entry.used_at = self._clock()
+        return entry.stream
+
+    def update(self, key: str, stream: StreamT) -> None:
+        """Replace an open stream by what has become of it."""
+        self._entries[key].stream = stream
+
+    def close(self, key: str) -> StreamT | None:
+        """End a stream and return it; unknown keys are not an error."""
+        entry = self._entries.pop(key, None)
+        return None if entry is None else entry.stream
+
+    def sweep(self) -> list[StreamT]:
+        """Drop the streams that are idle, and return them."""
+        before = self._clock() - self._idle_s
+        idle = [key for key, entry in self._entries.items() if entry.used_at < before]
+        return [self._entries.pop(key).stream for key in idle]

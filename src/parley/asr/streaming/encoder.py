@@ -1,0 +1,257 @@
+"""The cache-aware streaming encoder: a FastConformer that remembers instead of looking again.
+
+Every chunk of ``8 * (R + 1)`` new feature frames goes in together with the few frames before it and
+with the caches that the chunk before left, and ``R + 1`` encoder frames of 80 ms come out. ``R``,
+the look-ahead, is baked into an export: there is one file for each.
+
+See https://arxiv.org/abs/2312.17279.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr import checkpoint
+from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
+from parley.asr.decoding.batch import make_decoder
+from parley.asr.features.log_mel import LogMel
+from parley.asr.offline.networks import OnnxJoint
+from parley.asr.streaming.recognizer import Rows, StreamingRecognizer
+from parley.errors import InferenceError, ModelLoadingError, ParleyError, WeightsNotFoundError
+
+SUBSAMPLING = 8
+"""Feature frames per encoder frame."""
+HISTORY = 9
+"""Feature frames of the past that go in again; their encoder frames are dropped by the export."""
+CHANNEL, TIME, LENGTH = "cache_last_channel", "cache_last_time", "cache_last_channel_len"
+CACHES = (CHANNEL, TIME, LENGTH)
+_OUTPUTS = [
+    "outputs",
+    "encoded_lengths",
+    "cache_last_channel_next",
+    "cache_last_time_next",
+    "cache_last_channel_next_len",
+]
+
+
+class StreamingEncoder(Protocol):
+    """One look-ahead of a streaming encoder."""
+
+    chunk: int
+    """New feature frames that go in at once."""
+    initial: Rows
+    """The caches before the first chunk: one row of each, without the axis of the streams."""
+
+    def encode(
+        self, features: NDArray[np.float32], caches: Rows
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
+        """Encode the next chunk of several streams.
+
+        Args:
+            features: f32 ``[B, bands, 9 + chunk]``, the past first.
+            caches: a row of each cache for every stream.
+
+        Returns:
+            f32 ``[B, D, T]``, i64 ``[B]`` how many of the ``T`` frames are real, and the next caches.
+
+        Raises:
+            InferenceError: the network failed.
+        """
+        ...
+
+
+class CacheAwareEncoder:
+    """:class:`StreamingEncoder` on ONNX Runtime."""
+
+    def __init__(
+        self, session: Any, *, lookahead: int, channel: tuple[int, ...], time: tuple[int, ...]
+    ) -> None:
+        """Use a session of an encoder that was exported for one look-ahead.
+
+        Args:
+            session: with the inputs ``audio_signal`` f32 ``[B, bands, T]``, ``length`` i64 ``[B]``,
+                ``cache_last_channel`` f32 ``[B, layers, left, D]``, ``cache_last_time`` f32
+                ``[B, layers, D, kernel - 1]`` and ``cache_last_channel_len`` i64 ``[B]``.
+            lookahead: ``R``, in encoder frames.
+            channel: shape of ``cache_last_channel`` for one stream.
+            time: shape of ``cache_last_time`` for one stream.
+
+        Raises:
+            ModelLoadingError: the file is not such an encoder.
+        """
+        self._session = session
+        self.chunk = SUBSAMPLING * (lookahead + 1)
+        self.initial: Rows = {
+            CHANNEL: np.zeros(channel, np.float32),
+            TIME: np.zeros(time, np.float32),
+            LENGTH: np.zeros((), np.int64),
+        }
+        shapes = {tensor.name: tensor.shape for tensor in session.get_inputs()}
+        if missing := [name for name in CACHES if name not in shapes]:
+            raise ModelLoadingError(f"the encoder has no input {', '.join(missing)}: it cannot stream")
+        self._bands = int(shapes["audio_signal"][1])
+
+    def warm_up(self) -> None:
+        """Run once, so that the first real chunk does not pay for what only the first run does.
+
+        Raises:
+            InferenceError: the network cannot run at all.
+        """
+        features = np.zeros((1, self._bands, HISTORY + self.chunk), np.float32)
+        self.encode(features, {name: value[None] for name, value in self.initial.items()})
+
+    def encode(
+        self, features: NDArray[np.float32], caches: Rows
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Rows]:
+        """See :meth:`StreamingEncoder.encode`."""
+        rows, _, frames = features.shape
+        feed = {"audio_signal": features, "length": np.full(rows, frames, np.int64)} | {
+            name: caches[name] for name in CACHES
+        }
+        try:
+            encoded, lengths, *after = self._session.run(_OUTPUTS, feed)
+        except Exception as error:  # ONNX Runtime's own exceptions have no common base class
+            raise InferenceError(f"the streaming encoder failed on {rows} rows: {error}") from error
+        return encoded, lengths, dict(zip(CACHES, after, strict=True))
+
+
+DEFAULT = "tiny-nemotron-streaming"
+"""Folder of the export that the project ships."""
+FILES = (DECODER_FILE, VOCABULARY_FILE, CONFIG_FILE)
+
+
+class StreamingConfig(msgspec.Struct, frozen=True):
+    """What ``config.json`` says under ``streaming``."""
+
+    look_aheads: tuple[int, ...]
+    """Encoder frames that each of the encoders waits for."""
+    cache_last_channel: tuple[int, int, int]
+    """Shape of one stream's cache: layers, frames of the past, width."""
+    cache_last_time: tuple[int, int, int]
+    """Layers, width, kernel - 1."""
+    history_frames: Literal[9] = 9
+    """Feature frames of the past that go in again."""
+
+
+class _Config(msgspec.Struct, frozen=True):
+    streaming: StreamingConfig
+
+
+@dataclass(frozen=True)
+class StreamingExport:
+    """An export's folder, read but without its networks."""
+
+    checkpoint: Checkpoint
+    streaming: StreamingConfig
+
+    def encoder(self, look_ahead: int) -> Path:
+        """The ONNX file for one look-ahead."""
+        return self.checkpoint.folder / f"encoder-r{look_ahead}.onnx"
+
+    def look_ahead_ms(self, look_ahead: int) -> int:
+        """What a client calls a look-ahead: the audio of a chunk (milliseconds)."""
+        return (look_ahead + 1) * self.checkpoint.config.frame_ms
+
+
+def load(folder: Path) -> StreamingExport:
+    """Read what describes an export.
+
+    Raises:
+        WeightsNotFoundError: a file of the export is missing.
+        ModelLoadingError: a file cannot be understood, or describes another kind of model.
+    """
+    common = checkpoint.load(folder, FILES)
+    try:
+        config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes(), type=_Config)
+    except msgspec.MsgspecError as error:
+        raise ModelLoadingError(f"{folder / CONFIG_FILE} is not of a streaming model: {error}") from error
+    if common.config.normalize != "NA":
+        raise ModelLoadingError(f"{folder}: a model that normalises its features cannot stream")
+    return StreamingExport(common, config.streaming)
+
+
+def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]:
+    """The encoders for some look-aheads.
+
+    Args:
+        export: the export.
+        wanted_ms: what clients may choose (milliseconds of audio).
+
+    Returns:
+        Their files by look-ahead in encoder frames.
+
+    Raises:
+        ModelLoadingError: the export has no encoder for one of them.
+        WeightsNotFoundError: an encoder's file is missing.
+    """
+    there = {export.look_ahead_ms(look_ahead): look_ahead for look_ahead in export.streaming.look_aheads}
+    if missing := [wanted for wanted in wanted_ms if wanted not in there]:
+        raise ModelLoadingError(
+            f"{export.checkpoint.folder} has no encoder for {', '.join(map(str, missing))} ms; "
+            f"it has those for {', '.join(map(str, there))} ms"
+        )
+    files = {there[wanted]: export.encoder(there[wanted]) for wanted in wanted_ms}
+    for path in files.values():
+        if not path.is_file():
+            raise WeightsNotFoundError(f"{path} does not exist")
+    return files
+
+
+def load_recognizer(
+    export: StreamingExport,
+    look_aheads_ms: Sequence[int],
+    open_session: Callable[[Path], Any],
+    *,
+    mel: LogMel | None = None,
+    slots: int,
+    audio: int,
+    beam_size: int | None = None,
+) -> tuple[StreamingRecognizer, dict[int, int]]:
+    """Open the networks and run each once.
+
+    Args:
+        export: the model.
+        look_aheads_ms: what clients may choose (milliseconds of audio).
+        open_session: opens an ONNX file.
+        mel: the front end; None: numpy's.
+        slots: utterances at once.
+        audio: samples that may come for an utterance in one step.
+        beam_size: decode by beam search; None: greedily.
+
+    Returns:
+        The recogniser, and the feature frames of a chunk by look-ahead (milliseconds).
+
+    Raises:
+        ModelLoadingError: a network cannot be loaded or run.
+    """
+    encoders: dict[int, CacheAwareEncoder] = {}
+    chunks: dict[int, int] = {}
+    for look_ahead, path in choose(export, look_aheads_ms).items():
+        encoder = CacheAwareEncoder(
+            open_session(path),
+            lookahead=look_ahead,
+            channel=export.streaming.cache_last_channel,
+            time=export.streaming.cache_last_time,
+        )
+        try:
+            encoder.warm_up()
+        except ParleyError as error:
+            raise ModelLoadingError(f"{path} cannot be run: {error}") from error
+        encoders[encoder.chunk] = encoder
+        chunks[export.look_ahead_ms(look_ahead)] = encoder.chunk
+    joint = OnnxJoint(open_session(export.checkpoint.decoder))
+    recognizer = StreamingRecognizer(
+        encoders,
+        make_decoder(export.checkpoint, joint, beam_size=beam_size),
+        mel or LogMel(export.checkpoint.config),
+        slots=slots,
+        audio=audio,
+    )
+    return recognizer, chunks

@@ -1,0 +1,376 @@
+"""The rail that recognises speech while it is being spoken, many streams in one step.
+
+A step is one voice activity call for all streams, then rounds of one encoder call for each
+look-ahead and one decoder call, until no stream has a full chunk. Silence does not reach the
+encoder: only an utterance in progress holds a slot.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from parley.asr.checkpoint import Checkpoint
+from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
+from parley.asr.decoding.words import alternatives_of, spell, text_of, transcript, words_of
+from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
+from parley.asr.pipeline.segmentation import (
+    PER_MS,
+    Detector,
+    SpeechTrack,
+    UtteranceAudio,
+    UtteranceBegan,
+    UtteranceEnded,
+)
+from parley.asr.pipeline.step import Chunk, Heard, Work, check_options, listen, take_ready
+from parley.asr.pipeline.turn_audio import Joined, SpokenTurn
+from parley.asr.streaming.final_transcripts import FinalsDesk, FinalText, wait_for
+from parley.asr.streaming.recognizer import StreamingRecognizer
+from parley.asr.streaming.utterance import StreamingUtterance
+from parley.errors import InvalidMessageError, OverloadedError, ParleyError
+from parley.protocol import Word
+
+
+@dataclass(frozen=True)
+class StreamingLimits:
+    """What every stream gets."""
+
+    preroll_ms: int = 320
+    """Audio before the onset that is recognised too, so that no soft first sound is lost."""
+    max_utterance_ms: int = 60_000
+    """Speech without a pause is ended after this time."""
+    early_ms: int = 96
+    """After so much silence another model begins with its final text, which is wasted if the utterance goes
+    on; 0: it begins when the utterance is over."""
+    patience_s: float = 0.01
+    """How long a step waits for final texts of other models, which otherwise come with a later one."""
+
+
+@dataclass
+class _Item:
+    """A chunk on its way through the step."""
+
+    work: Work[StreamingStream]
+    utterances: list[StreamingUtterance] = field(default_factory=list)
+    """All that this chunk has audio for, in order."""
+    finals: dict[int, FinalText] = field(default_factory=dict)
+    """Of those that ended, by number."""
+    claimed: list[int] = field(default_factory=list)
+    """Slots of those that began."""
+
+
+class StreamingRail:
+    """:class:`parley.asr.pipeline.step.Rail` of a cache-aware streaming model."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        recognizer: StreamingRecognizer,
+        detector: Detector,
+        desk: FinalsDesk,
+        *,
+        chunks: Mapping[int, int],
+        default_ms: int,
+        limits: StreamingLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Serve ``checkpoint``.
+
+        Args:
+            checkpoint: whose vocabulary applies.
+            recognizer: holds the slots.
+            detector: the voice activity network.
+            desk: final texts.
+            chunks: feature frames of a chunk by look-ahead (milliseconds).
+            default_ms: look-ahead of streams that do not choose.
+            limits: of each stream.
+            clock: seconds, for timings.
+        """
+        self._checkpoint = checkpoint
+        self._recognizer = recognizer
+        self._detector = detector
+        self._desk = desk
+        self._chunks = dict(chunks)
+        self._default_ms = default_ms
+        self._limits = limits
+        self._clock = clock
+
+    def new_stream(self, options: AsrOptions) -> StreamingStream:
+        """Begin a stream.
+
+        Raises:
+            InvalidMessageError: the options are out of range.
+        """
+        check_options(options)
+        chosen = self._default_ms if options.lookahead_ms is None else options.lookahead_ms
+        if chosen not in self._chunks:
+            known = ", ".join(map(str, self._chunks))
+            raise InvalidMessageError(f"lookahead_ms is {chosen}; this server has {known}")
+        track = SpeechTrack(
+            options.vad,
+            preroll_ms=self._limits.preroll_ms,
+            max_utterance_ms=self._limits.max_utterance_ms,
+        )
+        boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
+        return StreamingStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
+
+    def release(self, stream: StreamingStream) -> None:
+        """Give back the slot of the utterance that the stream was in, and call off what it waits for."""
+        if stream.utterance is not None:
+            stream.utterance.forget_early()
+            if stream.utterance.slot is not None:
+                self._recognizer.release(stream.utterance.slot)
+        for text in stream.awaited:
+            text.cancel()
+
+    def step(self, chunks: Sequence[Chunk[StreamingStream]]) -> list[Heard[StreamingStream] | ParleyError]:
+        """Serve all chunks together.
+
+        A chunk fails if voice activity could not be detected, or if its speech could not be
+        recognised and no other model is there to do it. Its stream is then as it was before.
+        """
+        work, vad_ms = listen(chunks, self._detector, self._clock)
+        items = [_Item(item) for item in work]
+        try:
+            for item in items:
+                if item.work.error is None:
+                    self._hear(item)
+            rounds = self._recognizer.recognize([own for item in items for own in item.utterances])
+            for item in items:
+                if item.work.error is None:
+                    self._write_down(item)
+        except BaseException:
+            for item in items:
+                self._undo(item)
+            raise
+        rounds.keep([slot for item in items for slot in self._keep(item)])
+        self._await_finals(items)
+        recognized = {id(utterance) for utterance in rounds.utterances}
+        replies: list[Heard[StreamingStream] | ParleyError] = []
+        for item in items:
+            busy = any(id(utterance) in recognized for utterance in item.utterances)
+            replies.append(
+                item.work.error
+                or Heard(
+                    item.work.stream,
+                    item.work.reply(
+                        item.work.stream.tell(),
+                        vad_ms=vad_ms,
+                        encoder_ms=rounds.encoder_ms if busy else 0.0,
+                        decoder_ms=rounds.decoder_ms if busy else 0.0,
+                        batch=len(chunks),
+                    ),
+                )
+            )
+        return replies
+
+    def _hear(self, item: _Item) -> None:
+        """Give what was spoken to its utterances."""
+        stream = item.work.stream
+        if item.work.chunk.turn_over:
+            stream.turn = stream.turn.over()
+            if stream.utterance is not None:
+                stream.utterance.forget_early()
+        if stream.utterance is not None:
+            item.utterances.append(stream.utterance)
+        for happening in stream.track.detected(item.work.probabilities):
+            if isinstance(happening, OnsetEvent | OnsetLostEvent):
+                stream.untold.append(happening)
+                continue
+            if isinstance(happening, UtteranceBegan):
+                stream.utterance = self._begin(item, happening)
+                stream.untold.append(happening.event)
+                continue
+            utterance = stream.utterance
+            assert utterance is not None
+            if isinstance(happening, UtteranceAudio):
+                self._recognizer.write(utterance, happening.samples)
+                utterance.hear(happening.samples)
+            else:
+                utterance.ended = True
+                utterance.forget_early(unless_ended_ms=happening.event.at_ms)
+                final = FinalText(self._desk, utterance, stream.options, self._join(stream, happening))
+                item.finals[utterance.number] = final
+                stream.untold += [happening.event, final]
+                stream.utterance = None
+        if stream.utterance is not None and self._limits.early_ms:
+            self._ask_early(stream, stream.utterance)
+
+    def _ask_early(self, stream: StreamingStream, utterance: StreamingUtterance) -> None:
+        """Have the final text made while it is waited whether the utterance is over."""
+        end, length = stream.track.quiet or (0, 0)
+        utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
+        if length >= self._limits.early_ms * PER_MS and utterance.early is None:
+            joined = None
+            if stream.options.join_ms:
+                joined = stream.turn.with_piece(utterance.piece(end)).joined()
+            self._desk.ask_early(utterance, end, joined, stream.options)
+
+    def _join(self, stream: StreamingStream, ended: UtteranceEnded) -> Joined | None:
+        """What a model that hears it all again is to hear: the utterance with those of the same turn."""
+        assert stream.utterance is not None
+        if not stream.options.join_ms or not self._desk.policy.finals:
+            return None
+        stream.turn = stream.turn.with_piece(stream.utterance.piece(ended.event.at_ms * PER_MS))
+        return stream.turn.joined()
+
+    def _begin(self, item: _Item, began: UtteranceBegan) -> StreamingUtterance:
+        stream = item.work.stream
+        utterance = StreamingUtterance(
+            began.event.utterance,
+            began.start,
+            onset=began.onset,
+            chunk=stream.chunk,
+            boosting=stream.boosting,
+            keep_audio=self._desk.policy.keeps_audio,
+        )
+        try:
+            utterance.slot = self._recognizer.acquire()
+            item.claimed.append(utterance.slot)
+        except OverloadedError as error:
+            utterance.failure = error
+        item.utterances.append(utterance)
+        return utterance
+
+    def _write_down(self, item: _Item) -> None:
+        """Note what has become of the utterances: partial texts, final ones, failures."""
+        policy = self._desk.policy
+        failed = [utterance for utterance in item.utterances if utterance.failure is not None]
+        if failed and not policy.rescue:
+            item.work.error = failed[0].failure
+            return
+        for utterance in failed:
+            if not utterance.replaced:
+                utterance.replaced = True
+                self._tell_replaced(item, utterance)
+        for utterance in item.utterances:
+            final = item.finals.get(utterance.number)
+            if final is not None:
+                nbest = item.work.stream.options.nbest
+                alternatives = alternatives_of(utterance.readings(), self._checkpoint, nbest) if nbest else []
+                final.settle(self._words(utterance), alternatives, utterance.failure)
+            elif utterance.failure is None and item.work.stream.options.partial_interval_ms:
+                self._add_partial(item, utterance)
+
+    def _tell_replaced(self, item: _Item, utterance: StreamingUtterance) -> None:
+        policy = self._desk.policy
+        assert utterance.failure is not None
+        event = self._desk.replace(utterance.number, policy.own, policy.rescue, utterance.failure)
+        untold = item.work.stream.untold
+        final = item.finals.get(utterance.number)
+        untold.insert(untold.index(final) if final else len(untold), event)
+
+    def _add_partial(self, item: _Item, utterance: StreamingUtterance) -> None:
+        if not utterance.take_news():
+            return
+        words = self._words(utterance)
+        text = text_of(words)
+        stable_words = None
+        if utterance.revised:
+            others = [spell(ids, self._checkpoint).split() for ids, _ in utterance.readings()[1:]]
+            stable_words = utterance.stable.push(text.split(), others)
+        if text == utterance.reported:
+            return
+        utterance.reported = text
+        with_words = item.work.stream.options.words
+        item.work.stream.untold.append(
+            transcript(
+                utterance.number, words, is_final=False, with_words=with_words, stable_words=stable_words
+            )
+        )
+
+    def _words(self, utterance: StreamingUtterance) -> list[Word]:
+        return words_of(utterance.tokens(), self._checkpoint, offset_ms=utterance.start_ms)
+
+    def _keep(self, item: _Item) -> list[int]:
+        """Make the step last: return the slots of utterances that go on, and give the others back."""
+        if item.work.error is not None:
+            self._undo(item)
+            return []
+        kept: list[int] = []
+        for utterance in item.utterances:
+            if utterance.slot is None:
+                continue
+            if utterance.ended or utterance.failure is not None:
+                self._recognizer.release(utterance.slot)
+                utterance.slot = None
+            else:
+                kept.append(utterance.slot)
+        return kept
+
+    def _undo(self, item: _Item) -> None:
+        for slot in item.claimed:
+            self._recognizer.release(slot)
+
+    def _await_finals(self, items: Sequence[_Item]) -> None:
+        """Wait a little for new final texts: all streams share this step.
+
+        A text that takes longer comes with a later chunk. At the end of a stream there is none, and the
+        streaming model's own text takes its place: a caller who hangs up must not stop the others.
+        """
+        alive = [item for item in items if item.work.error is None]
+        # Only in the step that asks: what takes longer must not hold up one step after the other.
+        wait_for(
+            [text for item in alive for text in item.finals.values()],
+            self._limits.patience_s,
+            self._desk.clock,
+        )
+        for item in alive:
+            if item.work.chunk.last:
+                for text in item.work.stream.awaited:
+                    text.end_stream()
+
+
+class StreamingStream:
+    """What is remembered of a stream between two steps.
+
+    Beside its ``track`` and the utterance that is being spoken it holds what waits behind a final
+    text that another model has not yet written: at most what happens until that model's deadline. The
+    turn's audio is bounded by ``options.join_ms``.
+    """
+
+    def __init__(
+        self, track: SpeechTrack, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
+    ) -> None:
+        """Start silent.
+
+        Args:
+            track: cuts the audio into utterances.
+            options: the client's wishes.
+            chunk: feature frames that the encoder takes at once.
+            boosting: phrases that are expected.
+        """
+        self.track = track
+        self.options = options
+        self.chunk = chunk
+        self.boosting = boosting
+        self.utterance: StreamingUtterance | None = None
+        self.turn = SpokenTurn(options.join_ms)
+        """What the next utterance is read with."""
+        self.untold: list[AsrEvent | FinalText] = []
+
+    def fork(self) -> StreamingStream:
+        """Return an independent copy."""
+        twin = copy.copy(self)
+        twin.track = self.track.fork()
+        twin.utterance = self.utterance.fork() if self.utterance else None
+        twin.untold = list(self.untold)
+        return twin
+
+    @property
+    def awaited(self) -> list[FinalText]:
+        """Final texts that are on their way."""
+        return [item for item in self.untold if isinstance(item, FinalText)]
+
+    def tell(self) -> list[AsrEvent]:
+        """What can be told now: everything up to the first final text that is not there yet."""
+        return take_ready(self.untold, self._look)
+
+    def _look(self, text: FinalText) -> list[AsrEvent] | None:
+        events = text.look()
+        for event in events or ():
+            if isinstance(event, TranscriptEvent) and not event.text:
+                self.turn = self.turn.without(event.utterance)
+        return events
