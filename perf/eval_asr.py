@@ -27,8 +27,8 @@ from parley.asr.decoding.words import text_of
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import AsrStream, StreamLimits
-from parley.asr.pipeline.step import Chunk, Heard
+from parley.asr.offline.stream import OfflineStream, StreamLimits
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,12 +75,12 @@ def transcribe_calls(export: checkpoint.Checkpoint, clips: Iterable[Clip]) -> li
     models, mel = LocalModels.open(export), LogMel(export.config)
     texts = []
     for clip in clips:
-        stream = AsrStream(export, mel, AsrOptions(partial_interval_ms=0), StreamLimits())
+        stream = OfflineStream(export, mel, AsrOptions(partial_interval_ms=0), StreamLimits())
         audio = np.concatenate([SILENCE, clip.audio, SILENCE])
         finals = []
         for start in range(0, len(audio), CHUNK):
-            (heard,) = step([Chunk(stream, audio[start : start + CHUNK])], models)
-            if not isinstance(heard, Heard):
+            (heard,) = step([ChunkRequest(stream, audio[start : start + CHUNK])], models)
+            if not isinstance(heard, ChunkResult):
                 raise heard
             stream = heard.stream
             finals += [event.text for event in heard.reply.events if isinstance(event, TranscriptEvent)]

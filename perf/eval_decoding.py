@@ -29,7 +29,7 @@ from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions
-from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
 from parley.asr.streaming import encoder as streaming_checkpoint
 
@@ -128,7 +128,7 @@ def main() -> int:
     worst = 0.0
     spoken = [clip for clip in clips if clip.text]
     for name, models in decoders.items():
-        told = call_all(UtteranceRail(export, models, StreamLimits()), spoken, AsrOptions())
+        told = call_all(OfflinePipeline(export, models, StreamLimits()), spoken, AsrOptions())
         print(
             f"{name}: partials took back {told.everything.share:.1%} of {told.everything.shown} words, "
             f"{told.stable.share:.1%} of {told.stable.shown} stable ones"

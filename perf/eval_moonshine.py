@@ -29,11 +29,11 @@ from word_errors import word_errors
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.moonshine import networks
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.reader import Reader, Text
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
-from parley.asr.moonshine.worker import ImmediateDesk, ReadingDesk
-from parley.asr.pipeline.step import Chunk, Heard
+from parley.asr.moonshine.worker import InlineReader, ThreadedReader
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
 from parley.turns.overlap_words import as_said
@@ -69,14 +69,14 @@ def load_recordings(manifest: Path) -> list[Clip]:
     return found
 
 
-def hear_call(rail: MoonshineRail, audio: NDArray[np.int16]) -> str:
+def hear_call(rail: MoonshinePipeline, audio: NDArray[np.int16]) -> str:
     """A recording as a call of its own, the pauses of which are those of one turn."""
     stream = rail.new_stream(AsrOptions(partial_interval_ms=0, join_ms=JOIN_MS))
     said: dict[int, str] = {}
     call = np.concatenate([SILENCE, audio, SILENCE])
     for start in range(0, len(call), CHUNK):
-        (heard,) = rail.step([Chunk(stream, call[start : start + CHUNK])])
-        if not isinstance(heard, Heard):
+        (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+        if not isinstance(heard, ChunkResult):
             raise heard
         stream = heard.stream
         for event in heard.reply.events:
@@ -114,14 +114,14 @@ def rate(title: str, clips: Sequence[Clip], hear: Callable[[NDArray[np.int16]], 
     return errors / count
 
 
-def final_texts(rail: MoonshineRail, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
+def final_texts(rail: MoonshinePipeline, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
     """The final texts of a call, each utterance by itself."""
     stream = rail.new_stream(AsrOptions(partial_interval_ms=0))
     found: list[TranscriptEvent] = []
     call = np.concatenate([SILENCE, audio, SILENCE])
     for start in range(0, len(call), CHUNK):
-        (heard,) = rail.step([Chunk(stream, call[start : start + CHUNK])])
-        if not isinstance(heard, Heard):
+        (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+        if not isinstance(heard, ChunkResult):
             raise heard
         stream = heard.stream
         found += [event for event in heard.reply.events if isinstance(event, TranscriptEvent)]
@@ -139,7 +139,7 @@ def print_gate(
         clips: people who speak.
         voices: what babble is made of.
     """
-    rail = MoonshineRail(reader, ImmediateDesk(reader), vad, MoonshineLimits())
+    rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
     seconds = 60 * degraded.RATE
     makers: dict[str, Callable[[int], degraded.Wave]] = {
         "silence": np.zeros,
@@ -186,8 +186,8 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
 
     Calls go through the desk with its thread, in real time.
     """
-    desk = ReadingDesk(reader, room=128)
-    rail = MoonshineRail(reader, desk, vad, MoonshineLimits())
+    desk = ThreadedReader(reader, room=128)
+    rail = MoonshinePipeline(reader, desk, vad, MoonshineLimits())
     delays_ms: list[float] = []
     spent, seconds = time.process_time(), 0.0
     for clip in clips:
@@ -198,8 +198,8 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
         for start in range(0, len(call), CHUNK):
             due = began + (start + CHUNK) / degraded.RATE
             time.sleep(max(0.0, due - time.perf_counter()))
-            (heard,) = rail.step([Chunk(stream, call[start : start + CHUNK])])
-            while isinstance(heard, Heard):
+            (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+            while isinstance(heard, ChunkResult):
                 stream = heard.stream
                 for event in heard.reply.events:
                     if isinstance(event, SpeechStoppedEvent):
@@ -209,8 +209,8 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
                 if not stream.awaited:
                     break
                 time.sleep(0.016)  # as the agent does
-                (heard,) = rail.step([Chunk(stream, call[:0])])
-            if not isinstance(heard, Heard):
+                (heard,) = rail.step([ChunkRequest(stream, call[:0])])
+            if not isinstance(heard, ChunkResult):
                 raise heard
         rail.release(stream)
         seconds += len(call) / degraded.RATE
@@ -242,7 +242,7 @@ def main() -> int:
     voices = [clip.audio for clip in load_clips(ROOT / "tests/data/asr_eval") if clip.text]
     worst = 0.0
     if args.only in (None, "errors"):
-        rail = MoonshineRail(reader, ImmediateDesk(reader), vad, MoonshineLimits())
+        rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
         print("word error rate of whole recordings")
         worst = rate("as they are", clips, lambda audio: read_whole(reader, vad, audio), show=args.show)
         print("word error rate of calls")

@@ -16,7 +16,7 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.words import words_of
 from parley.asr.features.log_mel import LogMel
 from parley.asr.offline.networks import (
-    Decoded,
+    DecodedPiece,
     OnnxEncoder,
     OnnxJoint,
     RowState,
@@ -84,7 +84,7 @@ class LocalModels:
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Decoded], list[RowState]]:
+    ) -> tuple[list[DecodedPiece], list[RowState]]:
         """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
         outputs = self._serve(piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting))
         return read_decoded(outputs), read_states(outputs)
@@ -94,7 +94,7 @@ class LocalModels:
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Decoded]:
+    ) -> list[DecodedPiece]:
         """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
         return read_decoded(self._serve(piece_inputs(encoded, lengths, boosting=boosting)))
 

@@ -15,10 +15,10 @@ from word_errors import word_errors
 
 from parley.asr.decoding.words import Retractions, count_retractions
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
-from parley.asr.pipeline.step import Chunk, Heard, Rail, TrackedStream
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
 from parley.asr.streaming.encoder import StreamingExport, load_recognizer
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
@@ -51,23 +51,25 @@ class _Nobody:
 
 def streaming_rail(
     export: StreamingExport, lookahead_ms: int, *, beam_size: int | None, streams: int
-) -> StreamingRail:
+) -> StreamingPipeline:
     """The rail of ``nemotron_streaming`` in this process, on one thread."""
     recognizer, chunks = load_recognizer(
         export, [lookahead_ms], open_session, slots=streams, audio=32_000, beam_size=beam_size
     )
-    return StreamingRail(
+    return StreamingPipeline(
         export.checkpoint,
         recognizer,
         SileroVad(open_session(bundled_folder() / FILE)),
-        FinalsDesk(FinalsPolicy("nemotron_streaming"), _Nobody(), lambda _: None, lambda: 0.0),
+        FinalTranscriber(FinalTranscriptPolicy("nemotron_streaming"), _Nobody(), lambda _: None, lambda: 0.0),
         chunks=chunks,
         default_ms=lookahead_ms,
         limits=StreamingLimits(),
     )
 
 
-def call_all(rail: Rail[StreamT], clips: Sequence[Clip], options: AsrOptions, *, at_once: int = 1) -> Told:
+def call_all(
+    rail: RecognizerPipeline[StreamT], clips: Sequence[Clip], options: AsrOptions, *, at_once: int = 1
+) -> Told:
     """Hear each recording as a call of its own, so many of them in every step."""
     told = Told()
     for start in range(0, len(clips), at_once):
@@ -85,20 +87,20 @@ def call_all(rail: Rail[StreamT], clips: Sequence[Clip], options: AsrOptions, *,
 
 
 def _calls(
-    rail: Rail[StreamT], clips: Sequence[Clip], options: AsrOptions, told: Told
+    rail: RecognizerPipeline[StreamT], clips: Sequence[Clip], options: AsrOptions, told: Told
 ) -> list[list[TranscriptEvent]]:
     streams = [rail.new_stream(options) for _ in clips]
     calls = [np.concatenate([SILENCE, clip.audio, SILENCE]) for clip in clips]
     events: list[list[TranscriptEvent]] = [[] for _ in clips]
     for start in range(0, max(len(audio) for audio in calls), CHUNK):
         rows = [row for row, audio in enumerate(calls) if start < len(audio)]
-        results = rail.step([Chunk(streams[row], calls[row][start : start + CHUNK]) for row in rows])
+        results = rail.step([ChunkRequest(streams[row], calls[row][start : start + CHUNK]) for row in rows])
         for row, heard in zip(rows, results, strict=True):
-            if not isinstance(heard, Heard):
+            if not isinstance(heard, ChunkResult):
                 raise heard
             streams[row] = heard.stream
             events[row] += [event for event in heard.reply.events if isinstance(event, TranscriptEvent)]
-        spent = max(heard.reply.decoder_ms for heard in results if isinstance(heard, Heard))
+        spent = max(heard.reply.decoder_ms for heard in results if isinstance(heard, ChunkResult))
         if spent:
             told.decoder_ms.append(spent)
     for stream in streams:

@@ -20,11 +20,11 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.moonshine import networks
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.reader import Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
-from parley.asr.moonshine.worker import ImmediateDesk
-from parley.asr.pipeline.step import Chunk
+from parley.asr.moonshine.worker import InlineReader
+from parley.asr.pipeline.step import ChunkRequest
 from parley.canaries import ask_canaries
 from parley.engines.registry import RECOGNIZERS
 from parley.launcher.options import ROOT, ServerOptions
@@ -85,12 +85,12 @@ def texts_of(events):
 
 
 def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speech):
-    rail = MoonshineRail(reader, ImmediateDesk(reader), vad, MoonshineLimits())
+    rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
     stream = rail.new_stream(AsrOptions(join_ms=8_000))
     call = np.concatenate([QUIET, speech, QUIET])
     events = []
     for at in range(0, len(call), CHUNK):
-        (heard,) = rail.step([Chunk(stream, call[at : at + CHUNK])])
+        (heard,) = rail.step([ChunkRequest(stream, call[at : at + CHUNK])])
         stream = heard.stream
         events += heard.reply.events
     wrong = [word for word in texts_of(events) if word not in SAID.split()]

@@ -17,8 +17,8 @@ from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.asr.offline.networks import PIECE_OUTPUTS, piece_inputs, read_decoded, read_states
 from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import AsrStream, StreamLimits
-from parley.asr.pipeline.step import Chunk
+from parley.asr.offline.stream import OfflineStream, StreamLimits
+from parley.asr.pipeline.step import ChunkRequest
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import (
     InferenceError,
@@ -69,9 +69,9 @@ def hear_locally(audio, chunk):
     """The same without a server."""
     export = checkpoint.load(ROOT / "models" / checkpoint.DEFAULT)
     models = LocalModels.open(export)
-    stream, events = AsrStream(export, LogMel(export.config), AsrOptions(), StreamLimits()), []
+    stream, events = OfflineStream(export, LogMel(export.config), AsrOptions(), StreamLimits()), []
     for at in range(0, len(audio), chunk):
-        (heard,) = step([Chunk(stream, audio[at : at + chunk])], models)
+        (heard,) = step([ChunkRequest(stream, audio[at : at + chunk])], models)
         stream = heard.stream
         events += heard.reply.events
     return events

@@ -19,11 +19,11 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.pipeline.step import Chunk
+from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import load_recognizer
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError
 from parley.inference import ModelRequest, SequenceFlags, text_tensor
@@ -80,8 +80,8 @@ def make_local(beam_size=None):
         export, LOOK_AHEADS, open_session, slots=4, audio=200_000, beam_size=beam_size
     )
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    desk = FinalsDesk(FinalsPolicy(MODEL), None, None, lambda: 0.0)
-    return StreamingRail(
+    desk = FinalTranscriber(FinalTranscriptPolicy(MODEL), None, None, lambda: 0.0)
+    return StreamingPipeline(
         export.checkpoint, recognizer, vad, desk, chunks=chunks, default_ms=160, limits=StreamingLimits()
     )
 
@@ -89,7 +89,7 @@ def make_local(beam_size=None):
 def hear_locally(rail, audio, chunk, **options):
     stream, events = rail.new_stream(AsrOptions(**options)), []
     for at in range(0, len(audio), chunk):
-        (heard,) = rail.step([Chunk(stream, audio[at : at + chunk])])
+        (heard,) = rail.step([ChunkRequest(stream, audio[at : at + chunk])])
         stream = heard.stream
         events += heard.reply.events
     rail.release(stream)

@@ -1,4 +1,4 @@
-"""The recogniser as a Triton model; see :class:`parley.asr.offline.pipeline.UtteranceRail`."""
+"""The recogniser as a Triton model; see :class:`parley.asr.offline.pipeline.OfflinePipeline`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from parley.asr import checkpoint
 from parley.asr.offline.networks import RemoteModels
-from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
@@ -35,7 +35,7 @@ class TritonPythonModel:
         self._port = InProcessBlockingClient(pb_utils)
         # Below the agent's own deadline, which would otherwise come before the reason is known.
         models = RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1))
-        self._model = RecognitionModel(pb_utils, args, parameters, UtteranceRail(export, models, limits))
+        self._model = RecognitionModel(pb_utils, args, parameters, OfflinePipeline(export, models, limits))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""

@@ -29,7 +29,7 @@ from parley.agent.turn import Stage
 from parley.agent.turn_end import TurnEnd, UserTurn
 from parley.agent.validation import check_prompt, check_remembered
 from parley.agent.voice import Speaker
-from parley.asr.itn.rules import written_form
+from parley.asr.itn.rules import inverse_normalizer
 from parley.audio.buffer import AudioPiece
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
@@ -126,7 +126,7 @@ class Conversation:
         )
         self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
         self._silence = SilenceWatch(choose_silence(start.silence, config.silence), self._prompt, hang_up)
-        self._written = written_form(language) if config.written_forms else str
+        self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
 
     # --- life -----------------------------------------------------------------------------

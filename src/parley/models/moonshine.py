@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
 from parley.asr.moonshine import networks
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
 from parley.asr.moonshine.utterance import Window
-from parley.asr.moonshine.worker import ReadingDesk
+from parley.asr.moonshine.worker import ThreadedReader
 from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
@@ -96,11 +96,11 @@ class MoonshineModel:
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
         self._port = InProcessBlockingClient(pb_utils)
-        self._desk = ReadingDesk(
+        self._desk = ThreadedReader(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
         models = RemoteModels(self._port, timeout_s=timeout_s)
-        rail = MoonshineRail(reader, self._desk, models, limits)
+        rail = MoonshinePipeline(reader, self._desk, models, limits)
         self._model = RecognitionModel(pb_utils, args, parameters, rail)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

@@ -18,8 +18,8 @@ from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import load_recognizer
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.errors import ModelLoadingError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.models.parakeet_decoder import beam_size
@@ -101,11 +101,11 @@ class StreamingModel:
         self._fallbacks = Counter(
             pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
         )
-        rail = StreamingRail(
+        rail = StreamingPipeline(
             export.checkpoint,
             recognizer,
             RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
-            FinalsDesk(policy, self._transcribers, self._count, monotonic),
+            FinalTranscriber(policy, self._transcribers, self._count, monotonic),
             chunks=chunks,
             default_ms=default_ms,
             limits=limits,
@@ -146,9 +146,9 @@ def _look_aheads(parameters: Parameters) -> list[int]:
         ) from error
 
 
-def _policy(parameters: Parameters) -> FinalsPolicy:
+def _policy(parameters: Parameters) -> FinalTranscriptPolicy:
     finals = parameters.text("finals", _OWN)
-    return FinalsPolicy(
+    return FinalTranscriptPolicy(
         own=parameters.model,
         finals="" if finals == _OWN else finals,
         fallback=parameters.text("fallback", ""),

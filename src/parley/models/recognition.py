@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
-from parley.asr.pipeline.step import Rail
+from parley.asr.pipeline.step import RecognizerPipeline
 from parley.inference import struct_tensor, tensor_bytes
 from parley.runtime.parameters import Parameters
 from parley.triton.periodic import Periodic
@@ -25,7 +25,7 @@ class RecognitionModel:
     """What the models of all rails do: keep streams, serve their requests, drop the idle ones."""
 
     def __init__(
-        self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters, rail: Rail[Any]
+        self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters, rail: RecognizerPipeline[Any]
     ) -> None:
         """Serve ``rail``.
 

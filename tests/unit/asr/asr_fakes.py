@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.offline.networks import Decoded
+from parley.asr.offline.networks import DecodedPiece
 
 VOCABULARY = 12
 DURATIONS = (0, 1, 2, 3, 4)
@@ -144,7 +144,7 @@ class LoudnessModels:
         self.boosting = boosting
         self._called("decode", len(encoded))
         return [
-            Decoded(
+            DecodedPiece(
                 Tokens(
                     np.array([length], np.int32),
                     np.zeros(1, np.int32),

@@ -14,8 +14,8 @@ from parley.asr.decoding.greedy import TransducerDecoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import TranscribeReply
 from parley.asr.streaming.encoder import CHANNEL, HISTORY, LENGTH, TIME
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.errors import InferenceError
 from parley.protocol import Alternative, Word
@@ -156,13 +156,13 @@ class Model:
         self.recognizer = StreamingRecognizer(
             self.encoders, decoder, LogMel(CONFIG), slots=slots, audio=14_000 * MS
         )
-        self.desk = FinalsDesk(
-            FinalsPolicy("streaming", finals, fallback, deadline_s=2.0),
+        self.desk = FinalTranscriber(
+            FinalTranscriptPolicy("streaming", finals, fallback, deadline_s=2.0),
             self.transcribers,
             self.counted.append,
             lambda: self.now,
         )
-        self.rail = StreamingRail(
+        self.rail = StreamingPipeline(
             CHECKPOINT,
             self.recognizer,
             self.detector,

@@ -8,7 +8,7 @@ from asr_fakes import LoudnessModels
 
 from parley.asr.checkpoint import Checkpoint, ParakeetConfig
 from parley.asr.messages import AsrReply
-from parley.asr.offline.pipeline import UtteranceRail
+from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.errors import (
@@ -35,7 +35,7 @@ class Server:
         self.models = LoudnessModels()
         self.sessions = SessionTable(limit, idle_s, clock=lambda: self.now)
         self._service = RecognitionService(
-            UtteranceRail(CHECKPOINT, self.models, StreamLimits()),
+            OfflinePipeline(CHECKPOINT, self.models, StreamLimits()),
             self.sessions,
             languages=("en", "de"),
             max_chunk_ms=1000,

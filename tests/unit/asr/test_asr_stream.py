@@ -15,10 +15,10 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.offline.networks import Decoded
+from parley.asr.offline.networks import DecodedPiece
 from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import AsrStream, DecodeJob, StreamLimits
-from parley.asr.pipeline.step import Chunk, Heard
+from parley.asr.offline.stream import DecodeJob, OfflineStream, StreamLimits
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
 
@@ -35,7 +35,7 @@ def sound(*pieces):
 
 
 def new_stream(options=None, **limits):
-    return AsrStream(CHECKPOINT, MEL, options or AsrOptions(), StreamLimits(**limits))
+    return OfflineStream(CHECKPOINT, MEL, options or AsrOptions(), StreamLimits(**limits))
 
 
 def feed(stream, audio, models=None, *, chunk_ms=80, flush=False):
@@ -45,8 +45,8 @@ def feed(stream, audio, models=None, *, chunk_ms=80, flush=False):
     for start in range(0, max(len(audio), 1), chunk_ms * MS):
         piece = audio[start : start + chunk_ms * MS]
         last = start + chunk_ms * MS >= len(audio)
-        (heard,) = step([Chunk(stream, piece, flush and last)], models)
-        assert isinstance(heard, Heard)
+        (heard,) = step([ChunkRequest(stream, piece, flush and last)], models)
+        assert isinstance(heard, ChunkResult)
         stream = heard.stream
         replies.append(heard.reply)
     return stream, replies
@@ -224,7 +224,9 @@ def test_streams_together_get_what_each_gets_alone():
     models = LoudnessModels()
     for start in range(0, max(map(len, sounds)), 80 * MS):
         rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
-        heard = step([Chunk(streams[row], sounds[row][start : start + 80 * MS]) for row in rows], models)
+        heard = step(
+            [ChunkRequest(streams[row], sounds[row][start : start + 80 * MS]) for row in rows], models
+        )
         for row, item in zip(rows, heard, strict=True):
             streams[row] = item.stream
             found[row].append(item.reply)
@@ -236,7 +238,7 @@ def test_streams_together_get_what_each_gets_alone():
 def test_one_step_makes_one_call_to_each_network():
     models = LoudnessModels()
     streams = [feed(new_stream(), sound((320, False), (700, True)), LoudnessModels())[0] for _ in range(4)]
-    heard = step([Chunk(stream, sound((240, True))) for stream in streams], models)
+    heard = step([ChunkRequest(stream, sound((240, True))) for stream in streams], models)
     assert models.calls == [("detect", 4), ("encode", 4), ("decode", 4)]
     assert [item.reply.batch for item in heard] == [4] * 4
 
@@ -246,9 +248,9 @@ def test_timings_are_those_of_the_calls_that_were_made():
     stream, _ = feed(new_stream(), sound((320, False), (700, True)))
     speaking, silent, nothing = step(
         [
-            Chunk(stream, sound((240, True))),
-            Chunk(new_stream(), sound((160, False))),
-            Chunk(new_stream(), sound((1, False))),
+            ChunkRequest(stream, sound((240, True))),
+            ChunkRequest(new_stream(), sound((160, False))),
+            ChunkRequest(new_stream(), sound((1, False))),
         ],
         LoudnessModels(),
         clock=lambda: next(ticks),
@@ -265,7 +267,7 @@ def test_after_a_failure_the_same_piece_can_be_sent_again(broken):
     models = LoudnessModels()
     stream, found, failures = new_stream(), [], 0
     for start in range(0, len(audio), 80 * MS):
-        chunk = Chunk(stream, audio[start : start + 80 * MS])
+        chunk = ChunkRequest(stream, audio[start : start + 80 * MS])
         models.failure = {broken: InferenceError("out of order")}
         (result,) = step([chunk], models)
         if isinstance(result, InferenceError):
@@ -283,7 +285,7 @@ def test_a_failing_encoder_fails_only_the_streams_that_needed_it():
     models.failure = {"encode": InferenceError("out of order")}
     speaking, _ = feed(new_stream(), sound((320, False), (700, True)))
     failed, heard = step(
-        [Chunk(speaking, sound((240, True))), Chunk(new_stream(), sound((160, False)))], models
+        [ChunkRequest(speaking, sound((240, True))), ChunkRequest(new_stream(), sound((160, False)))], models
     )
     assert isinstance(failed, InferenceError)
     assert heard.reply.stream_ms == 160
@@ -307,7 +309,7 @@ def test_a_partial_says_how_many_of_its_words_will_stay():
 
     def event(kind, text):
         job = DecodeJob(1, kind, 0, np.zeros((8, 1), np.float32))
-        return stream.resolve([job], [Decoded(tokens(text))])
+        return stream.resolve([job], [DecodedPiece(tokens(text))])
 
     found = [event("partial", text) for text in texts]
     assert [len(events) for events in found] == [1, 1, 0, 1, 0]
@@ -325,7 +327,7 @@ def test_a_final_text_comes_with_its_best_readings_on_request():
     def decoded(*ids):
         column = np.array(ids, np.int32)
         tokens = Tokens(column, column * 0, column * 0, column.astype(np.float32))
-        return Decoded(tokens, [(list(ids), -0.5), ([b], -0.75), ([c], -1.0)])
+        return DecodedPiece(tokens, [(list(ids), -0.5), ([b], -0.75), ([c], -1.0)])
 
     jobs = [DecodeJob(1, kind, 0, np.zeros((8, 1), np.float32)) for kind in ("settle", "partial", "final")]
     partial, final = stream.resolve(jobs, [decoded(a), decoded(b, c), decoded(c, c)])
@@ -348,7 +350,7 @@ class BothEnds(LoudnessModels):
     def decode(self, encoded, lengths, boosting=None):
         self.boosting = boosting
         return [
-            Decoded(
+            DecodedPiece(
                 Tokens(
                     np.array([length, 1], np.int32),
                     np.array([0, length // 8 - 6], np.int32),
@@ -376,7 +378,7 @@ def test_the_pieces_of_a_turn_are_read_together():
 def test_after_a_turn_is_over_the_next_is_read_by_itself():
     audio = sound(*PIECES)
     stream, _ = feed(new_stream(AsrOptions(join_ms=20_000)), audio[: 2400 * MS], BothEnds())
-    (heard,) = step([Chunk(stream, audio[2400 * MS : 2480 * MS], turn_over=True)], BothEnds())
+    (heard,) = step([ChunkRequest(stream, audio[2400 * MS : 2480 * MS], turn_over=True)], BothEnds())
     _, replies = feed(heard.stream, audio[2480 * MS :], BothEnds())
     alone = finals(feed(new_stream(), audio, BothEnds())[1])
     assert finals(replies) == alone[1:]
@@ -393,7 +395,7 @@ def test_a_turn_that_begins_with_a_noise_is_read_from_its_first_words_on():
     class Silent(LoudnessModels):
         def decode(self, encoded, lengths, boosting=None):
             nothing = np.zeros(0, np.int32)
-            return [Decoded(Tokens(nothing, nothing, nothing, np.zeros(0, np.float32))) for _ in lengths]
+            return [DecodedPiece(Tokens(nothing, nothing, nothing, np.zeros(0, np.float32))) for _ in lengths]
 
     _, replies = feed(new_stream(AsrOptions(join_ms=20_000)), sound(*PIECES), Silent())
     assert [event.first for event in finals(replies)] == [0, 0]

@@ -9,8 +9,8 @@ from parley.asr.decoding.words import text_of
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley.asr.offline.pipeline import step
-from parley.asr.offline.stream import AsrStream, StreamLimits
-from parley.asr.pipeline.step import Chunk
+from parley.asr.offline.stream import OfflineStream, StreamLimits
+from parley.asr.pipeline.step import ChunkRequest
 
 TAIL = np.zeros(8000, np.int16)
 
@@ -45,13 +45,13 @@ def test_words_follow_each_other_within_the_recording(clips, transcripts):
 
 def stream_of(export, **options):
     mel = LogMel(export.config)
-    return AsrStream(export, mel, AsrOptions(**options), StreamLimits())
+    return OfflineStream(export, mel, AsrOptions(**options), StreamLimits())
 
 
 def hear(export, models, audio, chunk, **options):
     stream, events = stream_of(export, **options), []
     for start in range(0, len(audio), chunk):
-        (heard,) = step([Chunk(stream, audio[start : start + chunk])], models)
+        (heard,) = step([ChunkRequest(stream, audio[start : start + chunk])], models)
         stream = heard.stream
         events += heard.reply.events
     return events
@@ -118,7 +118,7 @@ def test_streams_served_together_hear_what_each_hears_alone(export, models, spok
     together = [[] for _ in sounds]
     for start in range(0, max(map(len, sounds)), 1280):
         rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
-        heard = step([Chunk(streams[row], sounds[row][start : start + 1280]) for row in rows], models)
+        heard = step([ChunkRequest(streams[row], sounds[row][start : start + 1280]) for row in rows], models)
         for row, item in zip(rows, heard, strict=True):
             streams[row] = item.stream
             together[row] += item.reply.events

@@ -5,7 +5,7 @@ import pytest
 
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.asr.pipeline.segmentation import (
-    SpeechTrack,
+    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
@@ -44,7 +44,9 @@ def ramp(milliseconds):
 
 
 def track(silence_ms=96, **options):
-    return SpeechTrack(VadOptions(silence_ms=silence_ms, **options), preroll_ms=320, max_utterance_ms=60_000)
+    return StreamSegmenter(
+        VadOptions(silence_ms=silence_ms, **options), preroll_ms=320, max_utterance_ms=60_000
+    )
 
 
 def cut(speech_track, audio, script, *, chunk_ms):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.pipeline.turn_audio import Piece, SpokenTurn, rest_of, split_text
+from parley.asr.pipeline.turn_audio import TurnAudio, TurnUtterance, rest_of, split_text
 from parley.protocol import Alternative, Word
 
 MS = 16
@@ -14,19 +14,19 @@ MS = 16
 def piece(number, start_ms, onset_ms, end_ms, audio_end_ms, *, unit=1):
     """An utterance whose every column is its place in the stream."""
     content = np.arange(start_ms * MS // unit, audio_end_ms * MS // unit)
-    return Piece(number, start_ms * MS, onset_ms * MS, end_ms * MS, content)
+    return TurnUtterance(number, start_ms * MS, onset_ms * MS, end_ms * MS, content)
 
 
 def word(text, start_ms, end_ms):
     return Word(text=text, start_ms=start_ms, end_ms=end_ms, confidence=0.5)
 
 
-TWO = SpokenTurn(20_000).with_piece(piece(3, 0, 300, 1300, 1400)).with_piece(piece(4, 2000, 2320, 3320, 3420))
+TWO = TurnAudio(20_000).with_piece(piece(3, 0, 300, 1300, 1400)).with_piece(piece(4, 2000, 2320, 3320, 3420))
 
 
 def test_the_first_utterance_has_nothing_to_be_joined_to():
-    assert SpokenTurn(20_000).with_piece(piece(1, 0, 300, 1300, 1400)).joined() is None
-    assert SpokenTurn(20_000).joined() is None
+    assert TurnAudio(20_000).with_piece(piece(1, 0, 300, 1300, 1400)).joined() is None
+    assert TurnAudio(20_000).joined() is None
 
 
 def test_hardly_anything_is_left_of_the_pause():
@@ -38,7 +38,7 @@ def test_hardly_anything_is_left_of_the_pause():
 
 
 def test_columns_may_be_longer_than_a_sample():
-    turn = SpokenTurn(20_000, 160)
+    turn = TurnAudio(20_000, 160)
     turn = turn.with_piece(piece(1, 0, 300, 1300, 1400, unit=160))
     joined = turn.with_piece(piece(2, 2000, 2320, 3320, 3420, unit=160)).joined()
     assert joined.content.tolist() == [*range(135), *range(227, 342)]
@@ -68,7 +68,7 @@ def test_only_at_the_beginning_of_a_turn_an_utterance_without_words_is_left_out(
 
 
 def test_the_oldest_utterances_are_forgotten_where_there_are_too_many():
-    turn = SpokenTurn(3_000)
+    turn = TurnAudio(3_000)
     for number in range(1, 6):
         turn = turn.with_piece(
             piece(number, 2000 * number, 2000 * number + 300, 2000 * number + 1300, 2000 * number + 1400)
@@ -78,12 +78,12 @@ def test_the_oldest_utterances_are_forgotten_where_there_are_too_many():
 
 
 def test_nothing_is_kept_if_nothing_may_be_joined():
-    assert SpokenTurn(0).with_piece(piece(1, 0, 300, 1300, 1400)).pieces == ()
+    assert TurnAudio(0).with_piece(piece(1, 0, 300, 1300, 1400)).pieces == ()
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 900)] * 4), min_size=2, max_size=8), st.integers(500, 8_000))
 def test_all_speech_is_in_it_once_and_in_order(lengths, limit_ms):
-    turn, at = SpokenTurn(limit_ms), 0
+    turn, at = TurnAudio(limit_ms), 0
     spoken = {}
     for number, (gap, preroll, speech, tail) in enumerate(lengths, 1):
         start = at + gap

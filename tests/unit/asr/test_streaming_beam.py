@@ -10,7 +10,7 @@ from streaming_fakes import CHECKPOINT, LOOK_AHEADS, MS, Model, speech
 from parley.asr.decoding.boosting import PhraseAutomaton, build
 from parley.asr.decoding.words import spell
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.pipeline.step import Chunk
+from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError
 
@@ -22,7 +22,7 @@ def feed(model, audio, *, chunk_ms=80, **options):
     """All transcripts of a call."""
     stream, events = model.rail.new_stream(AsrOptions(**options)), []
     for start in range(0, len(audio), chunk_ms * MS):
-        (heard,) = model.rail.step([Chunk(stream, audio[start : start + chunk_ms * MS])])
+        (heard,) = model.rail.step([ChunkRequest(stream, audio[start : start + chunk_ms * MS])])
         stream = heard.stream
         events += heard.reply.events
     model.rail.release(stream)
@@ -104,7 +104,7 @@ def test_streams_together_hear_what_each_hears_alone():
         model.fail(InferenceError("out of order") if rng.random() < 0.2 else None)
         results = model.rail.step(
             [
-                Chunk(streams[row], calls[row][0][positions[row] : end])
+                ChunkRequest(streams[row], calls[row][0][positions[row] : end])
                 for row, end in zip(rows, ends, strict=True)
             ]
         )

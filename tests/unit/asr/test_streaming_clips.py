@@ -6,11 +6,11 @@ import pytest
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.messages import AsrOptions, TranscriptEvent
-from parley.asr.pipeline.step import Chunk
+from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.encoder import load_recognizer
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalsPolicy
-from parley.asr.streaming.pipeline import StreamingLimits, StreamingRail
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT
 from parley.runtime.onnx import open_session
@@ -71,18 +71,18 @@ def test_the_last_word_of_no_recording_is_cut_off(streaming, recognizer, clips, 
 
 def test_every_word_is_within_what_voice_activity_lets_through(streaming, recognizer, spoken):
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    rail = StreamingRail(
+    rail = StreamingPipeline(
         streaming.checkpoint,
         recognizer,
         vad,
-        FinalsDesk(FinalsPolicy("streaming"), None, None, lambda: 0.0),
+        FinalTranscriber(FinalTranscriptPolicy("streaming"), None, None, lambda: 0.0),
         chunks=LOOK_AHEADS,
         default_ms=160,
         limits=StreamingLimits(),
     )
     whole = transcribe(recognizer, streaming.checkpoint, [clip.audio for clip in spoken], 16)
     heard = rail.step(
-        [Chunk(rail.new_stream(AsrOptions()), clip.audio, flush=True, last=True) for clip in spoken]
+        [ChunkRequest(rail.new_stream(AsrOptions()), clip.audio, flush=True, last=True) for clip in spoken]
     )
     gated = [
         " ".join(event.text for event in item.reply.events if isinstance(event, TranscriptEvent))

@@ -17,7 +17,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.pipeline.step import Chunk, Heard
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError, OverloadedError
 from parley.protocol import Alternative, Word
 
@@ -30,11 +30,11 @@ def feed(model, audio, *, chunk_ms=80, flush=False, last=True, stream=None, **op
     events = []
     for start in range(0, len(audio), chunk_ms * MS):
         ending = start + chunk_ms * MS >= len(audio)
-        chunk = Chunk(
+        chunk = ChunkRequest(
             stream, audio[start : start + chunk_ms * MS], flush=flush and ending, last=last and ending
         )
         (heard,) = model.rail.step([chunk])
-        assert isinstance(heard, Heard), heard
+        assert isinstance(heard, ChunkResult), heard
         stream = heard.stream
         events += heard.reply.events
     return stream, events
@@ -108,7 +108,7 @@ def test_phrases_that_are_expected_are_heard_more_often_and_by_nobody_else():
     )
     assert boosted.count("b") > alone.count("b")
     chunks = [
-        Chunk(models[2].rail.new_stream(AsrOptions(phrases=phrases, phrase_weight=4.0)), audio)
+        ChunkRequest(models[2].rail.new_stream(AsrOptions(phrases=phrases, phrase_weight=4.0)), audio)
         for phrases in ([], ["b"])
     ]
     found = [texts(heard.reply.events, final=True) for heard in models[2].rail.step(chunks)]
@@ -171,7 +171,7 @@ def test_one_step_is_one_call_to_each_network():
     model.detector.calls.clear()
     model.encoders[8].calls.clear()
     model.joint.rows_seen.clear()
-    model.rail.step([Chunk(stream, speech((80, True))) for stream in streams])
+    model.rail.step([ChunkRequest(stream, speech((80, True))) for stream in streams])
     assert model.detector.calls == [4]
     assert model.encoders[8].calls == [4]
     assert model.joint.rows_seen[0] == 4
@@ -186,8 +186,8 @@ def test_streams_of_different_look_aheads_share_the_decoder():
     for encoder in model.encoders.values():
         encoder.calls.clear()
     model.joint.rows_seen.clear()
-    heard = model.rail.step([Chunk(stream, speech((1120, True))) for stream in streams])
-    assert all(isinstance(item, Heard) for item in heard)
+    heard = model.rail.step([ChunkRequest(stream, speech((1120, True))) for stream in streams])
+    assert all(isinstance(item, ChunkResult) for item in heard)
     assert {encoder.calls[0] for encoder in model.encoders.values()} == {1}
     assert max(model.joint.rows_seen) == 4
 
@@ -241,7 +241,7 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
         for row in rows:
             audio, chunk_ms, _ = calls[row]
             end = positions[row] + chunk_ms * MS
-            chunks.append(Chunk(streams[row], audio[positions[row] : end], last=end >= len(audio)))
+            chunks.append(ChunkRequest(streams[row], audio[positions[row] : end], last=end >= len(audio)))
         for row, result in zip(rows, model.rail.step(chunks), strict=True):
             if isinstance(result, InferenceError):
                 failures += 1
@@ -261,10 +261,10 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
 def test_a_row_that_the_network_cannot_take_fails_alone(poison):
     beginning, rest = np.split(speech((320, False), (720, True)), [880 * MS])
     model = Model()
-    (alone,) = model.rail.step([Chunk(feed(model, beginning, last=False)[0], rest)])
+    (alone,) = model.rail.step([ChunkRequest(feed(model, beginning, last=False)[0], rest)])
     good, bad = (feed(model, beginning, last=False)[0] for _ in range(2))
     model.encoders[8].poison = poison
-    first, second = model.rail.step([Chunk(good, rest), Chunk(bad, np.zeros_like(rest))])
+    first, second = model.rail.step([ChunkRequest(good, rest), ChunkRequest(bad, np.zeros_like(rest))])
     assert isinstance(second, InferenceError)
     assert first.reply.events == alone.reply.events != []
 
@@ -284,7 +284,7 @@ def test_after_a_failure_the_same_piece_can_be_sent_again(broken, monkeypatch):
         raise error
 
     for start in range(0, len(audio), 500 * MS):
-        chunk = Chunk(stream, audio[start : start + 500 * MS])
+        chunk = ChunkRequest(stream, audio[start : start + 500 * MS])
         model.detector.failure = error if broken == "detector" else None
         model.fail(error if broken == "encoder" else None)
         with monkeypatch.context() as patch:
@@ -308,7 +308,7 @@ def test_a_bug_in_a_step_loses_no_slot(monkeypatch):
     stream = model.rail.new_stream(AsrOptions())
     monkeypatch.setattr(model.recognizer, "recognize", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        model.rail.step([Chunk(stream, speech((320, False), (960, True)))])
+        model.rail.step([ChunkRequest(stream, speech((320, False), (960, True)))])
     assert model.recognizer.free == 8
 
 
@@ -316,11 +316,11 @@ def test_without_a_slot_and_without_another_model_the_piece_is_refused():
     model = Model(slots=1)
     first, _ = feed(model, speech((320, False), (640, True)), last=False)
     second = model.rail.new_stream(AsrOptions())
-    (refused,) = model.rail.step([Chunk(second, speech((320, False), (640, True)))])
+    (refused,) = model.rail.step([ChunkRequest(second, speech((320, False), (640, True)))])
     assert isinstance(refused, OverloadedError)
     feed(model, speech((640, False)), stream=first)
-    (heard,) = model.rail.step([Chunk(second, speech((320, False), (640, True)))])
-    assert isinstance(heard, Heard)
+    (heard,) = model.rail.step([ChunkRequest(second, speech((320, False), (640, True)))])
+    assert isinstance(heard, ChunkResult)
 
 
 def test_without_a_slot_another_model_hears_the_utterance():
@@ -436,7 +436,9 @@ def test_a_stream_that_ends_does_not_stop_the_others(monkeypatch):
     assert waits == [0.01]
     other = model.rail.new_stream(AsrOptions())
     nothing = np.zeros(0, np.int16)
-    ended, heard = model.rail.step([Chunk(ending, nothing, last=True), Chunk(other, speech((80, True)))])
+    ended, heard = model.rail.step(
+        [ChunkRequest(ending, nothing, last=True), ChunkRequest(other, speech((80, True)))]
+    )
     assert waits == [0.01]
     assert [type(event) for event in heard.reply.events] == [OnsetEvent]
     # The stream's last reply has a text all the same.
@@ -454,7 +456,7 @@ def test_a_final_text_that_is_there_comes_with_the_end():
     model.transcribers.slow.add("big")
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.transcribers.answer()
-    (ended,) = model.rail.step([Chunk(stream, np.zeros(0, np.int16), last=True)])
+    (ended,) = model.rail.step([ChunkRequest(stream, np.zeros(0, np.int16), last=True)])
     assert texts(ended.reply.events, final=True) == ["big 2240"]
     assert replaced(ended.reply.events) == []
 
@@ -476,7 +478,7 @@ def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):
     stream, events = feed(model, speech((20, False)), stream=stream, flush=True, last=False)
     assert (events, waits) == ([], [0.01])
     model.transcribers.answer()
-    (heard,) = model.rail.step([Chunk(stream, np.zeros(0, np.int16))])
+    (heard,) = model.rail.step([ChunkRequest(stream, np.zeros(0, np.int16))])
     assert texts(heard.reply.events, final=True)[0].startswith("big")
 
 
@@ -576,7 +578,7 @@ def test_after_a_turn_is_over_the_next_is_read_by_itself():
     # The next one may have begun before anybody said so.
     begun = (2880 + 320) * MS
     stream, _ = feed(model, audio[:begun], join_ms=20_000, last=False)
-    (heard,) = model.rail.step([Chunk(stream, audio[begun : begun + 80 * MS], turn_over=True)])
+    (heard,) = model.rail.step([ChunkRequest(stream, audio[begun : begun + 80 * MS], turn_over=True)])
     _, events = feed(model, audio[begun + 80 * MS :], stream=heard.stream)
     assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]
     assert np.array_equal(model.transcribers.heard[-1][1], audio[2560 * MS : 4000 * MS])
@@ -650,7 +652,7 @@ def test_a_text_that_was_begun_early_is_late_after_the_same_time():
     model = early_model()
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.now = 2.1
-    (heard,) = model.rail.step([Chunk(stream, speech((80, False)))])
+    (heard,) = model.rail.step([ChunkRequest(stream, speech((80, False)))])
     assert replaced(heard.reply.events) == [("big", "streaming", "deadline_exceeded")]
 
 
@@ -673,6 +675,6 @@ def test_a_text_that_was_begun_together_with_a_turn_that_was_over_does_not_count
     audio = speech(*PIECES)
     quiet = (2880 + 800 + 160) * MS  # the second utterance seems to be over
     stream, _ = feed(model, audio[:quiet], join_ms=20_000, last=False)
-    (heard,) = model.rail.step([Chunk(stream, audio[quiet : quiet + 80 * MS], turn_over=True)])
+    (heard,) = model.rail.step([ChunkRequest(stream, audio[quiet : quiet + 80 * MS], turn_over=True)])
     _, events = feed(model, audio[quiet + 80 * MS :], stream=heard.stream)
     assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.itn.rules import written_form
+from parley.asr.itn.rules import inverse_normalizer
 
 ROOT = Path(__file__).resolve().parents[3]
 
-write = written_form("en")
+write = inverse_normalizer("en")
 
 DIGITS = {
     "my number is five five five one two one two": "my number is 5551212",
@@ -157,8 +157,8 @@ def test_only_what_is_meant_changes_in_a_text():
 
 def test_other_languages_have_no_rules():
     text = "five five five at example dot com"
-    assert written_form("de")(text) is text
-    assert written_form("")(text) is text
+    assert inverse_normalizer("de")(text) is text
+    assert inverse_normalizer("")(text) is text
 
 
 SPICE = (

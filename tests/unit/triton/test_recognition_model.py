@@ -8,7 +8,7 @@ import pytest
 from fake_pb_utils import Request
 
 from parley.asr.messages import AsrReply
-from parley.asr.pipeline.step import Heard
+from parley.asr.pipeline.step import ChunkResult
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
 
@@ -25,7 +25,7 @@ class Counting:
     def step(self, chunks):
         for chunk in chunks:
             chunk.stream.chunks += 1
-        return [Heard(chunk.stream, AsrReply(stream_ms=chunk.stream.chunks)) for chunk in chunks]
+        return [ChunkResult(chunk.stream, AsrReply(stream_ms=chunk.stream.chunks)) for chunk in chunks]
 
     def release(self, stream):
         pass

@@ -28,7 +28,7 @@ from parley.asr.decoding.words import (
 from parley.asr.features.log_mel import LogMel, LogMelStream
 from parley.asr.files.search import SpeechSearch
 from parley.asr.messages import TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import Decoded, RowState
+from parley.asr.offline.networks import DecodedPiece, RowState
 from parley.asr.pipeline.segmentation import FULL_SCALE, PER_MS
 from parley.errors import ModelLoadingError, ParleyError
 from parley.protocol import Alternative, VadOptions, Word
@@ -86,7 +86,7 @@ class Stretch:
         frames = self.mel.normalized(self._frames[:, : window.end - window.start])
         return frames if frames.shape[1] else np.zeros((self.mel.bands, 1), np.float32)
 
-    def decoded(self, decoded: Decoded, frames: int, state: RowState) -> None:
+    def decoded(self, decoded: DecodedPiece, frames: int, state: RowState) -> None:
         """Take what the next ``frames`` encoded frames said, and the decoder's state after them."""
         tokens = decoded.tokens
         before = [token for piece in self._tokens for token in piece.ids.tolist()]

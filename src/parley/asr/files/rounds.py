@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.files.recording import Recording, Stretch, Window
 from parley.asr.files.search import listen_together
-from parley.asr.offline.networks import Decoded, RowState
+from parley.asr.offline.networks import DecodedPiece, RowState
 from parley.asr.pipeline.segmentation import Detector
 from parley.errors import ParleyError
 
@@ -41,7 +41,7 @@ class TranscriptionModels(Detector, Protocol):
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Decoded], list[RowState]]:
+    ) -> tuple[list[DecodedPiece], list[RowState]]:
         """Decode the next piece of each row.
 
         Args:

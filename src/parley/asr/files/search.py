@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parley.asr.pipeline.segmentation import (
     PER_MS,
     Detector,
-    SpeechTrack,
+    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
@@ -45,16 +45,16 @@ class SpeechSearch:
         self.stretches: list[tuple[int, int]] = []
         """Where speech begins and ends: samples of :attr:`audio`."""
         self._spoken = (0, 0)
-        self._track: SpeechTrack | None = None
+        self._track: StreamSegmenter | None = None
         if vad is None:
             self.stretches.append((0, len(self.audio)))
         else:
-            self._track = SpeechTrack(
+            self._track = StreamSegmenter(
                 vad, preroll_ms=preroll_ms, max_utterance_ms=len(self.audio) // PER_MS + 1
             )
 
     @property
-    def track(self) -> SpeechTrack | None:
+    def track(self) -> StreamSegmenter | None:
         """What the voice activity network remembers; None: all of it has been heard."""
         return self._track
 

@@ -33,7 +33,7 @@ _decoder = msgspec.json.Decoder(TranscribeRequest)
 _log = logging.getLogger(__name__)
 
 
-class Caller(Protocol):
+class TranscriptReceiver(Protocol):
     """Who waits for a transcript."""
 
     @property
@@ -50,7 +50,7 @@ class Caller(Protocol):
         ...
 
 
-class Transcribed(Protocol):
+class PendingRecording(Protocol):
     """A recording on its way to a transcript."""
 
     samples: int
@@ -68,11 +68,11 @@ class Transcribed(Protocol):
         ...
 
 
-RecordingT = TypeVar("RecordingT", bound=Transcribed)
-RecordingT_contra = TypeVar("RecordingT_contra", bound=Transcribed, contravariant=True)
+RecordingT = TypeVar("RecordingT", bound=PendingRecording)
+RecordingT_contra = TypeVar("RecordingT_contra", bound=PendingRecording, contravariant=True)
 
 
-class Rounds(Protocol[RecordingT_contra]):
+class TranscriptionSteps(Protocol[RecordingT_contra]):
     """Makes the model calls."""
 
     def run(self, recordings: Sequence[RecordingT_contra]) -> None:
@@ -97,7 +97,7 @@ class TranscriptionService(Generic[RecordingT]):
     def __init__(
         self,
         begin: Callable[[NDArray[np.int16], TranscribeRequest], RecordingT],
-        rounds: Rounds[RecordingT],
+        rounds: TranscriptionSteps[RecordingT],
         limits: TranscriptionLimits,
     ) -> None:
         """Start the thread.
@@ -110,13 +110,13 @@ class TranscriptionService(Generic[RecordingT]):
         self._begin = begin
         self._rounds = rounds
         self._limits = limits
-        self._work: list[tuple[RecordingT, Caller]] = []
+        self._work: list[tuple[RecordingT, TranscriptReceiver]] = []
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._serve, name="transcription", daemon=True)
         self._thread.start()
 
-    def submit(self, audio: Tensor, message: bytes, caller: Caller) -> None:
+    def submit(self, audio: Tensor, message: bytes, caller: TranscriptReceiver) -> None:
         """Take over a request.
 
         Args:
@@ -184,7 +184,7 @@ class TranscriptionService(Generic[RecordingT]):
             for recording, caller in work:
                 self._settle(recording, caller)
 
-    def _next_work(self) -> list[tuple[RecordingT, Caller]]:
+    def _next_work(self) -> list[tuple[RecordingT, TranscriptReceiver]]:
         """Wait for recordings; none when the service closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._work or self._closing)
@@ -195,7 +195,7 @@ class TranscriptionService(Generic[RecordingT]):
             caller.fail(ShuttingDownError("the model is being unloaded"))
         return []
 
-    def _settle(self, recording: RecordingT, caller: Caller) -> None:
+    def _settle(self, recording: RecordingT, caller: TranscriptReceiver) -> None:
         """Answer a recording that is done or has failed, and drop one that nobody waits for."""
         try:
             if recording.error is not None:

@@ -13,7 +13,7 @@ from parley.asr.itn.english.numbers import write_digits, write_spelling
 _MOST_WORDS = 200
 
 
-class WrittenForm(Protocol):
+class InverseNormalizer(Protocol):
     """Rewrites what a recogniser wrote; never fails, and does nothing to what it has written itself.
 
     A text of more than 200 words stays as it is: the rules' time grows with the square of the words that
@@ -31,7 +31,7 @@ _RULES: dict[str, Sequence[Callable[[str], str]]] = {
 }
 
 
-def written_form(language: str) -> WrittenForm:
+def inverse_normalizer(language: str) -> InverseNormalizer:
     """The rules of a language; those of a language without any return every text as it is.
 
     Args:

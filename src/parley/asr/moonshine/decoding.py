@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
-from parley.asr.moonshine.networks import END, START, Heard, Network, Past
+from parley.asr.moonshine.networks import END, START, EncodedAudio, Network, Past
 
 _PER_S = 16_000
 _TOKENS_PER_S = 6.5
@@ -90,7 +90,7 @@ def read(
 
 
 def _next(
-    network: Network, heard: Heard, token: int, past: Past | None, phrases: _Phrases | None
+    network: Network, heard: EncodedAudio, token: int, past: Past | None, phrases: _Phrases | None
 ) -> tuple[int, float, Past]:
     logits, past = network.step(heard, token, past)
     chosen = int((logits if phrases is None else phrases.favour(logits)).argmax())

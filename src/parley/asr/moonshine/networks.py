@@ -20,7 +20,7 @@ _PAST, _PRESENT, _OWN = "past_key_values", "present", ".decoder."
 
 
 @dataclass(frozen=True)
-class Heard:
+class EncodedAudio:
     """Encoded audio."""
 
     states: NDArray[np.float32]
@@ -32,11 +32,11 @@ class Heard:
 class Network(Protocol):
     """The two networks. A failure is raised as a :class:`parley.errors.InferenceError`."""
 
-    def encode(self, audio: NDArray[np.float32]) -> Heard:
+    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
         """Hear audio: f32 ``[n]`` within ±1, 16 kHz, at least :data:`SHORTEST`."""
         ...
 
-    def step(self, heard: Heard, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
+    def step(self, heard: EncodedAudio, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
         """Continue a text.
 
         Args:
@@ -84,7 +84,7 @@ class OnnxNetwork:
         if width != tokens:
             raise ModelLoadingError(f"the decoder knows {width} tokens; the vocabulary has {tokens}")
 
-    def encode(self, audio: NDArray[np.float32]) -> Heard:
+    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
         """See :meth:`Network.encode`."""
         mask = np.ones((1, len(audio)), np.int64)
         feed = {"input_values": audio[None], "attention_mask": mask}
@@ -94,9 +94,9 @@ class OnnxNetwork:
             raise InferenceError(f"the encoder failed on {len(audio)} samples: {error}") from error
         if not np.isfinite(states).all():
             raise InferenceError("the encoder's output is not finite")
-        return Heard(states, mask)
+        return EncodedAudio(states, mask)
 
-    def step(self, heard: Heard, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
+    def step(self, heard: EncodedAudio, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
         """See :meth:`Network.step`."""
         feed = {
             **(past or self._nothing),

@@ -18,18 +18,25 @@ from numpy.typing import NDArray
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
 from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
-from parley.asr.moonshine.utterance import EarlyText, LateText, PartialText, Utterance, Window
-from parley.asr.moonshine.worker import Asked, Desk
+from parley.asr.moonshine.utterance import EarlyText, PartialText, PendingText, Utterance, Window
+from parley.asr.moonshine.worker import ReadRequest, TextReader
 from parley.asr.pipeline.segmentation import (
     PER_MS,
     Detector,
-    SpeechTrack,
+    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
 )
-from parley.asr.pipeline.step import Chunk, Heard, Work, check_options, listen, take_ready
-from parley.asr.pipeline.turn_audio import Joined, SpokenTurn
+from parley.asr.pipeline.step import (
+    ChunkRequest,
+    ChunkResult,
+    PendingChunk,
+    check_options,
+    run_vad,
+    take_ready_events,
+)
+from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
 from parley.errors import OverloadedError, ParleyError
 
 _REST = 3
@@ -54,17 +61,17 @@ class MoonshineLimits:
 class _Item:
     """A chunk on its way through the step."""
 
-    work: Work[MoonshineStream]
-    asked: list[Asked] = field(default_factory=list)
+    work: PendingChunk[MoonshineStream]
+    asked: list[ReadRequest] = field(default_factory=list)
 
 
-class MoonshineRail:
-    """:class:`parley.asr.pipeline.step.Rail` of ``moonshine``."""
+class MoonshinePipeline:
+    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of ``moonshine``."""
 
     def __init__(
         self,
         reader: Reader,
-        desk: Desk,
+        desk: TextReader,
         detector: Detector,
         limits: MoonshineLimits,
         clock: Callable[[], float] = time.perf_counter,
@@ -91,7 +98,7 @@ class MoonshineRail:
             InvalidMessageError: the options are out of range.
         """
         check_options(options)
-        track = SpeechTrack(
+        track = StreamSegmenter(
             options.vad,
             preroll_ms=self._limits.preroll_ms,
             max_utterance_ms=self._limits.max_utterance_ms,
@@ -106,7 +113,9 @@ class MoonshineRail:
         for late in stream.awaited:
             late.drop()
 
-    def step(self, chunks: Sequence[Chunk[MoonshineStream]]) -> list[Heard[MoonshineStream] | ParleyError]:
+    def step(
+        self, chunks: Sequence[ChunkRequest[MoonshineStream]]
+    ) -> list[ChunkResult[MoonshineStream] | ParleyError]:
         """Serve all chunks together: one voice activity call.
 
         A chunk fails if voice activity could not be detected, if a text that it would have told could not be
@@ -116,10 +125,10 @@ class MoonshineRail:
             self._desk.check()
         except ParleyError as error:
             return [error for _ in chunks]
-        work, vad_ms = listen(chunks, self._detector, self._clock)
+        work, vad_ms = run_vad(chunks, self._detector, self._clock)
         return [self._serve(_Item(item), vad_ms, len(chunks)) for item in work]
 
-    def _serve(self, item: _Item, vad_ms: float, batch: int) -> Heard[MoonshineStream] | ParleyError:
+    def _serve(self, item: _Item, vad_ms: float, batch: int) -> ChunkResult[MoonshineStream] | ParleyError:
         if item.work.error is not None:
             return item.work.error
         stream = item.work.stream
@@ -142,7 +151,7 @@ class MoonshineRail:
             decoder_ms=round(sum(text.decoder_ms for text in stream.read), 3),
             batch=batch,
         )
-        return Heard(stream, reply)
+        return ChunkResult(stream, reply)
 
     def _hear(self, item: _Item) -> None:
         """Give what was spoken to its utterances."""
@@ -184,7 +193,9 @@ class MoonshineRail:
             asked, joined = utterance.early.asked, utterance.early.joined
         else:
             asked = self._ask_whole(item, utterance, joined)
-        late = LateText(self._desk, utterance.number, [*utterance.settled, asked], joined, utterance.reported)
+        late = PendingText(
+            self._desk, utterance.number, [*utterance.settled, asked], joined, utterance.reported
+        )
         stream.untold += [ended.event, late]
 
     def _ask_ahead(self, item: _Item) -> None:
@@ -221,13 +232,13 @@ class MoonshineRail:
             return  # there will be another one, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
 
-    def _ask_whole(self, item: _Item, utterance: Utterance, joined: Joined | None) -> Asked:
+    def _ask_whole(self, item: _Item, utterance: Utterance, joined: JoinedTurn | None) -> ReadRequest:
         """Have an utterance read to its end, with those that it is joined to."""
         if joined is None:
             return self._ask(item, utterance.rest(), utterance.number, final=True)
         return self._ask(item, joined.content, joined.first, final=True)
 
-    def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> Asked:
+    def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> ReadRequest:
         stream = item.work.stream
         asked = self._desk.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
         item.asked.append(asked)
@@ -281,7 +292,7 @@ class MoonshineStream:
     """
 
     def __init__(
-        self, track: SpeechTrack, options: AsrOptions, boosting: PhraseAutomaton, *, longest_ms: int
+        self, track: StreamSegmenter, options: AsrOptions, boosting: PhraseAutomaton, *, longest_ms: int
     ) -> None:
         """Start silent.
 
@@ -297,9 +308,9 @@ class MoonshineStream:
         self.options = options
         self.boosting = boosting
         self.utterance: Utterance | None = None
-        self.turn = SpokenTurn(min(options.join_ms, longest_ms))
+        self.turn = TurnAudio(min(options.join_ms, longest_ms))
         """What the next utterance is read with."""
-        self.untold: list[AsrEvent | LateText] = []
+        self.untold: list[AsrEvent | PendingText] = []
         self.read: list[Text] = []
         """What was read for the next reply."""
         self._said: dict[int, str] = {}  # the turn's texts by utterance
@@ -315,9 +326,9 @@ class MoonshineStream:
         return twin
 
     @property
-    def awaited(self) -> list[LateText]:
+    def awaited(self) -> list[PendingText]:
         """Final texts that are on their way."""
-        return [item for item in self.untold if isinstance(item, LateText)]
+        return [item for item in self.untold if isinstance(item, PendingText)]
 
     def turn_over(self) -> None:
         """What follows is not joined to what was said before."""
@@ -331,9 +342,9 @@ class MoonshineStream:
         Raises:
             ParleyError: a final text could not be read.
         """
-        return take_ready(self.untold, self._look)
+        return take_ready_events(self.untold, self._look)
 
-    def _look(self, late: LateText) -> list[AsrEvent] | None:
+    def _look(self, late: PendingText) -> list[AsrEvent] | None:
         found = late.look(lambda joined: [self._said.get(at, "") for at in range(joined.first, late.number)])
         if found is None:
             return None

@@ -121,7 +121,7 @@ class MoonshineRecording:
 
 
 class MoonshineRounds:
-    """:class:`parley.asr.files.service.Rounds` with the networks in this process."""
+    """:class:`parley.asr.files.service.TranscriptionSteps` with the networks in this process."""
 
     def __init__(self, reader: Reader, detector: Detector) -> None:
         """Use the networks; nobody else uses ``detector``."""

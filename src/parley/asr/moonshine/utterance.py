@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
 from parley.asr.moonshine.reader import NO_TEXT, Text, confidence_of, text_of
-from parley.asr.moonshine.worker import Asked, Desk
+from parley.asr.moonshine.worker import ReadRequest, TextReader
 from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.pipeline.turn_audio import Joined, Piece, split_text
+from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
 from parley.errors import ParleyError
 
 
@@ -22,8 +22,8 @@ from parley.errors import ParleyError
 class EarlyText:
     """The end of an utterance that is read before it is certain that it has ended."""
 
-    asked: Asked
-    joined: Joined | None
+    asked: ReadRequest
+    joined: JoinedTurn | None
     """What is read in the utterance's place."""
     end: int
     """Sample of the stream at which the speech had ended."""
@@ -33,7 +33,7 @@ class EarlyText:
 class PartialText:
     """A text of what has been said so far, on its way."""
 
-    asked: Asked
+    asked: ReadRequest
     settled: int
     """How many settled pieces come before it."""
 
@@ -58,7 +58,7 @@ class Utterance:
         self._length = 0
         self.position = start
         """Sample of the stream up to which its audio has come."""
-        self.settled: list[Asked] = []
+        self.settled: list[ReadRequest] = []
         """Texts of what was cut off its beginning, in order."""
         self.early: EarlyText | None = None
         self.partial: PartialText | None = None
@@ -103,13 +103,15 @@ class Utterance:
         self._length = len(audio) - at
         return audio[:at]
 
-    def piece(self, end: int) -> Piece | None:
+    def piece(self, end: int) -> TurnUtterance | None:
         """The utterance as part of a turn; None: its beginning was cut off.
 
         Args:
             end: sample of the stream at which its speech ends.
         """
-        return None if self.settled else Piece(self.number, self._start, self._onset, end, self.rest())
+        return (
+            None if self.settled else TurnUtterance(self.number, self._start, self._onset, end, self.rest())
+        )
 
     def forget_early(self, *, unless_ended_ms: int | None = None) -> None:
         """It was not over, or not where it seemed to be (milliseconds of the stream)."""
@@ -180,7 +182,7 @@ def pieces(audio: NDArray[np.int16], window: Window) -> Iterator[tuple[int, int]
 MODEL = "moonshine"
 
 
-class LateText:
+class PendingText:
     """Looks after the readings that it is made of.
 
     The error of one that fails is raised with the piece of audio that is then being heard, and the reading is
@@ -189,7 +191,12 @@ class LateText:
     """
 
     def __init__(
-        self, desk: Desk, number: int, parts: Sequence[Asked], joined: Joined | None, known: str
+        self,
+        desk: TextReader,
+        number: int,
+        parts: Sequence[ReadRequest],
+        joined: JoinedTurn | None,
+        known: str,
     ) -> None:
         """Wait for a text.
 
@@ -211,7 +218,7 @@ class LateText:
         """What the utterances before it say now, if it was read with them and is there."""
 
     def look(
-        self, said_before: Callable[[Joined], Sequence[str]]
+        self, said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> tuple[list[AsrEvent], list[Text]] | None:
         """The events and the readings they are made of; None: they are not there yet.
 
@@ -236,7 +243,7 @@ class LateText:
                 raise
         return [self._event(texts, said_before)], texts
 
-    def _ask_anew(self, at: int) -> Asked:
+    def _ask_anew(self, at: int) -> ReadRequest:
         failed = self._parts[at]
         self._parts[at] = self._desk.ask(failed.audio, failed.boosting, final=True, of=failed.of)
         self._made_anew.add(at)
@@ -258,7 +265,7 @@ class LateText:
         return AsrFallbackEvent(utterance=self.number, from_model=MODEL, to_model=MODEL, reason=STREAM_ENDED)
 
     def _event(
-        self, texts: Sequence[Text], said_before: Callable[[Joined], Sequence[str]]
+        self, texts: Sequence[Text], said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> TranscriptEvent:
         text, confidence, first = text_of(texts), confidence_of(texts), 0
         if self.joined is not None and text and not self._cut_off:

@@ -28,10 +28,12 @@ _REMEMBERED = 64
 _log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
+class TextReader(Protocol):
     """Reads audio for streams."""
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
+    def ask(
+        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+    ) -> ReadRequest:
         """Have a stretch read.
 
         Args:
@@ -55,7 +57,7 @@ class Desk(Protocol):
         ...
 
 
-class Asked:
+class ReadRequest:
     """A text on its way.
 
     Its future has None where a partial text was given up for a final one.
@@ -131,7 +133,7 @@ class _Failures:
         self.count = 0
         self._seen: deque[tuple[Hashable, bytes]] = deque(maxlen=_REMEMBERED)
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: ReadRequest) -> None:
         """One more reading has failed."""
         digest = hashlib.sha256(asked.audio.tobytes()).digest()
         if not any(asked.of == of or digest == seen for of, seen in self._seen):
@@ -139,8 +141,8 @@ class _Failures:
         self._seen.append((asked.of, digest))
 
 
-class ReadingDesk:
-    """:class:`Desk` with a thread of its own."""
+class ThreadedReader:
+    """:class:`TextReader` with a thread of its own."""
 
     def __init__(
         self,
@@ -162,8 +164,8 @@ class ReadingDesk:
         self._room = room
         self._stall_s = stall_s
         self._clock = clock
-        self._finals: deque[Asked] = deque()
-        self._partials: deque[Asked] = deque()
+        self._finals: deque[ReadRequest] = deque()
+        self._partials: deque[ReadRequest] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._began_at: float | None = None
@@ -171,9 +173,11 @@ class ReadingDesk:
         self._thread = threading.Thread(target=self._serve, name="reading", daemon=True)
         self._thread.start()
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
-        """See :meth:`Desk.ask`."""
-        asked = Asked(audio, boosting, final=final, of=of, clock=self._clock)
+    def ask(
+        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+    ) -> ReadRequest:
+        """See :meth:`TextReader.ask`."""
+        asked = ReadRequest(audio, boosting, final=final, of=of, clock=self._clock)
         with self._changed:
             if self._closing:
                 raise ShuttingDownError("nothing is read any more: the model is being unloaded")
@@ -187,7 +191,7 @@ class ReadingDesk:
         return asked
 
     def check(self) -> None:
-        """See :meth:`Desk.check`."""
+        """See :meth:`TextReader.check`."""
         began_at = self._began_at
         if began_at is not None and self._clock() - began_at > self._stall_s:
             raise ModelUnavailableError(f"a stretch of speech has been read for over {self._stall_s:g} s")
@@ -220,7 +224,7 @@ class ReadingDesk:
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
 
-    def _read(self, asked: Asked) -> Text:
+    def _read(self, asked: ReadRequest) -> Text:
         try:
             text = self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
         except Abandoned:
@@ -231,26 +235,28 @@ class ReadingDesk:
         self._failures = _Failures()
         return text
 
-    def _next(self) -> Asked | None:
+    def _next(self) -> ReadRequest | None:
         with self._changed:
             self._changed.wait_for(lambda: self._finals or self._partials or self._closing)
             if self._closing:
                 return None
             return (self._finals or self._partials).popleft()
 
-    def _unwanted(self, asked: Asked) -> bool:
+    def _unwanted(self, asked: ReadRequest) -> bool:
         return asked.dropped or self._closing or (not asked.final and bool(self._finals))
 
 
-class ImmediateDesk:
-    """:class:`Desk` that reads at once, for whoever has only one stream; to it, reading takes no time."""
+class InlineReader:
+    """:class:`TextReader` in the thread of its caller; its single stream waits for no others."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def ask(self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable) -> Asked:
-        """See :meth:`Desk.ask`."""
-        asked = Asked(audio, boosting, final=final, of=of, clock=lambda: 0.0)
+    def ask(
+        self, audio: NDArray[np.int16], boosting: PhraseAutomaton, *, final: bool, of: Hashable
+    ) -> ReadRequest:
+        """See :meth:`TextReader.ask`."""
+        asked = ReadRequest(audio, boosting, final=final, of=of, clock=lambda: 0.0)
         asked.settle(lambda: self._reader.read(audio, boosting))
         return asked
 

@@ -141,7 +141,7 @@ class RemoteModels:
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Decoded]:
+    ) -> list[DecodedPiece]:
         """See :meth:`parley.asr.offline.pipeline.AcousticModels.decode`."""
         inputs = piece_inputs(encoded, lengths, boosting=boosting)
         return read_decoded(self._call(DECODER_MODEL, inputs, TOKEN_OUTPUTS))
@@ -154,7 +154,7 @@ class RemoteModels:
         *,
         final: Sequence[bool],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> tuple[list[Decoded], list[RowState]]:
+    ) -> tuple[list[DecodedPiece], list[RowState]]:
         """See :meth:`parley.asr.files.rounds.TranscriptionModels.decode_pieces`."""
         inputs = piece_inputs(encoded, lengths, states=states, final=final, boosting=boosting)
         outputs = self._call(DECODER_MODEL, inputs, PIECE_OUTPUTS)
@@ -178,7 +178,7 @@ RowState: TypeAlias = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedPiece:
     """What was decoded of a piece of one row."""
 
     tokens: Tokens
@@ -215,10 +215,10 @@ def piece_inputs(
     return inputs
 
 
-def read_decoded(outputs: Mapping[str, Tensor]) -> list[Decoded]:
+def read_decoded(outputs: Mapping[str, Tensor]) -> list[DecodedPiece]:
     """What was decoded of each row, from :data:`TOKEN_OUTPUTS`."""
     return [
-        Decoded(
+        DecodedPiece(
             Tokens(
                 outputs["TOKENS"][row, :count],
                 outputs["FRAMES"][row, :count],

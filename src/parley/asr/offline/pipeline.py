@@ -14,10 +14,10 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrOptions
-from parley.asr.offline.networks import Decoded
-from parley.asr.offline.stream import AsrStream, DecodeJob, Step, StreamLimits
+from parley.asr.offline.networks import DecodedPiece
+from parley.asr.offline.stream import DecodeJob, OfflineStream, Step, StreamLimits
 from parley.asr.pipeline.segmentation import Detector
-from parley.asr.pipeline.step import Chunk, Heard, Work, listen, milliseconds
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult, PendingChunk, milliseconds, run_vad
 from parley.errors import ParleyError
 
 
@@ -35,7 +35,7 @@ class AcousticModels(Detector, Protocol):
         encoded: NDArray[np.float32],
         lengths: NDArray[np.int64],
         boosting: Sequence[PhraseAutomaton] | None = None,
-    ) -> list[Decoded]:
+    ) -> list[DecodedPiece]:
         """Decode whole stretches.
 
         Args:
@@ -46,8 +46,8 @@ class AcousticModels(Detector, Protocol):
         ...
 
 
-class UtteranceRail:
-    """:class:`parley.asr.pipeline.step.Rail` of ``parakeet_tdt``; its streams hold only their own memory."""
+class OfflinePipeline:
+    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of ``parakeet_tdt``. Streams own only memory."""
 
     def __init__(self, checkpoint: Checkpoint, models: AcousticModels, limits: StreamLimits) -> None:
         """Serve ``checkpoint``, whose vocabulary and front end apply."""
@@ -56,19 +56,21 @@ class UtteranceRail:
         self._limits = limits
         self._mel = LogMel(checkpoint.config)
 
-    def new_stream(self, options: AsrOptions) -> AsrStream:
+    def new_stream(self, options: AsrOptions) -> OfflineStream:
         """Begin a stream.
 
         Raises:
             InvalidMessageError: the options are out of range.
         """
-        return AsrStream(self._checkpoint, self._mel, options, self._limits)
+        return OfflineStream(self._checkpoint, self._mel, options, self._limits)
 
-    def step(self, chunks: Sequence[Chunk[AsrStream]]) -> list[Heard[AsrStream] | ParleyError]:
+    def step(
+        self, chunks: Sequence[ChunkRequest[OfflineStream]]
+    ) -> list[ChunkResult[OfflineStream] | ParleyError]:
         """See :func:`step`."""
         return step(chunks, self._models)
 
-    def release(self, stream: AsrStream) -> None:
+    def release(self, stream: OfflineStream) -> None:
         """Nothing is held."""
 
 
@@ -76,9 +78,9 @@ class UtteranceRail:
 class _Utterances:
     """What a chunk brought to be recognised."""
 
-    work: Work[AsrStream]
+    work: PendingChunk[OfflineStream]
     steps: list[Step] = field(default_factory=list)
-    decoded: list[Decoded] = field(default_factory=list)
+    decoded: list[DecodedPiece] = field(default_factory=list)
 
     @property
     def jobs(self) -> list[DecodeJob]:
@@ -86,10 +88,10 @@ class _Utterances:
 
 
 def step(
-    chunks: Sequence[Chunk[AsrStream]],
+    chunks: Sequence[ChunkRequest[OfflineStream]],
     models: AcousticModels,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Heard[AsrStream] | ParleyError]:
+) -> list[ChunkResult[OfflineStream] | ParleyError]:
     """Serve all chunks: one voice activity call, then one encoder and one decoder call if needed.
 
     A failed call fails the chunks that needed it, and only those. Their streams are as they were
@@ -103,7 +105,7 @@ def step(
     Returns:
         For each chunk what was heard, or why not.
     """
-    work, vad_ms = listen(chunks, models, clock)
+    work, vad_ms = run_vad(chunks, models, clock)
     items = [_Utterances(item) for item in work]
     for item in items:
         if item.work.error is None:
@@ -113,7 +115,7 @@ def step(
     encoder_ms, decoder_ms = _recognize(items, models, clock)
     return [
         item.work.error
-        or Heard(
+        or ChunkResult(
             item.work.stream,
             item.work.reply(
                 item.work.stream.resolve(item.steps, item.decoded),

@@ -1,8 +1,8 @@
 """One stream of audio on its way to transcripts, without any model call of its own.
 
-A piece of audio goes through three calls: :meth:`SpeechTrack.accept` of the stream's ``track`` says
-what the voice activity network must look at, :meth:`AsrStream.detected` takes its probabilities and
-says what must be decoded, :meth:`AsrStream.resolve` turns the decoded tokens into events. Whoever
+A piece of audio goes through three calls: :meth:`StreamSegmenter.accept` of the stream's ``track`` says
+what the voice activity network must look at, :meth:`OfflineStream.detected` takes its probabilities and
+says what must be decoded, :meth:`OfflineStream.resolve` turns the decoded tokens into events. Whoever
 makes the model calls can so make one for many streams (:mod:`parley.asr.offline.pipeline`).
 
 An utterance is decoded anew, as a whole, for every partial text and for the final one. What is
@@ -34,18 +34,18 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.offline.networks import Decoded
+from parley.asr.offline.networks import DecodedPiece
 from parley.asr.pipeline.segmentation import (
     FULL_SCALE,
     PER_MS,
     Sound,
-    SpeechTrack,
+    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
 )
 from parley.asr.pipeline.step import check_options
-from parley.asr.pipeline.turn_audio import Joined, Piece, SpokenTurn, rest_of
+from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio, TurnUtterance, rest_of
 from parley.protocol import Alternative, Word
 
 
@@ -74,14 +74,14 @@ class DecodeJob:
     """Where the stretch begins in the stream."""
     features: NDArray[np.float32]
     """f32 ``[bands, T]``, normalised; ``T`` may be 0."""
-    joined: Joined | None = None
+    joined: JoinedTurn | None = None
     """What it is joined with, in a final text: then it begins with the first of those."""
 
 
 Step: TypeAlias = Sound | SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
 
 
-class AsrStream:
+class OfflineStream:
     """Everything that is remembered of one stream.
 
     Its memory is bounded: ``window_ms`` of features, as many of the turn so far, the audio of its ``track``,
@@ -109,10 +109,10 @@ class AsrStream:
         self._mel = mel
         self._options = options
         self._limits = limits
-        self.track = SpeechTrack(
+        self.track = StreamSegmenter(
             options.vad, preroll_ms=limits.preroll_ms, max_utterance_ms=limits.max_utterance_ms
         )
-        self._turn = SpokenTurn(min(options.join_ms, limits.window_ms), mel.hop)
+        self._turn = TurnAudio(min(options.join_ms, limits.window_ms), mel.hop)
         self._utterance = 0
         self._onset = 0
         self._features: UtteranceFeatures | None = None
@@ -121,7 +121,7 @@ class AsrStream:
         self._last_text = ""
         self._stable = StablePrefix()
 
-    def fork(self) -> AsrStream:
+    def fork(self) -> OfflineStream:
         """Return an independent copy, so that a step can be tried and dropped if a model fails."""
         twin = copy.copy(self)
         twin.track = self.track.fork()
@@ -135,7 +135,7 @@ class AsrStream:
         self._turn = self._turn.over()
 
     def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
-        """Take the probabilities of the windows that :meth:`SpeechTrack.accept` returned.
+        """Take the probabilities of the windows that :meth:`StreamSegmenter.accept` returned.
 
         Returns:
             What happened and what must be decoded, in order, for :meth:`resolve`.
@@ -154,7 +154,7 @@ class AsrStream:
         self._add_partial(steps)
         return steps
 
-    def resolve(self, steps: Sequence[Step], decoded: Sequence[Decoded]) -> list[AsrEvent]:
+    def resolve(self, steps: Sequence[Step], decoded: Sequence[DecodedPiece]) -> list[AsrEvent]:
         """Turn the steps into events.
 
         Args:
@@ -199,7 +199,7 @@ class AsrStream:
             )
         return events
 
-    def _read_together(self, utterance: int, joined: Joined, result: Decoded) -> TranscriptEvent:
+    def _read_together(self, utterance: int, joined: JoinedTurn, result: DecodedPiece) -> TranscriptEvent:
         before, words = joined.split(words_of(result.tokens, self._checkpoint, offset_ms=0))
         self._begin_anew(utterance, text_of(words))
         return transcript(
@@ -220,7 +220,7 @@ class AsrStream:
         self._last_text = ""
         self._stable = StablePrefix()
 
-    def _alternatives(self, settled: Sequence[Word], last: Decoded) -> list[Alternative]:
+    def _alternatives(self, settled: Sequence[Word], last: DecodedPiece) -> list[Alternative]:
         """The readings of an utterance whose end was decoded last."""
         if not self._options.nbest:
             return []
@@ -330,7 +330,7 @@ class UtteranceFeatures:
         self._frames.append(self._stream.finish())
         return self._mel.normalized(self._join())
 
-    def piece(self, utterance: int, onset: int, end: int) -> Piece | None:
+    def piece(self, utterance: int, onset: int, end: int) -> TurnUtterance | None:
         """The finished utterance as part of a turn, its frames not normalised; None: its beginning is gone.
 
         Args:
@@ -338,7 +338,7 @@ class UtteranceFeatures:
             onset: sample of the stream at which speech begins.
             end: the same of its end.
         """
-        return None if self._first_frame else Piece(utterance, self._start, onset, end, self._join())
+        return None if self._first_frame else TurnUtterance(utterance, self._start, onset, end, self._join())
 
     def cut(self, search_ms: int) -> NDArray[np.float32]:
         """Give away the frames before the quietest place of the last ``search_ms``.

@@ -1,7 +1,7 @@
 """A stream of audio cut into utterances, without any model call of its own.
 
-A piece of audio goes through two calls: :meth:`SpeechTrack.accept` says what the voice activity
-network must look at, and :meth:`SpeechTrack.detected` takes its probabilities and says what
+A piece of audio goes through two calls: :meth:`StreamSegmenter.accept` says what the voice activity
+network must look at, and :meth:`StreamSegmenter.detected` takes its probabilities and says what
 happened. In between, :func:`detect` asks the network about the windows of many streams at once.
 Only the audio of utterances comes out: silence goes no further.
 """
@@ -76,7 +76,7 @@ An :class:`OnsetEvent` comes before every :class:`UtteranceBegan`, and has the s
 Happening: TypeAlias = Sound | UtteranceBegan | UtteranceAudio | UtteranceEnded
 
 
-class SpeechTrack:
+class StreamSegmenter:
     """What is remembered of a stream between two pieces of its audio.
 
     It holds the audio that may still belong to an utterance: the pre-roll and ``min_speech_ms``
@@ -106,7 +106,7 @@ class SpeechTrack:
         self._utterance = 0
         self._spoken_until: int | None = None
 
-    def fork(self) -> SpeechTrack:
+    def fork(self) -> StreamSegmenter:
         """Return an independent copy (arrays are replaced, never changed, so they may be shared)."""
         twin = copy.copy(self)
         twin._segmenter = self._segmenter.fork()  # noqa: SLF001 - same class
@@ -220,7 +220,7 @@ def _between_utterances(end: int, detected: int) -> int:
 
 
 def detect(
-    tracks: Sequence[SpeechTrack], windows: Sequence[NDArray[np.float32]], detector: Detector
+    tracks: Sequence[StreamSegmenter], windows: Sequence[NDArray[np.float32]], detector: Detector
 ) -> list[NDArray[np.float32]]:
     """Score the windows of all streams in one call.
 

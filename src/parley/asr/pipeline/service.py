@@ -13,7 +13,7 @@ import numpy as np
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.pipeline.step import Chunk, Heard, Rail, StreamT
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, StreamT
 from parley.errors import (
     InvalidAudioError,
     InvalidMessageError,
@@ -49,7 +49,7 @@ class RecognitionService(Generic[StreamT]):
 
     def __init__(
         self,
-        rail: Rail[StreamT],
+        rail: RecognizerPipeline[StreamT],
         sessions: SessionTable[StreamT],
         *,
         languages: Sequence[str],
@@ -74,13 +74,13 @@ class RecognitionService(Generic[StreamT]):
         with self._lock:
             self._sweep()
             admitted = [self._admit(request) for request in requests]
-            heard = iter(self._rail.step([chunk for chunk in admitted if isinstance(chunk, Chunk)]))
+            heard = iter(self._rail.step([chunk for chunk in admitted if isinstance(chunk, ChunkRequest)]))
             answers: list[AsrReply | ParleyError] = []
             for request, chunk in zip(requests, admitted, strict=True):
                 result = chunk if isinstance(chunk, ParleyError) else next(heard)
-                if isinstance(result, Heard):
+                if isinstance(result, ChunkResult):
                     self._sessions.update(request.key, result.stream)
-                answers.append(result.reply if isinstance(result, Heard) else result)
+                answers.append(result.reply if isinstance(result, ChunkResult) else result)
                 if request.end:
                     self._close(request.key)
             return answers
@@ -101,7 +101,7 @@ class RecognitionService(Generic[StreamT]):
         if stream is not None:
             self._rail.release(stream)
 
-    def _admit(self, request: StreamRequest) -> Chunk[StreamT] | ParleyError:
+    def _admit(self, request: StreamRequest) -> ChunkRequest[StreamT] | ParleyError:
         try:
             if request.start:
                 self._close(request.key)
@@ -109,7 +109,7 @@ class RecognitionService(Generic[StreamT]):
             audio = self._read_audio(request.audio)
             if request.start:
                 self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
-            return Chunk(
+            return ChunkRequest(
                 self._sessions.get(request.key),
                 audio,
                 flush=message.flush,

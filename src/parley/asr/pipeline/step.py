@@ -20,14 +20,14 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.pipeline.segmentation import PER_MS, Detector, SpeechTrack, detect
+from parley.asr.pipeline.segmentation import PER_MS, Detector, StreamSegmenter, detect
 from parley.errors import InvalidMessageError, ParleyError
 
 
 class TrackedStream(Protocol):
     """A stream of any rail."""
 
-    track: SpeechTrack
+    track: StreamSegmenter
 
     def fork(self) -> Self:
         """Return an independent copy, so that a step can be tried and dropped if a model fails."""
@@ -38,7 +38,7 @@ StreamT = TypeVar("StreamT", bound=TrackedStream)
 
 
 @dataclass(frozen=True)
-class Chunk(Generic[StreamT]):
+class ChunkRequest(Generic[StreamT]):
     """A piece of audio for one stream; a stream has at most one in a step."""
 
     stream: StreamT
@@ -52,7 +52,7 @@ class Chunk(Generic[StreamT]):
 
 
 @dataclass(frozen=True)
-class Heard(Generic[StreamT]):
+class ChunkResult(Generic[StreamT]):
     """What became of a chunk."""
 
     stream: StreamT
@@ -60,7 +60,7 @@ class Heard(Generic[StreamT]):
     reply: AsrReply
 
 
-class Rail(Protocol[StreamT]):
+class RecognizerPipeline(Protocol[StreamT]):
     """A way from audio to transcripts, for many streams at once."""
 
     def new_stream(self, options: AsrOptions) -> StreamT:
@@ -71,7 +71,7 @@ class Rail(Protocol[StreamT]):
         """
         ...
 
-    def step(self, chunks: Sequence[Chunk[StreamT]]) -> list[Heard[StreamT] | ParleyError]:
+    def step(self, chunks: Sequence[ChunkRequest[StreamT]]) -> list[ChunkResult[StreamT] | ParleyError]:
         """Serve all chunks together; one that fails leaves its stream as it was."""
         ...
 
@@ -81,10 +81,10 @@ class Rail(Protocol[StreamT]):
 
 
 @dataclass
-class Work(Generic[StreamT]):
+class PendingChunk(Generic[StreamT]):
     """A chunk on its way through a step."""
 
-    chunk: Chunk[StreamT]
+    chunk: ChunkRequest[StreamT]
     stream: StreamT
     """A fork that the step works on."""
     windows: NDArray[np.float32]
@@ -106,9 +106,9 @@ class Work(Generic[StreamT]):
         )
 
 
-def listen(
-    chunks: Sequence[Chunk[StreamT]], detector: Detector, clock: Callable[[], float]
-) -> tuple[list[Work[StreamT]], float]:
+def run_vad(
+    chunks: Sequence[ChunkRequest[StreamT]], detector: Detector, clock: Callable[[], float]
+) -> tuple[list[PendingChunk[StreamT]], float]:
     """Give every stream its audio, and ask for voice activity: one call for all of them.
 
     Args:
@@ -119,11 +119,11 @@ def listen(
     Returns:
         The work, with ``probabilities`` or ``error`` set, and the time of the call (milliseconds).
     """
-    work: list[Work[StreamT]] = []
+    work: list[PendingChunk[StreamT]] = []
     for chunk in chunks:
         stream = chunk.stream.fork()
         windows = stream.track.accept(chunk.audio, flush=chunk.flush)
-        work.append(Work(chunk, stream, windows, np.zeros(0, np.float32)))
+        work.append(PendingChunk(chunk, stream, windows, np.zeros(0, np.float32)))
     needing = [item for item in work if len(item.windows)]
     if not needing:
         return work, 0.0
@@ -170,7 +170,7 @@ _EVENTS = (
 )
 
 
-def take_ready(
+def take_ready_events(
     untold: list[AsrEvent | LateT], look: Callable[[LateT], list[AsrEvent] | None]
 ) -> list[AsrEvent]:
     """Remove and return what can be told now: everything up to the first text that is not there yet.

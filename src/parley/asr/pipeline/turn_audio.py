@@ -24,7 +24,7 @@ _AROUND_MS = 50
 
 
 @dataclass(frozen=True)
-class Piece:
+class TurnUtterance:
     """One utterance. Times are samples of the stream."""
 
     utterance: int
@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedTurn:
     """The last utterance together with those before it."""
 
     first: int
@@ -111,33 +111,33 @@ def _plain(word: str) -> str:
 
 
 @dataclass(frozen=True)
-class SpokenTurn:
+class TurnAudio:
     """What has been said of a turn so far. It is never changed, so that streams can be forked."""
 
     limit_ms: int
     """Longest content; what is older is forgotten. 0: utterances are not joined."""
     unit: int = 1
     """Samples of the stream in a column of content."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[TurnUtterance, ...] = ()
 
-    def over(self) -> SpokenTurn:
+    def over(self) -> TurnAudio:
         """What follows is said in another turn."""
-        return SpokenTurn(self.limit_ms, self.unit)
+        return TurnAudio(self.limit_ms, self.unit)
 
-    def with_piece(self, piece: Piece) -> SpokenTurn:
+    def with_piece(self, piece: TurnUtterance) -> TurnAudio:
         """One more utterance has ended."""
         pieces = (*self.pieces, piece)
         while pieces and self._length_ms(pieces) > self.limit_ms:
             pieces = pieces[1:]
-        return SpokenTurn(self.limit_ms, self.unit, pieces)
+        return TurnAudio(self.limit_ms, self.unit, pieces)
 
-    def without(self, utterance: int) -> SpokenTurn:
+    def without(self, utterance: int) -> TurnAudio:
         """There were no words in an utterance: if the turn began with it, the turn begins after it."""
         if self.pieces and self.pieces[0].utterance == utterance:
-            return SpokenTurn(self.limit_ms, self.unit, self.pieces[1:])
+            return TurnAudio(self.limit_ms, self.unit, self.pieces[1:])
         return self
 
-    def joined(self) -> Joined | None:
+    def joined(self) -> JoinedTurn | None:
         """The last utterance together with those before it; None: there are none before it."""
         if len(self.pieces) < 2:
             return None
@@ -147,14 +147,14 @@ class SpokenTurn:
             for piece, (begin, end) in zip(self.pieces, spans, strict=True)
         ]
         lengths = np.cumsum([0, *(part.shape[-1] for part in columns[:-1])])
-        return Joined(
+        return JoinedTurn(
             self.pieces[0].utterance,
             np.concatenate(columns, axis=-1),
             tuple((lengths * self.unit // PER_MS).tolist()),
             tuple(begin // PER_MS for begin, _ in spans),
         )
 
-    def _spans(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+    def _spans(self, pieces: Sequence[TurnUtterance]) -> list[tuple[int, int]]:
         """What is taken of each piece: samples of the stream."""
         around = _AROUND_MS * PER_MS
         spans: list[tuple[int, int]] = []
@@ -167,5 +167,5 @@ class SpokenTurn:
             spans.append((begin, end))
         return spans
 
-    def _length_ms(self, pieces: Sequence[Piece]) -> int:
+    def _length_ms(self, pieces: Sequence[TurnUtterance]) -> int:
         return sum(end - begin for begin, end in self._spans(pieces)) // PER_MS

@@ -27,7 +27,7 @@ from parley.asr.messages import (
     TranscribeRequest,
     TranscriptEvent,
 )
-from parley.asr.pipeline.turn_audio import Joined, rest_of
+from parley.asr.pipeline.turn_audio import JoinedTurn, rest_of
 from parley.asr.streaming.utterance import EarlyText, StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
@@ -46,7 +46,7 @@ class Transcribers(Protocol):
 
 
 @dataclass(frozen=True)
-class FinalsPolicy:
+class FinalTranscriptPolicy:
     """Which model's final text counts."""
 
     own: str
@@ -71,12 +71,12 @@ class FinalsPolicy:
         return self.finals or self.fallback
 
 
-class FinalsDesk:
+class FinalTranscriber:
     """Asks other models, as the policy says, and counts what was replaced."""
 
     def __init__(
         self,
-        policy: FinalsPolicy,
+        policy: FinalTranscriptPolicy,
         transcribers: Transcribers,
         count: Callable[[AsrFallbackEvent], None],
         clock: Callable[[], float],
@@ -105,7 +105,7 @@ class FinalsDesk:
         return event
 
     def ask(
-        self, model: str, utterance: StreamingUtterance, joined: Joined | None, options: AsrOptions
+        self, model: str, utterance: StreamingUtterance, joined: JoinedTurn | None, options: AsrOptions
     ) -> Future[TranscribeReply]:
         """Begin to let a model hear an utterance, or what it is joined to."""
         audio = utterance.audio() if joined is None else joined.content
@@ -119,7 +119,7 @@ class FinalsDesk:
         return self.transcribers.submit(model, audio, request)
 
     def ask_early(
-        self, utterance: StreamingUtterance, end: int, joined: Joined | None, options: AsrOptions
+        self, utterance: StreamingUtterance, end: int, joined: JoinedTurn | None, options: AsrOptions
     ) -> None:
         """Let the model of final texts hear an utterance that seems to be over, if it has not begun yet.
 
@@ -143,15 +143,15 @@ class FinalsDesk:
         return self.clock() < self._resting.get(model, 0.0)
 
 
-class FinalText:
+class FinalTranscript:
     """The final text of one utterance on its way, with everything there is to tell before it."""
 
     def __init__(
         self,
-        desk: FinalsDesk,
+        desk: FinalTranscriber,
         utterance: StreamingUtterance,
         options: AsrOptions,
-        joined: Joined | None = None,
+        joined: JoinedTurn | None = None,
     ) -> None:
         """Begin for an utterance that has ended, but may not be recognised to its end yet.
 
@@ -318,7 +318,7 @@ class FinalText:
         self._done = True
 
 
-def wait_for(texts: Iterable[FinalText], patience_s: float, clock: Callable[[], float]) -> None:
+def wait_for(texts: Iterable[FinalTranscript], patience_s: float, clock: Callable[[], float]) -> None:
     """Wait until the texts are there, or ``patience_s`` seconds have passed."""
     until = clock() + patience_s
     while True:

@@ -19,14 +19,21 @@ from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent
 from parley.asr.pipeline.segmentation import (
     PER_MS,
     Detector,
-    SpeechTrack,
+    StreamSegmenter,
     UtteranceAudio,
     UtteranceBegan,
     UtteranceEnded,
 )
-from parley.asr.pipeline.step import Chunk, Heard, Work, check_options, listen, take_ready
-from parley.asr.pipeline.turn_audio import Joined, SpokenTurn
-from parley.asr.streaming.final_transcripts import FinalsDesk, FinalText, wait_for
+from parley.asr.pipeline.step import (
+    ChunkRequest,
+    ChunkResult,
+    PendingChunk,
+    check_options,
+    run_vad,
+    take_ready_events,
+)
+from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscript, wait_for
 from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
@@ -52,24 +59,24 @@ class StreamingLimits:
 class _Item:
     """A chunk on its way through the step."""
 
-    work: Work[StreamingStream]
+    work: PendingChunk[CacheAwareStream]
     utterances: list[StreamingUtterance] = field(default_factory=list)
     """All that this chunk has audio for, in order."""
-    finals: dict[int, FinalText] = field(default_factory=dict)
+    finals: dict[int, FinalTranscript] = field(default_factory=dict)
     """Of those that ended, by number."""
     claimed: list[int] = field(default_factory=list)
     """Slots of those that began."""
 
 
-class StreamingRail:
-    """:class:`parley.asr.pipeline.step.Rail` of a cache-aware streaming model."""
+class StreamingPipeline:
+    """:class:`parley.asr.pipeline.step.RecognizerPipeline` of a cache-aware streaming model."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         recognizer: StreamingRecognizer,
         detector: Detector,
-        desk: FinalsDesk,
+        desk: FinalTranscriber,
         *,
         chunks: Mapping[int, int],
         default_ms: int,
@@ -97,7 +104,7 @@ class StreamingRail:
         self._limits = limits
         self._clock = clock
 
-    def new_stream(self, options: AsrOptions) -> StreamingStream:
+    def new_stream(self, options: AsrOptions) -> CacheAwareStream:
         """Begin a stream.
 
         Raises:
@@ -108,15 +115,15 @@ class StreamingRail:
         if chosen not in self._chunks:
             known = ", ".join(map(str, self._chunks))
             raise InvalidMessageError(f"lookahead_ms is {chosen}; this server has {known}")
-        track = SpeechTrack(
+        track = StreamSegmenter(
             options.vad,
             preroll_ms=self._limits.preroll_ms,
             max_utterance_ms=self._limits.max_utterance_ms,
         )
         boosting = compile_phrases(options.phrases, options.phrase_weight, self._checkpoint.vocabulary)
-        return StreamingStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
+        return CacheAwareStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
 
-    def release(self, stream: StreamingStream) -> None:
+    def release(self, stream: CacheAwareStream) -> None:
         """Give back the slot of the utterance that the stream was in, and call off what it waits for."""
         if stream.utterance is not None:
             stream.utterance.forget_early()
@@ -125,13 +132,15 @@ class StreamingRail:
         for text in stream.awaited:
             text.cancel()
 
-    def step(self, chunks: Sequence[Chunk[StreamingStream]]) -> list[Heard[StreamingStream] | ParleyError]:
+    def step(
+        self, chunks: Sequence[ChunkRequest[CacheAwareStream]]
+    ) -> list[ChunkResult[CacheAwareStream] | ParleyError]:
         """Serve all chunks together.
 
         A chunk fails if voice activity could not be detected, or if its speech could not be
         recognised and no other model is there to do it. Its stream is then as it was before.
         """
-        work, vad_ms = listen(chunks, self._detector, self._clock)
+        work, vad_ms = run_vad(chunks, self._detector, self._clock)
         items = [_Item(item) for item in work]
         try:
             for item in items:
@@ -148,12 +157,12 @@ class StreamingRail:
         rounds.keep([slot for item in items for slot in self._keep(item)])
         self._await_finals(items)
         recognized = {id(utterance) for utterance in rounds.utterances}
-        replies: list[Heard[StreamingStream] | ParleyError] = []
+        replies: list[ChunkResult[CacheAwareStream] | ParleyError] = []
         for item in items:
             busy = any(id(utterance) in recognized for utterance in item.utterances)
             replies.append(
                 item.work.error
-                or Heard(
+                or ChunkResult(
                     item.work.stream,
                     item.work.reply(
                         item.work.stream.tell(),
@@ -191,14 +200,14 @@ class StreamingRail:
             else:
                 utterance.ended = True
                 utterance.forget_early(unless_ended_ms=happening.event.at_ms)
-                final = FinalText(self._desk, utterance, stream.options, self._join(stream, happening))
+                final = FinalTranscript(self._desk, utterance, stream.options, self._join(stream, happening))
                 item.finals[utterance.number] = final
                 stream.untold += [happening.event, final]
                 stream.utterance = None
         if stream.utterance is not None and self._limits.early_ms:
             self._ask_early(stream, stream.utterance)
 
-    def _ask_early(self, stream: StreamingStream, utterance: StreamingUtterance) -> None:
+    def _ask_early(self, stream: CacheAwareStream, utterance: StreamingUtterance) -> None:
         """Have the final text made while it is waited whether the utterance is over."""
         end, length = stream.track.quiet or (0, 0)
         utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
@@ -208,7 +217,7 @@ class StreamingRail:
                 joined = stream.turn.with_piece(utterance.piece(end)).joined()
             self._desk.ask_early(utterance, end, joined, stream.options)
 
-    def _join(self, stream: StreamingStream, ended: UtteranceEnded) -> Joined | None:
+    def _join(self, stream: CacheAwareStream, ended: UtteranceEnded) -> JoinedTurn | None:
         """What a model that hears it all again is to hear: the utterance with those of the same turn."""
         assert stream.utterance is not None
         if not stream.options.join_ms or not self._desk.policy.finals:
@@ -323,7 +332,7 @@ class StreamingRail:
                     text.end_stream()
 
 
-class StreamingStream:
+class CacheAwareStream:
     """What is remembered of a stream between two steps.
 
     Beside its ``track`` and the utterance that is being spoken it holds what waits behind a final
@@ -332,7 +341,7 @@ class StreamingStream:
     """
 
     def __init__(
-        self, track: SpeechTrack, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
+        self, track: StreamSegmenter, options: AsrOptions, *, chunk: int, boosting: PhraseAutomaton
     ) -> None:
         """Start silent.
 
@@ -347,11 +356,11 @@ class StreamingStream:
         self.chunk = chunk
         self.boosting = boosting
         self.utterance: StreamingUtterance | None = None
-        self.turn = SpokenTurn(options.join_ms)
+        self.turn = TurnAudio(options.join_ms)
         """What the next utterance is read with."""
-        self.untold: list[AsrEvent | FinalText] = []
+        self.untold: list[AsrEvent | FinalTranscript] = []
 
-    def fork(self) -> StreamingStream:
+    def fork(self) -> CacheAwareStream:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin.track = self.track.fork()
@@ -360,15 +369,15 @@ class StreamingStream:
         return twin
 
     @property
-    def awaited(self) -> list[FinalText]:
+    def awaited(self) -> list[FinalTranscript]:
         """Final texts that are on their way."""
-        return [item for item in self.untold if isinstance(item, FinalText)]
+        return [item for item in self.untold if isinstance(item, FinalTranscript)]
 
     def tell(self) -> list[AsrEvent]:
         """What can be told now: everything up to the first final text that is not there yet."""
-        return take_ready(self.untold, self._look)
+        return take_ready_events(self.untold, self._look)
 
-    def _look(self, text: FinalText) -> list[AsrEvent] | None:
+    def _look(self, text: FinalTranscript) -> list[AsrEvent] | None:
         events = text.look()
         for event in events or ():
             if isinstance(event, TranscriptEvent) and not event.text:

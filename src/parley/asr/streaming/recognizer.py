@@ -95,14 +95,14 @@ class StreamingRecognizer:
         if utterance.slot is not None:
             self._front.write(utterance.slot, utterance.written, samples)
 
-    def recognize(self, utterances: Sequence[StreamingUtterance]) -> Rounds:
+    def recognize(self, utterances: Sequence[StreamingUtterance]) -> RecognizedStep:
         """Recognise every chunk that is complete.
 
         An utterance that cannot be recognised gets its ``failure`` set. The slots change only when
         the result is kept.
         """
         ready = [utterance for utterance in utterances if self._ready(utterance)]
-        rounds = Rounds(self._arrays, ready)
+        rounds = RecognizedStep(self._arrays, ready)
         while chosen := [row for row, utterance in enumerate(ready) if self._ready(utterance)]:
             self._round(rounds, np.array(chosen))
         return rounds
@@ -118,7 +118,7 @@ class StreamingRecognizer:
             return utterance.frame < self._front.total(utterance.written) + utterance.chunk
         return utterance.written >= self._front.needed(utterance.frame + utterance.chunk)
 
-    def _round(self, rounds: Rounds, chosen: NDArray[np.int64]) -> None:
+    def _round(self, rounds: RecognizedStep, chosen: NDArray[np.int64]) -> None:
         """One chunk of each chosen row: an encoder call for each look-ahead, then one decoder call."""
         began = self._clock()
         pieces: list[_Piece] = []
@@ -136,7 +136,10 @@ class StreamingRecognizer:
         rounds.decoder_ms += milliseconds(self._clock() - between)
 
     def _try(
-        self, rounds: Rounds, rows: NDArray[np.int64], run: Callable[[NDArray[np.int64]], list[_Piece]]
+        self,
+        rounds: RecognizedStep,
+        rows: NDArray[np.int64],
+        run: Callable[[NDArray[np.int64]], list[_Piece]],
     ) -> list[_Piece]:
         """Run for all rows at once; if that fails, for each alone, so that only those fail that must."""
         try:
@@ -147,7 +150,7 @@ class StreamingRecognizer:
                 return []
         return [piece for row in rows for piece in self._try(rounds, np.array([row]), run)]
 
-    def _encode(self, rounds: Rounds, group: NDArray[np.int64], chunk: int) -> list[_Piece]:
+    def _encode(self, rounds: RecognizedStep, group: NDArray[np.int64], chunk: int) -> list[_Piece]:
         """Encode a chunk of some rows of the same look-ahead; what is not finite fails alone."""
         utterances = [rounds.utterances[row] for row in group]
         rows = take(rounds.rows, group, (*CACHES, _HISTORY))
@@ -170,7 +173,7 @@ class StreamingRecognizer:
             if finite[index]
         ]
 
-    def _decode(self, rounds: Rounds, pieces: Sequence[_Piece]) -> list[_Piece]:
+    def _decode(self, rounds: RecognizedStep, pieces: Sequence[_Piece]) -> list[_Piece]:
         """Decode the pieces, which are in the order of their rows."""
         rows = np.array([piece.row for piece in pieces])
         lengths = np.array([piece.encoded.shape[1] for piece in pieces], np.int64)
@@ -191,7 +194,7 @@ class StreamingRecognizer:
         return list(pieces)
 
 
-class Rounds:
+class RecognizedStep:
     """What became of the utterances of a step; :meth:`keep` makes it last."""
 
     def __init__(self, arrays: SlotArrays, utterances: Sequence[StreamingUtterance]) -> None:

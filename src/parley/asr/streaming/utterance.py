@@ -16,7 +16,7 @@ from parley.asr.decoding.greedy import Tokens
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import TranscribeReply
 from parley.asr.pipeline.segmentation import PER_MS
-from parley.asr.pipeline.turn_audio import Joined, Piece
+from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance
 from parley.errors import ParleyError
 
 
@@ -25,7 +25,7 @@ class EarlyText:
     """A call to a model that hears an utterance again, made before it was certain to be over."""
 
     call: Future[TranscribeReply]
-    joined: Joined | None
+    joined: JoinedTurn | None
     """What the model hears in the utterance's place."""
     end: int
     """Sample of the stream at which the speech had ended."""
@@ -132,9 +132,9 @@ class StreamingUtterance:
         """All of it: i16 ``[n]``, if it was kept."""
         return np.concatenate([np.zeros(0, np.int16), *self._audio])
 
-    def piece(self, end: int) -> Piece:
+    def piece(self, end: int) -> TurnUtterance:
         """The utterance as part of a turn; ``end``: sample of the stream at which speech ends."""
-        return Piece(self.number, self._start, self._onset, end, self.audio())
+        return TurnUtterance(self.number, self._start, self._onset, end, self.audio())
 
     def forget_early(self, *, unless_ended_ms: int | None = None) -> None:
         """It was not over, or not where it seemed to be (milliseconds of the stream)."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from parley.asr.moonshine.networks import END, Heard, Vocabulary
+from parley.asr.moonshine.networks import END, EncodedAudio, Vocabulary
 from parley.asr.moonshine.reader import Reader
-from parley.asr.moonshine.worker import Asked
+from parley.asr.moonshine.worker import ReadRequest
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16
@@ -29,7 +29,7 @@ class LengthNetwork:
             raise self.failure
         self.read.append(len(audio))
         sure = float(np.abs(audio).max() > 0.05)
-        return Heard(np.array([[[len(audio), sure]]], np.float32), np.ones((1, len(audio)), np.int64))
+        return EncodedAudio(np.array([[[len(audio), sure]]], np.float32), np.ones((1, len(audio)), np.int64))
 
     def step(self, heard, token, past):
         samples, sure = heard.states[0, 0]
@@ -48,7 +48,7 @@ class ScriptedNetwork:
         self.fed = []
 
     def encode(self, audio):
-        return Heard(np.zeros((1, 1, 1), np.float32), np.ones((1, len(audio)), np.int64))
+        return EncodedAudio(np.zeros((1, 1, 1), np.float32), np.ones((1, len(audio)), np.int64))
 
     def step(self, _heard, token, past):
         self.fed.append(token)
@@ -72,7 +72,7 @@ class HeldDesk:
     def ask(self, audio, boosting, *, final, of):
         if len(self.waiting) >= self.room:
             raise OverloadedError("no room")
-        asked = Asked(audio, boosting, final=final, of=of, clock=lambda: 0.0)
+        asked = ReadRequest(audio, boosting, final=final, of=of, clock=lambda: 0.0)
         self.waiting.append(asked)
         return asked
 

@@ -9,7 +9,7 @@ import pytest
 from moonshine_fakes import LengthNetwork, broken, new_reader
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.worker import ReadingDesk
+from parley.asr.moonshine.worker import ThreadedReader
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
@@ -54,7 +54,7 @@ def clock():
 
 @pytest.fixture
 def desk(network, clock):
-    desk = ReadingDesk(new_reader(network), room=3, stall_s=20.0, clock=clock)
+    desk = ThreadedReader(new_reader(network), room=3, stall_s=20.0, clock=clock)
     yield desk
     network.permits.release(100)
     desk.close(TIMEOUT_S)
@@ -207,7 +207,7 @@ def test_how_long_a_text_took_includes_its_wait(desk, network, clock):
 
 
 def test_a_desk_that_closes_refuses_what_waits(network, clock):
-    desk = ReadingDesk(new_reader(network), room=3, clock=clock)
+    desk = ThreadedReader(new_reader(network), room=3, clock=clock)
     ask(desk, 100)
     begun(network)
     waiting = ask(desk, 200)

@@ -15,10 +15,10 @@ from parley.asr.messages import (
     SpeechStoppedEvent,
     TranscriptEvent,
 )
-from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshineRail
+from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.utterance import Window
-from parley.asr.moonshine.worker import ImmediateDesk
-from parley.asr.pipeline.step import Chunk, Heard
+from parley.asr.moonshine.worker import InlineReader
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.errors import InferenceError, InvalidMessageError, ModelUnavailableError, OverloadedError
 
 CHUNK_MS = 80
@@ -39,8 +39,8 @@ class Call:
 
     def send(self, audio, **options):
         for at in range(0, max(len(audio), 1), CHUNK_MS * MS):
-            (result,) = self.rail.step([Chunk(self.stream, audio[at : at + CHUNK_MS * MS], **options)])
-            if not isinstance(result, Heard):
+            (result,) = self.rail.step([ChunkRequest(self.stream, audio[at : at + CHUNK_MS * MS], **options)])
+            if not isinstance(result, ChunkResult):
                 raise result
             self.stream = result.stream
             self.replies.append(result.reply)
@@ -64,8 +64,8 @@ UTTERANCE = sound((640, False), (960, True), (640, False))
 
 def new_rail(desk=None, network=None, models=None, **limits):
     reader = new_reader(network)
-    return MoonshineRail(
-        reader, desk or ImmediateDesk(reader), models or LoudnessModels(), MoonshineLimits(**limits)
+    return MoonshinePipeline(
+        reader, desk or InlineReader(reader), models or LoudnessModels(), MoonshineLimits(**limits)
     )
 
 
@@ -139,7 +139,7 @@ def test_there_is_one_partial_text_on_its_way_at_most(desk):
 
 
 def test_a_partial_text_that_takes_long_makes_the_next_one_later():
-    class SlowDesk(ImmediateDesk):
+    class SlowDesk(InlineReader):
         def ask(self, audio, boosting, *, final, of):
             asked = super().ask(audio, boosting, final=final, of=of)
             asked._done_at = asked._asked_at + 0.2
