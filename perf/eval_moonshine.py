@@ -36,7 +36,7 @@ from parley.asr.moonshine.worker import InlineReader, ThreadedReader
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
-from parley.turns.overlap_words import as_said
+from parley.turns.interruption_words import as_said
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
 ROOT = Path(__file__).resolve().parent.parent

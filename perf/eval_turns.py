@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from parley.asr import checkpoint
 from parley.runtime.onnx import open_session
 from parley.turns.cues import find_cue
-from parley.turns.policy import judge
+from parley.turns.endpointing import judge
 from parley.turns.settings import PRESETS, TurnSettings
 from parley.turns.smart_turn import SmartTurn, bundled_folder, network_file
 

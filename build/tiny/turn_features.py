@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from parley.audio.mel import mel_filters
-from parley.turns.features import BANDS, SAMPLES, WhisperFeatures
+from parley.turns.smart_turn import BANDS, SAMPLES, WhisperFeatures
 from tiny.speech import SAMPLE_RATE
 from tiny.turn_model import FRAMES
 from tiny.turn_model import SAMPLES as SEEN

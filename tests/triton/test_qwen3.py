@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from parley.agent.config import Deadlines
-from parley.agent.generation import warm_up
+from parley.agent.response import warm_up
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
 from parley.inference import ModelRequest, text_tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from parley.llm.starting import START_TIMEOUT_S
+from parley.llm.startup import START_TIMEOUT_S
 from parley.models.qwen3 import ChatHandler, load_chat_service, warm_up
 from parley.runtime.parameters import Parameters
 from parley.runtime.process_end import skip_interpreter_end

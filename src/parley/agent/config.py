@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parley.agent.fillers import DEFAULT_FILLERS, parse_fillers
-from parley.agent.silence import SilenceSettings
+from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
 from parley.llm.messages import Sampling
@@ -90,7 +90,7 @@ class AgentConfig:
     """Said when the recogniser has failed and does not come back at once; empty: nothing."""
     log_transcripts: bool = False
     """Whether the server's log says what was said. Otherwise nothing of it is kept after a session."""
-    silence: SilenceSettings = field(default_factory=SilenceSettings)
+    silence: UserIdleSettings = field(default_factory=UserIdleSettings)
     """What happens while the user says nothing, in sessions that do not say it themselves."""
     written_forms: bool = True
     """Whether spoken digits, addresses and spelled words are written as such before the language model reads
@@ -156,7 +156,7 @@ class AgentConfig:
             acted_apology=_phrase(parameters, "acted_apology", default.acted_apology),
             deaf_apology=_phrase(parameters, "deaf_apology", default.deaf_apology),
             log_transcripts=parameters.choice("log_transcripts", "false", ("true", "false")) == "true",
-            silence=SilenceSettings(
+            silence=UserIdleSettings(
                 prompt_after_s=parameters.number("silence_prompt_after_s", 0.0, minimum=0.0),
                 prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
                 hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0, minimum=0.0),

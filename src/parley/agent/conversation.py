@@ -13,22 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley.agent.answers import Answers
 from parley.agent.config import AgentConfig
-from parley.agent.dialpad import Dialpad
-from parley.agent.engines import Engines
-from parley.agent.generation import warm_up
-from parley.agent.interruptions import Interruptions
-from parley.agent.prompt import Prompt
-from parley.agent.silence import SilenceWatch, choose_silence
+from parley.agent.dtmf import DtmfBuffer
+from parley.agent.endpointer import Endpointer, UserTurn
+from parley.agent.interruptions import InterruptionDetector
+from parley.agent.ports import Engines
+from parley.agent.response import LlmResponse, Prompt, warm_up
+from parley.agent.speech import Speaker
 from parley.agent.spoken_text import check_spoken
-from parley.agent.summarising import Summariser
-from parley.agent.thinking import Answer
-from parley.agent.tools import ToolDesk
-from parley.agent.turn import Stage
-from parley.agent.turn_end import TurnEnd, UserTurn
+from parley.agent.summarization import Summarizer
+from parley.agent.tools import ToolExecutor
+from parley.agent.turn import TurnOutput
+from parley.agent.turns import AgentTurns
+from parley.agent.user_idle import UserIdleTimer, choose_idle_settings
 from parley.agent.validation import check_prompt, check_remembered
-from parley.agent.voice import Speaker
 from parley.asr.itn.rules import inverse_normalizer
 from parley.audio.buffer import AudioPiece
 from parley.errors import OverloadedError, ParleyError
@@ -54,8 +52,8 @@ class Emit(Protocol):
 class Conversation:
     """Joins the parts that listen, decide and speak.
 
-    It is told what is heard (:class:`parley.agent.hearing.SpeechHandler`), what the client sends, and how
-    the agent's turns go (:class:`parley.agent.answers.AnswerHandler`).
+    Handles speech events (:class:`parley.agent.speech_events.SpeechHandler`), the client's messages, and events of
+    the agent's turns (:class:`parley.agent.turns.AgentTurnHandler`).
 
     Args:
         name: that no other session has or had.
@@ -88,13 +86,13 @@ class Conversation:
         self._start = start
         prompt, tools = self._fixed(start)
         self._history = History(prompt, config.prompt_tokens, tools)
-        self._summariser = Summariser(engines.chat, self._history, name, config.deadlines)
+        self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
-        self._desk = ToolDesk(start.tools, emit, config, engines.server_tools)
+        self._desk = ToolExecutor(start.tools, emit, config, engines.server_tools)
         self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
         self._greeting = config.greeting if start.greeting is None else start.greeting
-        self._answers = Answers(
+        self._answers = AgentTurns(
             name,
             self._stage(start),
             self._history,
@@ -104,7 +102,7 @@ class Conversation:
             handler=self,
             counted=engines.speculated,
         )
-        self._turn_end = TurnEnd(
+        self._turn_end = Endpointer(
             choose_settings(start.turn, config.eagerness),
             language,
             engines.turn,
@@ -116,7 +114,7 @@ class Conversation:
             commit=self._user_finished,
             turn_over=turn_over,
         )
-        self._interruptions = Interruptions(
+        self._interruptions = InterruptionDetector(
             start.barge_in,
             language,
             self._answers,
@@ -124,8 +122,10 @@ class Conversation:
             enabled=_by_speech(start),
             judged=start.turn.detection == "auto",
         )
-        self._dialpad = Dialpad(_KEY_PAUSE_S, self._input)
-        self._silence = SilenceWatch(choose_silence(start.silence, config.silence), self._prompt, hang_up)
+        self._dialpad = DtmfBuffer(_KEY_PAUSE_S, self._input)
+        self._silence = UserIdleTimer(
+            choose_idle_settings(start.silence, config.silence), self._prompt, hang_up
+        )
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
 
@@ -164,7 +164,7 @@ class Conversation:
         judged = start.turn.detection == "auto"
         self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
         if start.silence != before.silence:
-            self._silence.change(choose_silence(start.silence, self._config.silence))
+            self._silence.change(choose_idle_settings(start.silence, self._config.silence))
         return reread
 
     def _fixed(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
@@ -173,8 +173,8 @@ class Conversation:
         own = self._engines.server_tools
         return prompt, [*start.tools, *(own.tools if own else ())]
 
-    def _stage(self, start: protocol.Start) -> Stage:
-        return Stage(
+    def _stage(self, start: protocol.Start) -> TurnOutput:
+        return TurnOutput(
             self._engines.synthesizer,
             _speaker(start, self._language, self._engines),
             self._config,
@@ -350,8 +350,8 @@ class Conversation:
 
     # --- what the agent says --------------------------------------------------------------
 
-    def _think(self, prompt: Prompt) -> Answer:
-        return Answer(
+    def _think(self, prompt: Prompt) -> LlmResponse:
+        return LlmResponse(
             self._engines.chat,
             prompt,
             desk=self._desk,

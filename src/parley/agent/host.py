@@ -10,8 +10,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from parley.agent.config import AgentConfig
-from parley.agent.engines import Engines
-from parley.agent.outlet import Outlet
+from parley.agent.ports import Engines, Outlet
 from parley.agent.session import Session
 from parley.agent.validation import check_start
 from parley.errors import (

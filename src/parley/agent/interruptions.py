@@ -1,4 +1,4 @@
-"""What the user says while the agent speaks: the policy of :mod:`parley.turns.barge_in`, with its clock."""
+"""Interruptions while the agent speaks: the policy of :mod:`parley.turns.interruption` and its clock."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.answers import Answers
-from parley.agent.turn import Turn
-from parley.audio.buffer import AudioPiece
+from parley.agent.turn import AgentTurn
+from parley.agent.turns import AgentTurns
+from parley.audio.buffer import AudioPiece, RecentAudio
 from parley.audio.echo import EchoDetector
-from parley.audio.recent import RecentAudio
 from parley.protocol import INPUT_SAMPLE_RATE, BargeInOptions, SpeechStarted, SpeechStopped, Transcript
-from parley.turns.barge_in import BargeIn, Interrupt, Resume, Verdict
-from parley.turns.overlap_words import overlap_words
+from parley.turns.interruption import Interrupt, InterruptionPolicy, ResumeSpeech, Verdict
+from parley.turns.interruption_words import interruption_words
 
 _TAIL_MS = 700.0
 """An answer of which no more than this is left is as good as over."""
@@ -43,7 +42,7 @@ class _Paused:
 
 
 class UserTurnHandler(Protocol):
-    """Takes what is the user's turn: see :class:`parley.agent.turn_end.TurnEnd`."""
+    """Takes what is the user's turn: see :class:`parley.agent.endpointer.Endpointer`."""
 
     def began(self, event: SpeechStarted) -> None:
         """The user speaks."""
@@ -69,7 +68,7 @@ _Event: TypeAlias = SpeechStarted | _Paused | Transcript
 class _Candidate:
     """Sound that may be an interruption."""
 
-    policy: BargeIn
+    policy: InterruptionPolicy
     at_ms: int
     alone: bool
     """Whether nothing of the agent's turn was audible, or the turn is over: then all words are the user's
@@ -84,7 +83,7 @@ class _Candidate:
     """What the end of the user's turn has not been told yet."""
 
 
-class Interruptions:
+class InterruptionDetector:
     """Stands between the ears and the end of the user's turn while the agent has its own.
 
     What is said meanwhile is kept back until it is known to be an interruption; then it is passed on as if it
@@ -104,19 +103,19 @@ class Interruptions:
         self,
         options: BargeInOptions,
         language: str,
-        answers: Answers,
+        answers: AgentTurns,
         turn_end: UserTurnHandler,
         *,
         enabled: bool = True,
         judged: bool = True,
     ) -> None:
         self.change(options, enabled=enabled, judged=judged)
-        self._words = overlap_words(language)
+        self._words = interruption_words(language)
         self._answers = answers
         self._turn_end = turn_end
         self._candidate: _Candidate | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._alarmed: Turn | None = None
+        self._alarmed: AgentTurn | None = None
         self._false_alarms = 0
         self._heard = RecentAudio(round(_KEPT_S * INPUT_SAMPLE_RATE))
         self._echoes = EchoDetector(INPUT_SAMPLE_RATE)
@@ -152,7 +151,7 @@ class Interruptions:
         """It was none."""
         candidate = self._candidate
         if candidate is not None and not candidate.speaking and not candidate.events:
-            self._dismiss(Resume("noise"))
+            self._dismiss(ResumeSpeech("noise"))
 
     def speech_started(self, event: SpeechStarted) -> None:
         """The user speaks."""
@@ -197,17 +196,17 @@ class Interruptions:
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
         verdict = candidate.policy.finished(event.text, event.confidence, _now(), more=more)
-        if isinstance(verdict, Resume) and candidate.alone and self._counts_alone(verdict):
+        if isinstance(verdict, ResumeSpeech) and candidate.alone and self._counts_alone(verdict):
             verdict = Interrupt("words")
         verdict = self._checked(candidate, verdict)
         if verdict is None and not more:
-            verdict = Resume("echo", candidate.policy.text)
-        if isinstance(verdict, Resume):
+            verdict = ResumeSpeech("echo", candidate.policy.text)
+        if isinstance(verdict, ResumeSpeech):
             self._dismiss(verdict)
         else:
             self._obey(verdict)
 
-    def _counts_alone(self, verdict: Resume) -> bool:
+    def _counts_alone(self, verdict: ResumeSpeech) -> bool:
         """Whether words that are no interruption are the user's turn where they are spoken over nothing."""
         turn = self._answers.current
         # A tool that is running is not cancelled for a sign of listening.
@@ -251,7 +250,9 @@ class Interruptions:
             closing = said.rstrip().endswith("?") or (left_ms is not None and left_ms <= tail_ms)
         if turn is not self._alarmed:
             self._alarmed, self._false_alarms = turn, 0
-        policy = BargeIn(self._options, self._words, agent_text=said, closing=closing, began_at=now)
+        policy = InterruptionPolicy(
+            self._options, self._words, agent_text=said, closing=closing, began_at=now
+        )
         self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.sent_ms)
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
             self._answers.pause(at_ms, playback=self._options.pause_playback)
@@ -266,7 +267,7 @@ class Interruptions:
                 self._has_echo = True
                 candidate.policy.was_echo()
                 return None
-        elif isinstance(verdict, Resume) and verdict.reason == "echo":
+        elif isinstance(verdict, ResumeSpeech) and verdict.reason == "echo":
             self._has_echo = True
         return verdict
 
@@ -285,7 +286,7 @@ class Interruptions:
             for event in candidate.events if candidate else ():
                 self._pass_on(event)
             return
-        if isinstance(verdict, Resume):
+        if isinstance(verdict, ResumeSpeech):
             # The sound goes on, and may still become an interruption.
             self._count_alarm(self._candidate)
             self._answers.resume(verdict.reason, verdict.text)
@@ -299,7 +300,7 @@ class Interruptions:
         else:
             self._turn_end.heard(event)
 
-    def _dismiss(self, verdict: Resume) -> None:
+    def _dismiss(self, verdict: ResumeSpeech) -> None:
         self._count_alarm(self._forget())
         self._answers.ignore(verdict.reason, verdict.text)
         self._turn_end.sound_lost()
@@ -329,7 +330,7 @@ class Interruptions:
             return
         # The loop may wake a moment early.
         verdict = self._checked(candidate, candidate.policy.tick(max(due, _now())))
-        if isinstance(verdict, Resume) and not candidate.events:
+        if isinstance(verdict, ResumeSpeech) and not candidate.events:
             # A recogniser that failed has never said what became of the sound.
             self._dismiss(verdict)
         else:

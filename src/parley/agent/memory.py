@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parley.agent.playout import Heard
+from parley.agent.playout import HeardSpeech
 from parley.errors import InvalidModelOutputError
 from parley.llm.history import estimate_tokens
 from parley.llm.messages import CUT, ChatMessage, ToolCall, cut_short
@@ -16,7 +16,7 @@ UNREMEMBERED = -1
 
 
 @dataclass
-class Round:
+class ToolRound:
     """One answer of the language model; a turn has several when tools are called."""
 
     text: str = ""
@@ -31,7 +31,7 @@ class Round:
     """Why it ended in a call that cannot be read."""
 
 
-def shorten_results(rounds: Sequence[Round], budget: int) -> bool:
+def shorten_results(rounds: Sequence[ToolRound], budget: int) -> bool:
     """Cut a turn's tool results until they have no more than about ``budget`` tokens together.
 
     The oldest are cut first, each to no less than an equal share of the budget. A cut is marked in the
@@ -70,7 +70,7 @@ def cut_after(text: str, count: int) -> str:
     return f"{text[:count]}{CUT} (cut after {count} characters)"
 
 
-def remember(rounds: Sequence[Round], heard: Heard | None) -> list[ChatMessage]:
+def remember(rounds: Sequence[ToolRound], heard: HeardSpeech | None) -> list[ChatMessage]:
     """The messages that a turn adds to the history.
 
     Text that the user has not heard was not said. Tool calls stay if their results are there,

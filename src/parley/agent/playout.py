@@ -30,7 +30,7 @@ class SpokenWord:
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeardSpeech:
     """What the user has heard of an answer."""
 
     played_ms: int
@@ -163,11 +163,11 @@ class Playout:
         """Whether everything sent so far was played."""
         return self.played_ms(now) >= self._sent_ms - _ROUNDING_MS
 
-    def heard(self, now: float) -> Heard:
+    def heard(self, now: float) -> HeardSpeech:
         """What the user has heard."""
         return self.heard_after(self.played_ms(now))
 
-    def heard_after(self, played_ms: float) -> Heard:
+    def heard_after(self, played_ms: float) -> HeardSpeech:
         """What so much of the audio that was sent has said."""
         played = min(max(played_ms, 0.0), self._sent_ms)
         parts: list[tuple[int, str]] = []
@@ -177,7 +177,7 @@ class Playout:
                 parts.append((segment.round_number, text))
             if text != segment.text:
                 break
-        return Heard(round(played), tuple(parts))
+        return HeardSpeech(round(played), tuple(parts))
 
     def _time(self, now: float) -> float:
         """The time by which audio is played: it stands still during a pause."""

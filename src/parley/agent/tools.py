@@ -41,7 +41,7 @@ class _Running:
     """Whether nobody waits for it any more."""
 
 
-class ToolDesk:
+class ToolExecutor:
     """Has tools run, by the client or by the server itself, and tells the turn what they returned.
 
     A call waits only as long as its turn does: a response that comes later, twice, or for a call that

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.memory import UNREMEMBERED, Round, remember
-from parley.agent.playout import Heard, Playout
-from parley.agent.thinking import Floor, Thinker
-from parley.agent.voice import Speaker, Voice
+from parley.agent.memory import UNREMEMBERED, ToolRound, remember
+from parley.agent.playout import HeardSpeech, Playout
+from parley.agent.response import ResponseSource, TurnContext
+from parley.agent.speech import Speaker, SpeechOutput
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
 from parley.llm.messages import ChatMessage
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stage:
+class TurnOutput:
     """Where a turn is performed."""
 
     synthesizer: Synthesizer
@@ -45,7 +45,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class TurnTiming:
     """Why it is the agent's turn. Seconds of the loop's clock."""
 
     heard_at: float | None = None
@@ -60,7 +60,7 @@ class Occasion:
     """Whether this is one of them."""
 
 
-class Turn:
+class AgentTurn:
     """Says what its thinker finds.
 
     A turn may begin before it is given: it thinks and makes audio, but nothing reaches the client before
@@ -81,8 +81,8 @@ class Turn:
         number: int,
         response_id: str,
         name: str,
-        stage: Stage,
-        thinker: Thinker,
+        stage: TurnOutput,
+        thinker: ResponseSource,
         *,
         interruptible: bool = True,
     ) -> None:
@@ -95,12 +95,12 @@ class Turn:
         self._name = name
         self._stage = stage
         self._thinker = thinker
-        self._occasion = Occasion()
+        self._occasion = TurnTiming()
         self._given = asyncio.Event()
         self._held_back: list[ServerEvent] = []
         self._stopped = False
         self._thinking: asyncio.Task[None] | None = None
-        self._voice = Voice(
+        self._voice = SpeechOutput(
             stage.synthesizer,
             speaker=stage.speaker,
             name=name,
@@ -119,7 +119,7 @@ class Turn:
         """Whether a tool has been run, so that the turn cannot simply be taken again."""
         return self._thinker.thought.acted
 
-    def give(self, occasion: Occasion) -> None:
+    def give(self, occasion: TurnTiming) -> None:
         """It is certain that this is to be said."""
         self._occasion = occasion
         self._given.set()
@@ -164,20 +164,20 @@ class Turn:
         if self._voice.sent_at is not None:
             await self._voice.wait_until_played()
 
-    def stop(self) -> Heard:
+    def stop(self) -> HeardSpeech:
         """Say nothing more; returns what was heard."""
         self._stopped = True
         return self._heard()
 
-    def _heard(self) -> Heard:
+    def _heard(self) -> HeardSpeech:
         if self._stage.aloud:
             return self.playout.heard(_now())
         # What is not spoken is read as soon as it is written.
         texts = enumerate(answer.text.strip() for answer in self.rounds)
-        return Heard(0, tuple((index, text) for index, text in texts if text))
+        return HeardSpeech(0, tuple((index, text) for index, text in texts if text))
 
     @property
-    def rounds(self) -> Sequence[Round]:
+    def rounds(self) -> Sequence[ToolRound]:
         """What was found to say so far."""
         return self._thinker.thought.rounds
 
@@ -192,7 +192,7 @@ class Turn:
         """Whether what was found to say so far ends with a question."""
         return bool(self.rounds) and self.rounds[-1].text.rstrip().endswith("?")
 
-    def memory(self, heard: Heard | None = None) -> list[ChatMessage]:
+    def memory(self, heard: HeardSpeech | None = None) -> list[ChatMessage]:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
         if heard is None and self.failed:
             heard = self._heard()
@@ -222,7 +222,9 @@ class Turn:
     # --- thinking -------------------------------------------------------------------------
 
     async def _think(self) -> None:
-        floor = Floor(self.number, self._name, self._write, self._say, self._given, aloud=self._stage.aloud)
+        floor = TurnContext(
+            self.number, self._name, self._write, self._say, self._given, aloud=self._stage.aloud
+        )
         try:
             await self._thinker.think(floor)
         except ParleyError as error:

@@ -7,8 +7,9 @@ import re
 import msgspec
 
 from parley.agent.config import AgentConfig
-from parley.agent.silence import choose_silence
+from parley.agent.ports import Engines
 from parley.agent.spoken_text import check_spoken
+from parley.agent.user_idle import choose_idle_settings
 from parley.engines.base import Synthesizer
 from parley.errors import (
     InvalidMessageError,
@@ -21,6 +22,7 @@ from parley.protocol import (
     INPUT_SAMPLE_RATE,
     MAX_ALTERNATIVES,
     OUTPUT_SAMPLE_RATES,
+    AgentDescription,
     Start,
     Tool,
     encode,
@@ -66,7 +68,7 @@ def check_start(
     synthesizer.check_known(start.voice, start.language)
     check_vad_options(start.vad)
     choose_settings(start.turn, config.eagerness)
-    choose_silence(start.silence, config.silence)
+    choose_idle_settings(start.silence, config.silence)
     choose_sampling(start.sampling, config.sampling)
     _check_numbers(start)
     if start.greeting:
@@ -144,3 +146,18 @@ def _check_tool(tool: Tool) -> None:
         argument_schema(tool.parameters)
     except SchemaError as error:
         raise InvalidMessageError(f"tool {tool.name!r}: {error}") from error
+
+
+def describe(engines: Engines, config: AgentConfig) -> AgentDescription:
+    """The agent as it is configured now; its prompt is nobody's business."""
+    voices = engines.synthesizer.voices
+    synthesizers = [name for name in config.tts if name not in config.absent_models]
+    return AgentDescription(
+        recognizer=config.asr,
+        language_model=config.llm,
+        synthesizers=synthesizers or list(config.tts),
+        languages=list(engines.synthesizer.languages),
+        voices=None if voices is None else list(voices),
+        tools=sorted(engines.server_tools.names) if engines.server_tools else [],
+        examples=list(config.examples),
+    )

@@ -23,7 +23,7 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.llm.messages import Completed, GenerateRequest, LlmEvent, TextDelta, ToolCall, ToolCalled
-from parley.llm.rendering import described, plain_message
+from parley.llm.prompt import described, plain_message
 
 _CONNECT_S = 5.0
 _MOST_BYTES = 4 << 20

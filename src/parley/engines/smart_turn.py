@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.inference import ModelClient, ModelRequest
-from parley.turns.features import SAMPLES
+from parley.turns.smart_turn import SAMPLES
 
 MODEL = "smart_turn"
 

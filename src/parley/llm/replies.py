@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
 
 from parley.llm.guidance import ToolGuidance
-from parley.llm.tool_stream import Piece, ToolStream
 from parley.protocol import Tool
 
 
@@ -44,7 +46,7 @@ class ReplyFormat(Protocol):
 
 
 class HermesFormat:
-    """Qwen3's format, which many models share; see :mod:`parley.llm.tool_stream`.
+    """Qwen3's format, which many models share; see :mod:`parley.llm.replies`.
 
     Args:
         guidance: of tool calls; None: the model writes what it likes.
@@ -73,3 +75,127 @@ class _HermesReply:
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
         pieces = self._stream.feed(text)
         return pieces + self._stream.finish() if last else pieces
+
+
+_OPEN = "<tool_call>"
+_CLOSE = "</tool_call>"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of the answer; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A complete call; the name is whatever the model wrote."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadCall:
+    """A call that cannot be read."""
+
+    raw: str
+    reason: str
+
+
+Piece: TypeAlias = Text | Call | BadCall
+
+
+class ToolStream:
+    """Parser of one answer.
+
+    White space at the ends of the answer and around calls belongs to the format and is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""  # text that may turn out to be a tag or white space at the end
+        self._call: list[str] | None = None  # pieces of the call being read
+        self._tail = ""  # end of the call so far, where a closing tag may have begun
+        self._spoken = False  # whether text was given out since the start or the last call
+
+    def feed(self, text: str) -> list[Piece]:
+        """Take the next piece of text."""
+        pieces: list[Piece] = []
+        while text:
+            text = self._feed_call(text, pieces) if self._call is not None else self._feed_text(text, pieces)
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """The answer has ended: what was held back is decided now."""
+        if self._call is not None:
+            raw, self._call, self._tail = "".join(self._call), None, ""
+            call = _read_call(raw)
+            # A model that stops right after the JSON has said all that is needed.
+            return [call if isinstance(call, Call) else BadCall(raw, "the answer ended within the call")]
+        pieces: list[Piece] = []
+        self._give(self._held.rstrip(), pieces)
+        self._held = ""
+        return pieces
+
+    def _feed_text(self, text: str, pieces: list[Piece]) -> str:
+        """Take text outside a call; returns what follows an opening tag."""
+        seen = self._held + text
+        before, tag, rest = seen.partition(_OPEN)
+        if tag:
+            self._give(before.rstrip(), pieces)
+            self._held, self._call, self._spoken = "", [], False
+            return rest
+        sure = len(seen) - _overlap(seen, _OPEN)
+        sure = len(seen[:sure].rstrip())
+        self._give(seen[:sure], pieces)
+        self._held = seen[sure:]
+        return ""
+
+    def _feed_call(self, text: str, pieces: list[Piece]) -> str:
+        """Take text inside a call; returns what follows its closing tag."""
+        assert self._call is not None
+        # Only the last few characters can be the beginning of a tag: no need to search it all.
+        seen = self._tail + text
+        end = seen.find(_CLOSE)
+        if end < 0:
+            self._call.append(text)
+            self._tail = seen[-(len(_CLOSE) - 1) :]
+            return ""
+        joined = "".join(self._call) + text
+        pieces.append(_read_call(joined[: len(joined) - len(seen) + end]))
+        self._call, self._tail = None, ""
+        return seen[end + len(_CLOSE) :]
+
+    def _give(self, text: str, pieces: list[Piece]) -> None:
+        if not self._spoken:
+            text = text.lstrip()
+        if text:
+            self._spoken = True
+            pieces.append(Text(text))
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of ``tag``."""
+    for size in range(min(len(text), len(tag) - 1), 0, -1):
+        if tag.startswith(text[-size:]):
+            return size
+    return 0
+
+
+class _CallBody(msgspec.Struct):
+    name: str
+    arguments: dict[str, Any] | str | None = None
+
+
+def _read_call(raw: str) -> Call | BadCall:
+    try:
+        body = msgspec.json.decode(raw.strip(), type=_CallBody)
+        arguments = body.arguments
+        if isinstance(arguments, str):  # some models quote the object once more
+            arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return BadCall(raw, str(error))
+    if not body.name:
+        return BadCall(raw, "the call has no name")
+    return Call(body.name, arguments or {})

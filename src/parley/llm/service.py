@@ -9,7 +9,6 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from parley.errors import InferenceError, InvalidInputError, InvalidModelOutputError
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Progress
 from parley.llm.messages import (
     Completed,
@@ -19,9 +18,9 @@ from parley.llm.messages import (
     ToolCall,
     ToolCalled,
 )
-from parley.llm.replies import HermesFormat, Reply, ReplyFormat
+from parley.llm.prompt import PromptBuilder
+from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, Text
 from parley.llm.sampling import check_sampling
-from parley.llm.tool_stream import BadCall, Piece, Text
 from parley.runtime.admission import Admission
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from vllm.parser import ParserManager
 
 from parley.errors import InvalidMessageError, ModelLoadingError
 from parley.llm.guidance import KEPT, KeptByTools, guidable
-from parley.llm.rendering import described
-from parley.llm.replies import Reply
-from parley.llm.tool_stream import BadCall, Call, Piece, Text
+from parley.llm.prompt import described
+from parley.llm.replies import BadCall, Call, Piece, Reply, Text
 from parley.protocol import Tool
 
 _log = logging.getLogger(__name__)

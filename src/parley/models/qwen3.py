@@ -11,17 +11,16 @@ import msgspec
 
 from parley.errors import InvalidMessageError, InvalidModelOutputError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, struct_tensor, tensor_bytes
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
 from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
+from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
 from parley.llm.python_calls.format import PythonFormat
 from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.rendering import PythonRendering
-from parley.llm.rendering import Rendering, TemplateRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
-from parley.llm.starting import start_engine
+from parley.llm.startup import start_engine
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -37,7 +36,7 @@ def load_chat_service(
 ) -> tuple[ChatService, Engine[EngineRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
-    Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
+    Parameters of the model, besides those of :func:`parley.llm.startup.start_engine`:
         ``weights``: see :func:`parley.runtime.weights.resolve_weights`.
         ``max_requests``: requests running or waiting before more are refused.
         ``tool_parser``: how the model writes tool calls: ``hermes``, ``python`` (see

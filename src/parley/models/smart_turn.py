@@ -8,8 +8,7 @@ import numpy as np
 
 from parley.errors import InvalidAudioError, ParleyError
 from parley.runtime.batching import Tensors, run_together
-from parley.turns.features import SAMPLE_RATE, SAMPLES
-from parley.turns.smart_turn import SmartTurn
+from parley.turns.smart_turn import SAMPLE_RATE, SAMPLES, SmartTurn
 
 
 class SmartTurnService:

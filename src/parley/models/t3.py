@@ -12,7 +12,7 @@ import numpy as np
 from parley.errors import InvalidMessageError
 from parley.inference import Tensor, struct_tensor, tensor_bytes
 from parley.llm.engine import Engine, Translation
-from parley.llm.starting import start_engine
+from parley.llm.startup import start_engine
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.responses import Responder
@@ -29,7 +29,7 @@ def load_service(
 ) -> tuple[SpeechTokenService, Engine[SpeechRequest]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
-    Parameters of the model, besides those of :func:`parley.llm.starting.start_engine`:
+    Parameters of the model, besides those of :func:`parley.llm.startup.start_engine`:
         ``weights``: folder of a published checkpoint, see
             :func:`parley.runtime.weights.resolve_weights`.
         ``checkpoint``: its T3 file, if it has more than one.

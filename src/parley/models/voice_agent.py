@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import NO_TURN_MODEL, AgentConfig
-from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming, SessionId
+from parley.agent.ports import Engines, TurnScoring
 from parley.engines.base import ChatModel, Closable, Synthesizer
 from parley.engines.fallback import FallbackLimits, FallbackSynthesizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
@@ -258,7 +258,7 @@ async def _last_response(port: ModelClient, request: ModelRequest) -> ModelRespo
 
 
 class TritonOutlet:
-    """:class:`parley.agent.outlet.Outlet` on one Triton request."""
+    """:class:`parley.agent.ports.Outlet` on one Triton request."""
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder

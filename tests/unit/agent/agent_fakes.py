@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.engines import Engines, TurnScoring
 from parley.agent.host import Host, Incoming
+from parley.agent.ports import Engines, TurnScoring
 from parley.asr.messages import (
     AsrEvent,
     AsrOptions,

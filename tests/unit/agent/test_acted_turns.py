@@ -6,7 +6,7 @@ import pytest
 from agent_fakes import FakeCall, calls, says
 
 from parley.agent.config import AgentConfig, Deadlines
-from parley.agent.memory import Round, cut_after, shorten_results
+from parley.agent.memory import ToolRound, cut_after, shorten_results
 from parley.errors import ContextTooLongError, InferenceError, ModelUnavailableError
 from parley.llm.history import estimate_tokens
 from parley.protocol import ErrorEvent, Start, Tool, ToolRequest, ToolResponse, TurnMetrics
@@ -129,11 +129,11 @@ async def test_results_that_overflow_the_window_are_shortened(context_tokens, ch
     assert len(results[-1]) > len(results[0]) - 12, "the newest keep the most, the marks aside"
 
 
-def rounds_of(*lengths: int) -> list[Round]:
-    return [Round(results={"a": "x" * length}) for length in lengths]
+def rounds_of(*lengths: int) -> list[ToolRound]:
+    return [ToolRound(results={"a": "x" * length}) for length in lengths]
 
 
-def total(rounds: list[Round]) -> int:
+def total(rounds: list[ToolRound]) -> int:
     return sum(estimate_tokens(result) for answer in rounds for result in answer.results.values())
 
 
@@ -170,7 +170,7 @@ def test_any_number_of_results_fits(count, budget):
 
 
 def test_a_result_of_two_scripts_is_cut_to_its_tokens_and_a_short_one_is_not_made_longer():
-    rounds = [Round(results={"one": "\u4f60" * 1_000 + "a" * 3_000, "two": "[1, 2, 3]"})]
+    rounds = [ToolRound(results={"one": "\u4f60" * 1_000 + "a" * 3_000, "two": "[1, 2, 3]"})]
     assert shorten_results(rounds, 1_000)
     assert sum(map(estimate_tokens, rounds[0].results.values())) <= 1_000
-    assert not shorten_results([Round(results={"one": "[1, 2, 3]"})], 2)
+    assert not shorten_results([ToolRound(results={"one": "[1, 2, 3]"})], 2)

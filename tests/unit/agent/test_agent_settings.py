@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
-from parley.agent.silence import SilenceSettings
+from parley.agent.user_idle import UserIdleSettings
 from parley.errors import ModelLoadingError
 from parley.runtime.parameters import Parameters
 
@@ -54,6 +54,6 @@ def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
         PARLEY_VOICE_AGENT_WRITTEN_FORMS="false",
     )
     assert (config.greeting, config.apology) == ("Welcome.", "")
-    assert config.silence == SilenceSettings(8.0, ("Hello?",), 60.0)
+    assert config.silence == UserIdleSettings(8.0, ("Hello?",), 60.0)
     assert not config.written_forms
     assert not config.log_transcripts

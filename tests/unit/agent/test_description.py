@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from parley.agent.config import AgentConfig
-from parley.agent.description import describe
-from parley.agent.engines import Engines
+from parley.agent.ports import Engines
+from parley.agent.validation import describe
 from parley.protocol import AgentDescription
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 

@@ -7,7 +7,7 @@ import pytest
 from agent_fakes import now
 
 from parley.agent.config import AgentConfig
-from parley.agent.listener import Listener
+from parley.agent.recognizer_feed import RecognizerFeed
 from parley.asr.messages import (
     AsrOptions,
     AsrReply,
@@ -74,7 +74,7 @@ class Handler:
 async def listen(recognizer):
     """Hear one window of audio, and nothing after it."""
     handler = Handler()
-    listener = Listener(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = RecognizerFeed(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.hear(np.zeros(512, np.int16))
@@ -96,7 +96,7 @@ async def test_a_text_that_comes_later_than_the_end_that_somebody_asked_for_is_a
 
     recognizer.flush = flush
     handler = Handler()
-    listener = Listener(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = RecognizerFeed(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.finish()
@@ -179,7 +179,7 @@ class Order(Handler):
 @pytest.mark.parametrize(("text_after_s", "heard"), [(0.5, ["one", "two", 2]), (60.0, [1])])
 async def test_an_end_waits_for_what_is_hidden_behind_a_late_text_but_not_for_ever(text_after_s, heard):
     handler = Order()
-    listener = Listener(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
+    listener = RecognizerFeed(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
     listener.finish(after=handler.ended)

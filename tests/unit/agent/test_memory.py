@@ -1,7 +1,7 @@
 import pytest
 
-from parley.agent.memory import Round, remember
-from parley.agent.playout import Heard
+from parley.agent.memory import ToolRound, remember
+from parley.agent.playout import HeardSpeech
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from parley.agent.playout import Heard
     ],
 )
 def test_what_is_never_spoken_is_not_missing(text, heard, remembered):
-    messages = remember([Round(text=text)], Heard(0, ((0, heard),) if heard else ()))
+    messages = remember([ToolRound(text=text)], HeardSpeech(0, ((0, heard),) if heard else ()))
     assert [message.content for message in messages] == ([remembered] if remembered else [])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.agent.memory import Round, remember
-from parley.agent.playout import Heard, Playout, SpokenWord
+from parley.agent.memory import ToolRound, remember
+from parley.agent.playout import HeardSpeech, Playout, SpokenWord
 from parley.llm.messages import ToolCall
 
 WORDS = [SpokenWord(0, 5, 0.0), SpokenWord(6, 12, 500.0)]
@@ -61,9 +61,9 @@ def test_a_mark_that_cannot_be_true_counts_as_the_nearest_that_can(mark, text):
 
 
 def test_what_was_heard_is_told_by_round():
-    heard = Heard(500, ((0, "Let me see."), (1, "It is")))
+    heard = HeardSpeech(500, ((0, "Let me see."), (1, "It is")))
     call = ToolCall(id="c", name="t", arguments={})
-    rounds = [Round("Let me see.", [call], {"c": "1"}), Round("It is sunny.")]
+    rounds = [ToolRound("Let me see.", [call], {"c": "1"}), ToolRound("It is sunny.")]
     assert [(message.role, message.content) for message in remember(rounds, heard)] == [
         ("assistant", "Let me see."),
         ("tool", "1"),
@@ -73,7 +73,7 @@ def test_what_was_heard_is_told_by_round():
 
 def test_a_call_without_a_result_was_never_made():
     calls = [ToolCall(id=name, name="t", arguments={}) for name in "ab"]
-    (asked, told) = remember([Round("", calls, {"b": "2"})], None)
+    (asked, told) = remember([ToolRound("", calls, {"b": "2"})], None)
     assert [call.id for call in asked.tool_calls] == [told.tool_call_id] == ["b"]
 
 

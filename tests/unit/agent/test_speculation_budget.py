@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.agent.speculation import SpeculationBudget
+from parley.agent.preemption import PreemptionBudget
 
 
 def test_a_turn_has_so_many_attempts():
-    budget = SpeculationBudget(per_turn=2, wasted_per_minute=10)
+    budget = PreemptionBudget(per_turn=2, wasted_per_minute=10)
     assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
     assert budget.turn_over() == 2
     assert budget.take(0.0)
@@ -17,7 +17,7 @@ def test_a_turn_has_so_many_attempts():
 
 
 def test_what_is_wasted_comes_back_with_time():
-    budget = SpeculationBudget(per_turn=100, wasted_per_minute=2)
+    budget = PreemptionBudget(per_turn=100, wasted_per_minute=2)
     for _ in range(2):
         assert budget.take(0.0)
         budget.wasted(0.0)
@@ -27,19 +27,19 @@ def test_what_is_wasted_comes_back_with_time():
 
 
 def test_what_is_used_costs_nothing():
-    budget = SpeculationBudget(per_turn=1, wasted_per_minute=1)
+    budget = PreemptionBudget(per_turn=1, wasted_per_minute=1)
     for second in range(100):
         assert budget.take(float(second))
         budget.turn_over()
 
 
 def test_none_may_be_begun():
-    assert not SpeculationBudget(per_turn=0, wasted_per_minute=5).take(0.0)
+    assert not PreemptionBudget(per_turn=0, wasted_per_minute=5).take(0.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), max_size=200), st.integers(1, 8))
 def test_waste_is_bounded_whatever_happens(turns, most):
-    budget = SpeculationBudget(per_turn=1, wasted_per_minute=most)
+    budget = PreemptionBudget(per_turn=1, wasted_per_minute=most)
     now, wasted = 0.0, 0
     for passed, useful in turns:
         now += passed

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from parley.agent.config import AgentConfig, Deadlines
-from parley.agent.summarising import Summariser
+from parley.agent.summarization import Summarizer
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage, Completed, Priority, TextDelta
@@ -56,7 +56,7 @@ class Conversation:
     def __init__(self):
         self.writer = Writer()
         self.history = History("be brief", 400, TOOLS)
-        self.summariser = Summariser(self.writer, self.history, "call", LIMITS)
+        self.summariser = Summarizer(self.writer, self.history, "call", LIMITS)
         self.count = 0
 
     def exchange(self):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from parley.agent.config import AgentConfig
-from parley.agent.tools import ToolDesk
+from parley.agent.tools import ToolExecutor
 from parley.errors import UnknownToolCallError
 from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
@@ -62,7 +62,7 @@ class Rig:
         self.events = []
         self.more = asyncio.Event()
         self.server = FakeServerTools()
-        self.desk = ToolDesk(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server)
+        self.desk = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server)
 
     def _emit(self, event):
         self.events.append(event)
@@ -174,7 +174,7 @@ async def test_the_client_is_told_when_a_call_times_out(caplog):
 
 
 @pytest.mark.parametrize(
-    ("end", "reason"), [(lambda desk: desk.drop(1), "interrupted"), (ToolDesk.close, "closed")]
+    ("end", "reason"), [(lambda desk: desk.drop(1), "interrupted"), (ToolExecutor.close, "closed")]
 )
 async def test_the_client_is_told_of_every_call_that_is_dropped(end, reason):
     async with rig() as desk:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.audio.buffer import AudioBuffer
+from parley.audio.clock import Timeline
 from parley.audio.pcm import decode_pcm16
 from parley.audio.resample import Resampler
-from parley.audio.timeline import Timeline
 from parley.errors import InvalidAudioError
 from parley.protocol import OUTPUT_SAMPLE_RATES
 

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.audio.buffer import AudioPiece
-from parley.audio.recent import RecentAudio
+from parley.audio.buffer import AudioPiece, RecentAudio
 
 CAPACITY = 50
 

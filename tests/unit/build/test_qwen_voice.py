@@ -16,7 +16,7 @@ import train_qwen_voice
 from convert_qwen_gguf import main as convert
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.reading import CallStream
-from parley.llm.tool_stream import Call, Text
+from parley.llm.replies import Call, Text
 from qwen_gguf.source import Source
 from qwen_voice import adapter
 from qwen_voice.base import load_base

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from xgrammar import Grammar
 
 from parley.errors import ModelLoadingError
-from parley.llm.tool_stream import Text
+from parley.llm.replies import Text
 from parley.llm.vllm_replies import VllmFormat
 from parley.protocol import Tool
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from parley.agent.config import Deadlines
-from parley.agent.generation import warm_up
+from parley.agent.response import warm_up
 from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService

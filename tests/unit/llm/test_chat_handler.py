@@ -3,9 +3,9 @@ from fake_engines import ScriptedEngine, WordTokenizer
 
 from parley.errors import InvalidMessageError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
 from parley.llm.messages import AbortRequest, ChatMessage, Completed, GenerateRequest, TextDelta
+from parley.llm.prompt import PromptBuilder
 from parley.llm.service import ChatService
 from parley.models.qwen3 import ChatHandler
 

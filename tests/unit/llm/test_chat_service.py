@@ -13,7 +13,6 @@ from parley.errors import (
     ModelUnavailableError,
     OverloadedError,
 )
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
 from parley.llm.messages import (
     ChatMessage,
@@ -25,6 +24,7 @@ from parley.llm.messages import (
     ToolCall,
     ToolCalled,
 )
+from parley.llm.prompt import PromptBuilder
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 

@@ -14,7 +14,7 @@ VERSION = ROOT / "model_repository" / "qwen3" / "1"
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from parley.llm.stub_environment import prepare_environment
+from parley.llm.startup import prepare_environment
 from parley.errors import ModelLoadingError
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
 prepare_environment(engine_in_process=True, threads=1, cache_dir=folder / "cache")

@@ -6,9 +6,9 @@ import pytest
 from fake_engines import ScriptedEngine, WordTokenizer
 
 from parley.errors import InferenceError, ModelLoadingError
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
 from parley.llm.guidance import ToolGuidance
+from parley.llm.prompt import PromptBuilder
 from parley.llm.replies import HermesFormat
 from parley.llm.service import ChatService
 from parley.models.qwen3 import load_chat_service, warm_up

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parley.errors import InvalidModelOutputError
-from parley.llm.chat import PromptBuilder
 from parley.llm.engine import Progress
 from parley.llm.messages import (
     ChatMessage,
@@ -22,6 +21,7 @@ from parley.llm.messages import (
     ToolCall,
     ToolCalled,
 )
+from parley.llm.prompt import PromptBuilder
 from parley.llm.python_calls import schemas
 from parley.llm.python_calls.format import PythonFormat
 from parley.llm.python_calls.functions import as_functions
@@ -29,8 +29,8 @@ from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.reading import CallStream
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.python_calls.schemas import compact
+from parley.llm.replies import BadCall, Call, Text
 from parley.llm.service import ChatService
-from parley.llm.tool_stream import BadCall, Call, Text
 from parley.protocol import Tool
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}

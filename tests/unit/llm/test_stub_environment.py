@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from parley.llm.stub_environment import prepare_environment
+from parley.llm.startup import prepare_environment
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from parley.llm.tool_stream import BadCall, Call, Text, ToolStream
+from parley.llm.replies import BadCall, Call, Text, ToolStream
 
 CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Paris"}}\n</tool_call>'
 PARSED = Call("get_time", {"city": "Paris"})

@@ -10,7 +10,7 @@ import pytest
 from local_http import local_http, response
 
 from parley.agent.config import AgentConfig
-from parley.agent.tools import ToolDesk
+from parley.agent.tools import ToolExecutor
 from parley.agent.validation import check_start
 from parley.engines.espeak import EspeakSpeaker
 from parley.llm.messages import ToolCall
@@ -182,7 +182,7 @@ async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, c
     http.answers.append(response(json.dumps({"you sent": f"Bearer {SECRET}"})))
     box = toolbox(headers={"Authorization": "Bearer ${KEY}"})
     events = []
-    desk = ToolDesk([], events.append, AgentConfig(), box)
+    desk = ToolExecutor([], events.append, AgentConfig(), box)
     told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
     assert http.received[0].headers["authorization"] == f"Bearer {SECRET}"
     assert json.loads(told) == {"you sent": "Bearer [hidden]"}
@@ -193,7 +193,7 @@ async def test_secrets_come_from_the_environment_and_stay_there(http, toolbox, c
 async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
     http.answers.append(None)
     events = []
-    desk = ToolDesk([], events.append, AgentConfig(), toolbox())
+    desk = ToolExecutor([], events.append, AgentConfig(), toolbox())
     task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="t", arguments={})))
     await http.arrived.wait()
     desk.drop(1)
@@ -207,7 +207,7 @@ async def test_a_call_that_is_dropped_closes_its_connection(http, toolbox):
 async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
     http.answers.append(None)
     events = []
-    desk = ToolDesk([], events.append, AgentConfig(), toolbox(timeout_ms=50))
+    desk = ToolExecutor([], events.append, AgentConfig(), toolbox(timeout_ms=50))
     told = await desk.call(1, ToolCall(id="c", name="t", arguments={}))
     assert json.loads(told) == {"error": "timeout"}
     assert [event.code for event in events if isinstance(event, ErrorEvent)] == ["tool_timeout"]
@@ -217,7 +217,7 @@ async def test_a_call_that_hangs_is_given_up_at_its_own_limit(http, toolbox):
 
 async def test_arguments_that_nobody_described_are_invalid(http, toolbox):
     events = []
-    desk = ToolDesk([], events.append, AgentConfig(), toolbox(parameters=CITY))
+    desk = ToolExecutor([], events.append, AgentConfig(), toolbox(parameters=CITY))
     told = await desk.call(1, ToolCall(id="c", name="t", arguments={"city": "Rome", "admin": "yes"}))
     assert "Additional properties are not allowed" in told
     assert http.received == []

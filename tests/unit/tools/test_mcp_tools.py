@@ -14,7 +14,7 @@ import pytest
 from local_http import local_http
 
 from parley.agent.config import AgentConfig
-from parley.agent.tools import ToolDesk
+from parley.agent.tools import ToolExecutor
 from parley.llm.messages import ToolCall
 from parley.protocol import ToolRun
 from parley.tools.mcp import McpServer
@@ -130,7 +130,7 @@ async def test_allowed_tools_are_offered_and_run(program):
 async def test_a_dropped_call_is_cancelled_at_the_server(program):
     async with opened(program.settings()) as box:
         events = []
-        desk = ToolDesk([], events.append, AgentConfig(), box)
+        desk = ToolExecutor([], events.append, AgentConfig(), box)
         task = asyncio.create_task(desk.call(1, ToolCall(id="c", name="wait", arguments={})))
         await eventually(lambda: "waiting" in program.notes)
         desk.drop(1)
@@ -143,7 +143,7 @@ async def test_a_dropped_call_is_cancelled_at_the_server(program):
 
 async def test_a_call_that_hangs_is_given_up_at_its_own_limit(program):
     async with opened(program.settings(timeout_ms=100)) as box:
-        desk = ToolDesk([], lambda event: None, AgentConfig(), box)
+        desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
         told = await desk.call(1, ToolCall(id="c", name="wait", arguments={}))
         assert json.loads(told) == {"error": "timeout"}
         await eventually(program.given_up)
@@ -167,7 +167,7 @@ async def test_a_server_that_ends_is_connected_to_again(program, monkeypatch):
 
 async def test_a_huge_answer_is_cut_or_given_up(program):
     async with opened(program.settings()) as box:
-        desk = ToolDesk([], lambda event: None, AgentConfig(), box)
+        desk = ToolExecutor([], lambda event: None, AgentConfig(), box)
         told = await desk.call(1, ToolCall(id="c", name="huge", arguments={}))
         assert len(told) < 5_000
         await works_again(box)

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.protocol import BargeInOptions
-from parley.turns.barge_in import HOLD_S, BargeIn, Interrupt, Resume
-from parley.turns.overlap_words import is_echo, overlap_words, words_of
+from parley.turns.interruption import HOLD_S, Interrupt, InterruptionPolicy, ResumeSpeech
+from parley.turns.interruption_words import interruption_words, is_echo, words_of
 
 AGENT = "Okay, ten minutes for the pasta, starting now."
 
 
 def sound(*, closing=False, agent=AGENT, **options):
-    return BargeIn(
-        BargeInOptions(**options), overlap_words("en"), agent_text=agent, closing=closing, began_at=100.0
+    return InterruptionPolicy(
+        BargeInOptions(**options), interruption_words("en"), agent_text=agent, closing=closing, began_at=100.0
     )
 
 
@@ -29,16 +29,16 @@ def sound(*, closing=False, agent=AGENT, **options):
         ("Stop!", Interrupt("command")),
         ("no, no, no", Interrupt("command")),
         ("wait a minute", Interrupt("command")),
-        ("mhm", Resume("backchannel", "mhm")),
-        ("Uh-huh, okay.", Resume("backchannel", "Uh-huh, okay.")),
-        ("", Resume("no_words", "")),
-        ("...", Resume("no_words", "...")),
-        ("ten minutes for the pasta", Resume("echo", "ten minutes for the pasta")),
-        ("okay ten minutes", Resume("echo", "okay ten minutes")),
-        ("Okay, 10 minutes for the pasta.", Resume("echo", "Okay, 10 minutes for the pasta.")),
+        ("mhm", ResumeSpeech("backchannel", "mhm")),
+        ("Uh-huh, okay.", ResumeSpeech("backchannel", "Uh-huh, okay.")),
+        ("", ResumeSpeech("no_words", "")),
+        ("...", ResumeSpeech("no_words", "...")),
+        ("ten minutes for the pasta", ResumeSpeech("echo", "ten minutes for the pasta")),
+        ("okay ten minutes", ResumeSpeech("echo", "okay ten minutes")),
+        ("Okay, 10 minutes for the pasta.", ResumeSpeech("echo", "Okay, 10 minutes for the pasta.")),
         ("No, make it 12.", Interrupt("words")),
         ("Wait, wait.", Interrupt("command")),
-        ("Mm-hmm.", Resume("backchannel", "Mm-hmm.")),
+        ("Mm-hmm.", ResumeSpeech("backchannel", "Mm-hmm.")),
         ("twelve minutes for the pizza please", Interrupt("words")),
     ],
 )
@@ -59,7 +59,7 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
 @pytest.mark.parametrize(
     ("speech_ms", "confidence", "verdict"),
     [
-        (520, 0.46, Resume("no_words", "bye bye")),
+        (520, 0.46, ResumeSpeech("no_words", "bye bye")),
         (520, 0.55, Interrupt("words")),
         (700, 0.46, Interrupt("words")),
     ],
@@ -83,8 +83,8 @@ def test_few_and_doubtful_words_wait_for_the_end():
 @pytest.mark.parametrize(
     ("text", "confidence", "verdict"),
     [
-        ("i am", 0.36, Resume("no_words", "i am")),
-        ("bye", 0.44, Resume("no_words", "bye")),
+        ("i am", 0.36, ResumeSpeech("no_words", "i am")),
+        ("bye", 0.44, ResumeSpeech("no_words", "bye")),
         ("what about london", 0.44, Interrupt("words")),
         ("hold on", 0.2, Interrupt("command")),
         ("okay stop", 0.3, Interrupt("command")),
@@ -109,7 +109,7 @@ def test_at_the_end_of_an_answer_every_word_counts():
         assert policy.finished(text, 0.9, 100.5) == Interrupt("words")
     policy = sound(closing=True)
     policy.stopped(150, 100.5)
-    assert policy.finished("", 0.9, 100.5) == Resume("no_words", "")
+    assert policy.finished("", 0.9, 100.5) == ResumeSpeech("no_words", "")
 
 
 def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
@@ -117,7 +117,7 @@ def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
     ticks = []
     while (due := policy.due) is not None:
         ticks.append((due, policy.tick(due)))
-    assert ticks == [(100.2, None), (100.0 + HOLD_S, Resume("no_words", ""))]
+    assert ticks == [(100.2, None), (100.0 + HOLD_S, ResumeSpeech("no_words", ""))]
     assert policy.heard("stop it now please", 0.9, 103.0) == Interrupt("words")
 
 
@@ -129,7 +129,7 @@ def test_only_what_follows_an_echo_counts():
     assert policy.tick(101.0) is None
     assert policy.heard("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
     policy.stopped(1_200, 100.5)
-    assert policy.finished("what a day", 0.9, 101.5) == Resume("echo", "what a day")
+    assert policy.finished("what a day", 0.9, 101.5) == ResumeSpeech("echo", "what a day")
 
 
 def test_two_utterances_of_one_sound_are_judged_together():
@@ -142,14 +142,16 @@ def test_two_utterances_of_one_sound_are_judged_together():
 
 
 def test_a_language_without_lists_goes_by_words_alone():
-    policy = BargeIn(BargeInOptions(), overlap_words("xx"), agent_text="", closing=False, began_at=0.0)
+    policy = InterruptionPolicy(
+        BargeInOptions(), interruption_words("xx"), agent_text="", closing=False, began_at=0.0
+    )
     policy.stopped(300, 100.5)
     assert policy.finished("mhm", 0.9, 0.5) == Interrupt("words")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_no_phrase_is_both(language):
-    words = overlap_words(language)
+    words = interruption_words(language)
     assert words.backchannels
     assert not words.backchannels & words.commands
 
@@ -176,7 +178,9 @@ STEPS = st.lists(
 )
 def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     """The last text brings a decision, if none was there before; what has no words has no reason in words."""
-    policy = BargeIn(options, overlap_words("en"), agent_text=AGENT, closing=closing, began_at=0.0)
+    policy = InterruptionPolicy(
+        options, interruption_words("en"), agent_text=AGENT, closing=closing, began_at=0.0
+    )
     now, resumed = 0.0, 0
     for kind, passed, words, confidence in steps:
         now += passed
@@ -185,12 +189,12 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
             assert verdict.reason != "words" or words_of(policy.text)
             assert verdict.reason != "speech" or options.min_words == 0
             return
-        resumed += isinstance(verdict, Resume)
+        resumed += isinstance(verdict, ResumeSpeech)
     assert resumed <= 1, "while it goes on, the agent is let go once"
     assert policy.due is None or policy.due > now or policy.due > 0
     policy.stopped(now * 1000, now)
     assert policy.due is None or policy.due > now
     verdict = policy.finished(text, 0.9, now + 0.3)
-    assert isinstance(verdict, Interrupt | Resume)
-    if isinstance(verdict, Resume) and verdict.reason == "too_short":
+    assert isinstance(verdict, Interrupt | ResumeSpeech)
+    if isinstance(verdict, ResumeSpeech) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms

@@ -12,7 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from parley.errors import InvalidMessageError
 from parley.protocol import TurnOptions
 from parley.turns.cues import Cue
-from parley.turns.policy import Commit, EndOfTurn, Prepare, Resume, Score, Wait, judge
+from parley.turns.endpointing import (
+    CommitTurn,
+    EndpointingPolicy,
+    PrepareResponse,
+    Resume,
+    ScoreTurn,
+    WaitForMore,
+    judge,
+)
 from parley.turns.settings import PRESETS, choose_settings
 
 NORMAL = dataclasses.replace(PRESETS["normal"], complete_ms=300)
@@ -28,17 +36,17 @@ cues = st.sampled_from([None, UNFINISHED, PERHAPS, FINISHED])
 
 def turn(text, probability, *, policy=None, ended_at=10.0, at=10.3, utterance=1):
     """One utterance up to the policy's decision about the pause after it."""
-    policy = policy or EndOfTurn(NORMAL, "en")
+    policy = policy or EndpointingPolicy(NORMAL, "en")
     began = policy.began(ended_at - 1)
     (score,) = policy.paused(ended_at, at)
-    assert isinstance(score, Score)
+    assert isinstance(score, ScoreTurn)
     assert decided(policy.heard(utterance, text, at)) == []
     return policy, began, decided(policy.scored(score.pause, probability, at))
 
 
 def decided(outputs):
     """Without what may be begun before anything is decided."""
-    return [output for output in outputs if not isinstance(output, Prepare)]
+    return [output for output in outputs if not isinstance(output, PrepareResponse)]
 
 
 def said(output):
@@ -51,7 +59,7 @@ def said(output):
 
 def test_what_sounds_complete_is_committed_at_once():
     _, _, (commit,) = turn("what's the weather in paris", 0.9)
-    assert isinstance(commit, Commit)
+    assert isinstance(commit, CommitTurn)
     assert said(commit) == ("commit", "sounds_complete", "what's the weather in paris")
     assert (commit.decision.probability, commit.decision.silence_ms, commit.decision.needed_ms) == (
         0.9,
@@ -84,13 +92,13 @@ def test_words_that_something_has_to_follow_are_waited_for_however_they_sound():
 
 @pytest.mark.parametrize(("probability", "begun"), [(0.9, True), (0.1, False)])
 def test_an_answer_is_begun_for_a_guess_that_is_soon_decided(probability, begun):
-    policy = EndOfTurn(NORMAL, "en")
+    policy = EndpointingPolicy(NORMAL, "en")
     policy.began(9)
     (score,) = policy.paused(10, 10.2)
     assert policy.heard(1, "my order number is three four five", 10.2) == []
     outputs = policy.scored(score.pause, probability, 10.2)
-    assert any(isinstance(output, Prepare) for output in outputs) == begun
-    assert isinstance(outputs[-1], Wait)
+    assert any(isinstance(output, PrepareResponse) for output in outputs) == begun
+    assert isinstance(outputs[-1], WaitForMore)
 
 
 def test_how_many_digits_follow_is_a_guess():
@@ -129,7 +137,7 @@ def test_without_a_score_the_silence_counts():
 
 
 def test_where_there_is_no_model_none_is_asked():
-    policy = EndOfTurn(NORMAL, "en", scored=False)
+    policy = EndpointingPolicy(NORMAL, "en", scored=False)
     policy.began(1)
     assert policy.paused(2, 2.3) == []
     (commit,) = policy.heard(1, "hello there", 2.3)
@@ -165,12 +173,12 @@ def test_a_noise_in_the_pause_does_not_make_it_longer():
 
 
 def test_an_answer_is_prepared_once_for_words_that_may_be_all():
-    policy = EndOfTurn(NORMAL, "en")
+    policy = EndpointingPolicy(NORMAL, "en")
     policy.began(1)
     (score,) = policy.paused(2, 2.2)
-    assert policy.heard(1, "set a timer", 2.25) == [Prepare("set a timer")]
+    assert policy.heard(1, "set a timer", 2.25) == [PrepareResponse("set a timer")]
     (wait,) = policy.scored(score.pause, 0.1, 2.26)
-    assert isinstance(wait, Wait)
+    assert isinstance(wait, WaitForMore)
     assert [type(output) for output in policy.began(2.8)] == [Resume]
     policy.paused(3.2, 3.4)
     assert policy.heard(2, "for the", 3.45) == [], "something has to follow"
@@ -185,7 +193,7 @@ def test_a_sound_that_may_be_speech_holds_the_end_back():
 
 
 def test_a_noise_alone_ends_at_once():
-    policy = EndOfTurn(NORMAL, "en")
+    policy = EndpointingPolicy(NORMAL, "en")
     policy.began(1)
     (score,) = policy.paused(2, 2.3)
     (commit,) = policy.heard(1, "", 2.3)
@@ -194,7 +202,7 @@ def test_a_noise_alone_ends_at_once():
 
 
 def test_the_text_may_come_after_the_score_and_after_the_next_words_have_begun():
-    policy = EndOfTurn(NORMAL, "en")
+    policy = EndpointingPolicy(NORMAL, "en")
     policy.began(1)
     (first,) = policy.paused(2, 2.3)
     assert policy.scored(first.pause, 0.9, 2.4) == []
@@ -202,13 +210,13 @@ def test_the_text_may_come_after_the_score_and_after_the_next_words_have_begun()
     assert policy.heard(1, "my name is", 2.5) == []
     (second,) = policy.paused(3, 3.3)
     assert policy.scored(first.pause, 0.9, 3.3) == [], "an answer about another pause"
-    assert policy.heard(2, "anna", 3.4) == [Prepare("my name is anna")]
+    assert policy.heard(2, "anna", 3.4) == [PrepareResponse("my name is anna")]
     (commit,) = policy.scored(second.pause, 0.9, 3.4)
     assert commit.decision.text == "my name is anna"
 
 
 def test_the_limit_ends_any_pause():
-    policy = EndOfTurn(dataclasses.replace(NORMAL, limit_ms=900), "en")
+    policy = EndpointingPolicy(dataclasses.replace(NORMAL, limit_ms=900), "en")
     _, _, (wait,) = turn("set a timer for", 0.0, policy=policy)
     assert wait.decision.needed_ms == 900
     (commit,) = policy.tick(10.9)
@@ -216,9 +224,9 @@ def test_the_limit_ends_any_pause():
 
 
 def test_a_turn_does_not_last_for_ever():
-    policy = EndOfTurn(NORMAL, "en")
+    policy = EndpointingPolicy(NORMAL, "en")
     ended, outputs = 0.0, []
-    while not any(isinstance(output, Commit) for output in outputs):
+    while not any(isinstance(output, CommitTurn) for output in outputs):
         ended += 2
         _, _, outputs = turn("and", 0.0, policy=policy, ended_at=ended, at=ended + 0.3)
     assert outputs[0].decision.reason == "turn_limit"
@@ -299,9 +307,9 @@ def test_a_longer_pause_never_undoes_a_decision(chosen, probability, text, data)
     delays = sorted(data.draw(st.lists(st.floats(0, 4), min_size=2, max_size=5)))
     committed = []
     for delay in delays:
-        policy = EndOfTurn(chosen, "en")
+        policy = EndpointingPolicy(chosen, "en")
         _, _, (output,) = turn(text, probability, policy=policy, at=10 + delay)
-        committed.append(isinstance(output, Commit))
+        committed.append(isinstance(output, CommitTurn))
     assert committed == sorted(committed)
 
 
@@ -310,7 +318,7 @@ def test_a_longer_pause_never_undoes_a_decision(chosen, probability, text, data)
 
 def paused_turn(*texts):
     """A policy that has heard these utterances and waits for the text of the next."""
-    policy, at = EndOfTurn(NORMAL, "en", scored=False), 10.0
+    policy, at = EndpointingPolicy(NORMAL, "en", scored=False), 10.0
     for number, text in enumerate(texts, 1):
         policy.began(at)
         policy.paused(at + 1, at + 1.2)
@@ -324,14 +332,14 @@ def paused_turn(*texts):
 def test_a_text_that_was_read_again_takes_the_place_of_the_first_reading():
     policy, at = paused_turn("set a timer for wall")
     (prepare, wait) = policy.heard(2, "the minutes", at, first=1, before="set a timer for")
-    assert prepare == Prepare("set a timer for the minutes")
+    assert prepare == PrepareResponse("set a timer for the minutes")
     assert said(wait)[2] == "set a timer for the minutes"
 
 
 def test_what_was_read_again_replaces_all_utterances_from_the_first_of_them_on():
     policy, at = paused_turn("hello", "my name", "his")
     (prepare, _) = policy.heard(4, "anna", at, first=2, before="my name is")
-    assert prepare == Prepare("hello my name is anna")
+    assert prepare == PrepareResponse("hello my name is anna")
 
 
 def test_what_another_turn_said_does_not_come_back_with_a_text_that_was_read_with_it():
@@ -341,7 +349,7 @@ def test_what_another_turn_said_does_not_come_back_with_a_text_that_was_read_wit
     policy.began(at)
     policy.paused(at + 1, at + 1.2)
     (prepare, _) = policy.heard(3, "what time is it", at + 1.25, first=1, before="hello there now")
-    assert prepare == Prepare("what time is it")
+    assert prepare == PrepareResponse("what time is it")
 
 
 def test_words_that_a_second_reading_finds_make_the_pause_begin_anew():
@@ -354,7 +362,7 @@ def test_words_that_a_second_reading_finds_make_the_pause_begin_anew():
 def test_a_noise_that_a_second_reading_finds_nothing_in_does_not_make_the_pause_begin_anew():
     policy, at = paused_turn("set a timer")
     (commit,) = policy.heard(2, "", at, first=1, before="set a timer")
-    assert isinstance(commit, Commit)
+    assert isinstance(commit, CommitTurn)
 
 
 # --- what must hold of any order of events --------------------------------------------------
@@ -365,7 +373,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.policy = EndOfTurn(NORMAL, "en")
+        self.policy = EndpointingPolicy(NORMAL, "en")
         self.now = 100.0
         self.speaking = False
         self.texts_due = 0
@@ -378,17 +386,17 @@ class AnyOrder(RuleBasedStateMachine):
 
     def take(self, outputs):
         for output in outputs:
-            if isinstance(output, Score):
+            if isinstance(output, ScoreTurn):
                 self.asked = output.pause
                 continue
-            if isinstance(output, Prepare):
+            if isinstance(output, PrepareResponse):
                 assert output.text == " ".join(self.words)
                 assert not self.speaking
                 assert not self.prepared, "once for each pause"
                 self.prepared = True
                 continue
             assert output.decision.text == " ".join(self.words)
-            if isinstance(output, Wait):
+            if isinstance(output, WaitForMore):
                 assert not self.speaking
                 assert self.now < output.until <= self.ended_at + NORMAL.limit_ms / 1000
                 self.wait = output.until

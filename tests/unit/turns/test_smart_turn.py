@@ -16,8 +16,18 @@ from parley.errors import InferenceError, InvalidAudioError, WeightsNotFoundErro
 from parley.models.smart_turn import SmartTurnService
 from parley.runtime.onnx import open_session
 from parley.turns import smart_turn
-from parley.turns.features import BANDS, FRAMES, SAMPLES, WhisperFeatures, last_seconds
-from parley.turns.smart_turn import FILE, TINY_FILE, SmartTurn, bundled_folder, network_file
+from parley.turns.smart_turn import (
+    BANDS,
+    FILE,
+    FRAMES,
+    SAMPLES,
+    TINY_FILE,
+    SmartTurn,
+    WhisperFeatures,
+    bundled_folder,
+    last_seconds,
+    network_file,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "models/tiny-smart-turn"

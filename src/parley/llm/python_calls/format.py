@@ -8,8 +8,7 @@ from parley.llm.guidance import KeptByTools
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.reading import CallStream
-from parley.llm.replies import Reply
-from parley.llm.tool_stream import Piece, Text
+from parley.llm.replies import Piece, Reply, Text
 from parley.protocol import Tool
 
 

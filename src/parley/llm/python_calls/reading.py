@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.llm.python_calls.functions import SAY, Function
-from parley.llm.tool_stream import BadCall, Call, Piece, Text
+from parley.llm.replies import BadCall, Call, Piece, Text
 
 _CALL = re.compile(r"([A-Za-z_]\w*)\(", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -9,8 +9,8 @@ from typing import Any
 
 from parley.llm.guidance import KeptByTools
 from parley.llm.messages import ChatMessage, ToolCall
+from parley.llm.prompt import Rendered, plain_message
 from parley.llm.python_calls.functions import SAY, Function, as_functions
-from parley.llm.rendering import Rendered, plain_message
 from parley.protocol import Tool
 
 _INSTRUCTIONS = f"""\
@@ -98,7 +98,7 @@ _TALK = (
 
 
 class PythonRendering:
-    """:class:`parley.llm.rendering.Rendering` of tools as Python functions.
+    """:class:`parley.llm.prompt.Rendering` of tools as Python functions.
 
     Conversations without tools are of plain text; calls that they had are written into their results.
 

@@ -11,7 +11,7 @@ import random
 import sys
 from pathlib import Path
 
-from parley.llm.stub_environment import prepare_environment
+from parley.llm.startup import prepare_environment
 
 folder, variant = Path(sys.argv[1]), sys.argv[2]
 prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[3]))

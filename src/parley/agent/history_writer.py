@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parley.agent.memory import Round, remember
-from parley.agent.playout import Heard, Playout
-from parley.agent.turn import Turn
+from parley.agent.memory import ToolRound, remember
+from parley.agent.playout import HeardSpeech, Playout
+from parley.agent.turn import AgentTurn
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.llm.messages import ChatMessage
@@ -21,13 +21,13 @@ _MAX_NOTES = 256
 
 @dataclass(frozen=True)
 class _Answer:
-    rounds: Sequence[Round]
+    rounds: Sequence[ToolRound]
     playout: Playout
     messages: Sequence[ChatMessage]
     """As the history has them."""
 
 
-class Record:
+class HistoryWriter:
     """Writes the agent's turns into the history, and what the client wants there.
 
     Args:
@@ -39,7 +39,7 @@ class Record:
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._notes: list[Remember] = []
 
-    def add(self, turn: Turn, heard: Heard | None) -> None:
+    def add(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
         """A turn is over; None: all that there was to hear was heard."""
         messages = turn.memory(heard)
         self._history.extend(messages)
@@ -66,7 +66,7 @@ class Record:
             else:
                 self._history.extend([ChatMessage(role=note.role, content=note.text.strip())])
 
-    def correct(self, response_id: str, played_ms: float) -> Heard:
+    def correct(self, response_id: str, played_ms: float) -> HeardSpeech:
         """So much of an answer was heard; the history has only that from now on.
 
         An answer of which nothing is in the history stays forgotten.
@@ -85,4 +85,4 @@ class Record:
             if not self._history.replace(answer.messages, messages):
                 raise InvalidMessageError(f"response {response_id!r} is part of a summary, or forgotten")
             self._answers[response_id] = _Answer(answer.rounds, answer.playout, messages)
-        return heard if messages else Heard(heard.played_ms, ())
+        return heard if messages else HeardSpeech(heard.played_ms, ())

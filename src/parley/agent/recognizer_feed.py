@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.hearing import Hearing, SpeechHandler
-from parley.agent.outage import Outage
+from parley.agent.speech_events import SpeechEventMapper, SpeechHandler
 from parley.asr.messages import AsrOptions, AsrReply
 from parley.audio.buffer import AudioBuffer, AudioPiece
 from parley.audio.pcm import samples_to_ms
@@ -62,7 +61,7 @@ class _End:
     after: Callable[[int], None]
 
 
-class Listener:
+class RecognizerFeed:
     """Feeds one recogniser from a bounded buffer, one call at a time.
 
     What arrives while a call is under way goes into the next one. A recogniser that fails is
@@ -90,14 +89,14 @@ class Listener:
         self._handler = handler
         self._config = config
         self._buffer = AudioBuffer(config.audio_buffer_ms * _PER_MS)
-        self._hearing = Hearing(handler)
+        self._hearing = SpeechEventMapper(handler)
         self._wake = asyncio.Event()
         self._recognizer: Recognizer | None = None
         self._streams = 0
         self._muted = False
         self._ends: deque[_End] = deque()
         self._wanted: AsrOptions | None = None
-        self._outage = Outage(config.deadlines.asr_outage_s)
+        self._outage = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._asked = 0  # empty pieces since the last one with audio
         self._failing = False  # since the last piece that was heard
         self._deaf = False
@@ -329,3 +328,43 @@ class Listener:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+_WAITS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+_HEALTHY_S = 3.0
+
+
+class ReconnectBackoff:
+    """Begins with a failure, and ends when a replacement has worked for three seconds.
+
+    A replacement that fails before that was none: without this, one that opens and then fails would be
+    replaced for ever, as fast as it fails.
+
+    Args:
+        limit_s: after so many seconds there is no hope.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._began: float | None = None
+        self._attempts = 0
+        self._worked_s = 0.0
+
+    def failed(self, now: float) -> bool:
+        """Something failed at ``now`` (seconds); whether it is worth another attempt."""
+        if self._began is None:
+            self._began, self._attempts = now, 0
+        self._worked_s = 0.0
+        return now - self._began <= self._limit_s
+
+    def wait_s(self) -> float:
+        """Seconds before the next attempt, which is the caller's: longer from one to the next."""
+        self._attempts += 1
+        return _WAITS_S[min(self._attempts, len(_WAITS_S)) - 1]
+
+    def worked(self, seconds: float) -> None:
+        """The replacement has done its work for so long."""
+        if self._began is not None:
+            self._worked_s += seconds
+            if self._worked_s >= _HEALTHY_S:
+                self._began = None

@@ -76,7 +76,7 @@ async def check_voice(synthesizer: Synthesizer, voice: str | None, language: str
         _log.warning("a session begins without a look at its voice: %s", error.to_log())
 
 
-class Voice:
+class SpeechOutput:
     """Speaks one response.
 
     While one segment is sent, the next is synthesised. Audio leaves at most ``lead_ms`` before
@@ -309,3 +309,38 @@ def _with_punctuation(text: str, word: SpokenWord) -> str:
     while end < len(text) and not text[end].isalnum() and not text[end].isspace():
         end += 1
     return text[word.start_char : end]
+
+
+class UnreadAudio:
+    """Seconds of audio since the last sign that the client reads.
+
+    Every request of the client counts as such a sign until its first playback mark. From then on only marks
+    do: a client can go on sending what its microphone records without reading anything.
+
+    Args:
+        limit_s: seconds of audio.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._sent_s = 0.0
+        self._marks = False
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether there are more than the limit."""
+        return self._sent_s > self._limit_s
+
+    def sent(self, seconds: float) -> None:
+        """Count audio that was sent."""
+        self._sent_s += seconds
+
+    def on_request(self) -> None:
+        """The client has sent audio or a message."""
+        if not self._marks:
+            self._sent_s = 0.0
+
+    def on_playback(self) -> None:
+        """The client has said how much it has played."""
+        self._marks = True
+        self._sent_s = 0.0

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
-from parley.agent.prepared import Preparation, Prepared
-from parley.agent.prompt import Prompt
-from parley.agent.record import Record
-from parley.agent.speculation import SpeculationBudget
-from parley.agent.thinking import Recital, Thinker
-from parley.agent.tools import ToolDesk
-from parley.agent.turn import Occasion, Stage, Turn
-from parley.agent.turn_end import UserTurn
+from parley.agent.endpointer import UserTurn
+from parley.agent.history_writer import HistoryWriter
+from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, PreparedResponse
+from parley.agent.response import FixedText, Prompt, ResponseSource
+from parley.agent.tools import ToolExecutor
+from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.errors import InvalidMessageError, OverloadedError
 from parley.llm.history import History
 from parley.protocol import (
@@ -39,7 +37,7 @@ _MAX_JOINED = 8_000
 _log = logging.getLogger(__name__)
 
 
-class AnswerHandler(Protocol):
+class AgentTurnHandler(Protocol):
     """Whoever wants to know how the agent's turns go."""
 
     def answering(self) -> None:
@@ -63,7 +61,7 @@ class AnswerHandler(Protocol):
         ...
 
 
-class Answers:
+class AgentTurns:
     """Owns the agent's turns, and writes into the history what was said in them.
 
     There is at most one turn under way and one prepared. What is to be said next waits in a bounded queue.
@@ -82,29 +80,29 @@ class Answers:
     def __init__(
         self,
         name: str,
-        stage: Stage,
+        stage: TurnOutput,
         history: History,
         *,
-        desk: ToolDesk,
-        think: Callable[[Prompt], Thinker],
+        desk: ToolExecutor,
+        think: Callable[[Prompt], ResponseSource],
         by_speech: bool,
-        handler: AnswerHandler,
+        handler: AgentTurnHandler,
         counted: Callable[[str], None],
     ) -> None:
         self._name = name
         self._stage = stage
         self._by_speech = by_speech
         self._history = history
-        self._record = Record(history)
+        self._record = HistoryWriter(history)
         self._desk = desk
         self._think = think
         self._handler = handler
         config = stage.config
-        budget = SpeculationBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
-        self._preparation = Preparation(budget, counted)
+        budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
+        self._preparation = PreemptiveGeneration(budget, counted)
         self._turns = 0
         self._made = 0
-        self._current: Turn | None = None
+        self._current: AgentTurn | None = None
         self._task: asyncio.Task[None] | None = None
         self._paused = False
         self._pause_told = False
@@ -123,11 +121,11 @@ class Answers:
             self._go_on()
 
     @property
-    def current(self) -> Turn | None:
+    def current(self) -> AgentTurn | None:
         """The turn under way."""
         return self._current
 
-    def change(self, stage: Stage, *, by_speech: bool) -> None:
+    def change(self, stage: TurnOutput, *, by_speech: bool) -> None:
         """The next turns are performed elsewhere, with another prompt or other tools."""
         self._stage, self._by_speech = stage, by_speech
         self.discard()
@@ -141,7 +139,7 @@ class Answers:
             return
         prompt = Prompt(self._history, text)
         turn = self._make(self._think(prompt))
-        self._preparation.keep(Prepared(text, turn, prompt, self._run(turn)))
+        self._preparation.keep(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
         """It was not all: throw away the answer that was begun."""
@@ -168,7 +166,7 @@ class Answers:
         prepared = self._preparation.take(user.text)
         if user.text:
             self._history.add_user(user.text)
-        occasion = Occasion(
+        occasion = TurnTiming(
             user.heard_at,
             user.detected_at,
             user.decided_at,
@@ -314,26 +312,26 @@ class Answers:
 
     # --- turns ----------------------------------------------------------------------------
 
-    def _make(self, thinker: Thinker, *, interruptible: bool = True) -> Turn:
+    def _make(self, thinker: ResponseSource, *, interruptible: bool = True) -> AgentTurn:
         self._made += 1
         number = self._turns + 1
         response_id = f"{self._name}-{number}"
         # A prepared answer may be thrown away, and the one that takes its number is another.
         name = f"{response_id}.{self._made}"
-        return Turn(number, response_id, name, self._stage, thinker, interruptible=interruptible)
+        return AgentTurn(number, response_id, name, self._stage, thinker, interruptible=interruptible)
 
-    def _begin(self, turn: Turn, task: asyncio.Task[None], occasion: Occasion) -> None:
+    def _begin(self, turn: AgentTurn, task: asyncio.Task[None], occasion: TurnTiming) -> None:
         self._turns = turn.number
         self._current, self._task = turn, task
         turn.give(occasion)
 
-    def _run(self, turn: Turn) -> asyncio.Task[None]:
+    def _run(self, turn: AgentTurn) -> asyncio.Task[None]:
         task = asyncio.create_task(self._take(turn), name=turn.response_id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _take(self, turn: Turn) -> None:
+    async def _take(self, turn: AgentTurn) -> None:
         complete = False
         try:
             await turn.run()
@@ -360,23 +358,23 @@ class Answers:
         if self._next:
             self.discard()
             turn = self._make_next(self._next.popleft())
-            self._begin(turn, self._run(turn), Occasion())
+            self._begin(turn, self._run(turn), TurnTiming())
         elif self._waiting is not None:
             user, self._waiting = self._waiting, None
             self.answer(user)
         else:
             self._handler.silent()
 
-    def _make_next(self, what: Say | Respond) -> Turn:
+    def _make_next(self, what: Say | Respond) -> AgentTurn:
         if isinstance(what, Say):
-            recital = Recital(what.text, remember=what.remember)
+            recital = FixedText(what.text, remember=what.remember)
             return self._make(recital, interruptible=what.interruptible)
         self._unanswered = False
         self._handler.answering()
         prompt = Prompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
         return self._make(self._think(prompt))
 
-    def _may_interrupt(self, current: Turn | None, user: UserTurn) -> bool:
+    def _may_interrupt(self, current: AgentTurn | None, user: UserTurn) -> bool:
         return current is None or (current.interruptible and (self._by_speech or user.requested))
 
 

@@ -11,7 +11,7 @@ KEYS = frozenset("0123456789*#ABCD")
 _MAX_KEYS = 64
 
 
-class Dialpad:
+class DtmfBuffer:
     """Collects keys: ``#`` ends them, and so does a pause.
 
     Args:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.agent.engines import TurnScoring
-from parley.audio.buffer import AudioPiece
-from parley.audio.recent import RecentAudio
+from parley.agent.ports import TurnScoring
+from parley.audio.buffer import AudioPiece, RecentAudio
 from parley.errors import InferenceError, ParleyError
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
@@ -21,9 +20,16 @@ from parley.protocol import (
     Transcript,
     TurnDecision,
 )
-from parley.turns.features import SAMPLES
-from parley.turns.policy import Commit, EndOfTurn, Output, Prepare, Score, Wait
+from parley.turns.endpointing import (
+    CommitTurn,
+    EndpointingPolicy,
+    Output,
+    PrepareResponse,
+    ScoreTurn,
+    WaitForMore,
+)
 from parley.turns.settings import PRESETS, TurnSettings
+from parley.turns.smart_turn import SAMPLES
 from parley.waiting import within
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
@@ -48,7 +54,7 @@ class UserTurn:
     """Whether it was the client that ended it."""
 
 
-class TurnEnd:
+class Endpointer:
     """Joins the user's utterances to turns.
 
     Without settings every utterance is a turn. With them the policy decides: the model hears a pause while
@@ -121,10 +127,10 @@ class TurnEnd:
                 self._obey(policy.change(settings or PRESETS["normal"], _now()))
         self._renew()
 
-    def _make_policy(self) -> EndOfTurn | None:
+    def _make_policy(self) -> EndpointingPolicy | None:
         settings = self._settings
         scored = self._scoring is not None
-        return None if settings is None else EndOfTurn(settings, self._language, scored=scored)
+        return None if settings is None else EndpointingPolicy(settings, self._language, scored=scored)
 
     def _renew(self) -> None:
         """Between two turns the settings may change."""
@@ -173,7 +179,7 @@ class TurnEnd:
         if self._policy is not None:
             self._take(self._policy)
 
-    def _take(self, policy: EndOfTurn) -> str:
+    def _take(self, policy: EndpointingPolicy) -> str:
         self._stop()
         self._discard()
         self._onset = None
@@ -242,18 +248,18 @@ class TurnEnd:
 
     def _obey(self, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Score):
+            if isinstance(output, ScoreTurn):
                 self._ask(output.pause)
                 continue
-            if isinstance(output, Prepare):
+            if isinstance(output, PrepareResponse):
                 self._prepare(output.text)
                 continue
             self._emit(output.decision)
-            if isinstance(output, Wait):
+            if isinstance(output, WaitForMore):
                 self._stop_timer()
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(output.until, self._tick, output.until)
-            elif isinstance(output, Commit):
+            elif isinstance(output, CommitTurn):
                 self._stop()
                 self._onset = None
                 self._finish(output.decision.text, _now())

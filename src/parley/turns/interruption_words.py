@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).with_name("barge_in.toml")
+FILE = Path(__file__).with_name("interruption_words.toml")
 ECHO_SHARE = 0.7
 """Words of a text that the agent must have said itself, if it is to be an echo."""
 ECHO_WORDS = 40
@@ -51,7 +51,7 @@ def _spelled(word: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class OverlapWords:
+class InterruptionWords:
     """The words of one language that mean something of their own while the agent speaks."""
 
     backchannels: frozenset[tuple[str, ...]]
@@ -86,11 +86,11 @@ def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:
 
 
 @cache
-def overlap_words(language: str) -> OverlapWords:
+def interruption_words(language: str) -> InterruptionWords:
     """The words of a language; a language that is not in the file has none."""
     with FILE.open("rb") as file:
         table = tomllib.load(file).get(language, {})
-    return OverlapWords(_phrases(table.get("backchannels", ())), _phrases(table.get("commands", ())))
+    return InterruptionWords(_phrases(table.get("backchannels", ())), _phrases(table.get("commands", ())))
 
 
 def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:

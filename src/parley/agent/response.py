@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,12 +13,10 @@ from typing import Protocol
 
 import msgspec
 
-from parley.agent.config import AgentConfig
+from parley.agent.config import AgentConfig, Deadlines
 from parley.agent.fillers import Filler
-from parley.agent.generation import generate
-from parley.agent.memory import UNREMEMBERED, Round, remember, shorten_results
-from parley.agent.prompt import Prompt
-from parley.agent.tools import ToolDesk
+from parley.agent.memory import UNREMEMBERED, ToolRound, remember, shorten_results
+from parley.agent.tools import ToolExecutor
 from parley.engines.base import ChatModel
 from parley.errors import (
     ContextTooLongError,
@@ -25,12 +24,16 @@ from parley.errors import (
     InferenceError,
     InvalidModelOutputError,
     NoAnswerError,
+    ParleyError,
+    ShuttingDownError,
 )
+from parley.llm.history import History
 from parley.llm.messages import (
     CUT,
     ChatMessage,
     Completed,
     GenerateRequest,
+    LlmEvent,
     Priority,
     Sampling,
     TextDelta,
@@ -38,6 +41,7 @@ from parley.llm.messages import (
 )
 from parley.protocol import Tool
 from parley.tts.segmenter import Segmenter
+from parley.waiting import try_within, within
 
 _MAX_UNREADABLE = 2
 """Tool calls of one turn that cannot be read, after which the model gets no tools."""
@@ -55,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Floor:
+class TurnContext:
     """The turn that words are sought for, and where they go."""
 
     number: int
@@ -73,12 +77,12 @@ class Floor:
 
 
 @dataclass
-class Thought:
+class GenerationLog:
     """What came of it, and how long it took."""
 
     has_run: Callable[[str], bool] = lambda _: False
     """Whether the call with this id was handed to its tool."""
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[ToolRound] = field(default_factory=list)
     first_token_at: float | None = None
     """Seconds of the loop's clock."""
     llm_ms: float | None = None
@@ -100,7 +104,7 @@ class Thought:
         last = max((index for index, answer in enumerate(self.rounds) if self._acts(answer)), default=-1)
         return any(answer.said for answer in self.rounds[last + 1 :])
 
-    def _acts(self, answer: Round) -> bool:
+    def _acts(self, answer: ToolRound) -> bool:
         return any(self.has_run(call.id) for call in answer.calls)
 
     def settle(self) -> None:
@@ -118,12 +122,12 @@ class Thought:
         self.cut = completed.finish_reason == "length"
 
 
-class Thinker(Protocol):
+class ResponseSource(Protocol):
     """Finds the words of one turn."""
 
-    thought: Thought
+    thought: GenerationLog
 
-    async def think(self, floor: Floor) -> None:
+    async def think(self, floor: TurnContext) -> None:
         """Find them all; ``floor`` takes them as they come.
 
         Raises:
@@ -132,7 +136,7 @@ class Thinker(Protocol):
         ...
 
 
-class Recital:
+class FixedText:
     """A text that is said word for word.
 
     Args:
@@ -143,19 +147,19 @@ class Recital:
     def __init__(self, text: str, *, remember: bool = True) -> None:
         self._text = text
         self._remember = remember
-        self.thought = Thought()
+        self.thought = GenerationLog()
 
-    async def think(self, floor: Floor) -> None:
+    async def think(self, floor: TurnContext) -> None:
         """Say it."""
         if self._remember:
-            self.thought.rounds.append(Round(text=self._text, said=True))
+            self.thought.rounds.append(ToolRound(text=self._text, said=True))
         floor.write(self._text)
         segmenter = Segmenter()
         for segment in [*segmenter.push(self._text), *segmenter.finish()]:
             await floor.say(0 if self._remember else UNREMEMBERED, segment)
 
 
-class Answer:
+class LlmResponse:
     """What the language model has to say, after as many calls of tools as it takes.
 
     Args:
@@ -172,7 +176,7 @@ class Answer:
         chat: ChatModel,
         prompt: Prompt,
         *,
-        desk: ToolDesk,
+        desk: ToolExecutor,
         fillers: Sequence[str] = (),
         sampling: Sampling,
         config: AgentConfig,
@@ -185,9 +189,9 @@ class Answer:
         self._config = config
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
-        self.thought = Thought(desk.has_run)
+        self.thought = GenerationLog(desk.has_run)
 
-    async def think(self, floor: Floor) -> None:
+    async def think(self, floor: TurnContext) -> None:
         """Ask the language model until it calls no more tools.
 
         Raises:
@@ -214,7 +218,7 @@ class Answer:
         hopeless = isinstance(error, DeadlineExceededError | NoAnswerError | InvalidModelOutputError)
         return self.thought.acted and not self.thought.answered and not hopeless
 
-    async def _answer(self, floor: Floor) -> None:
+    async def _answer(self, floor: TurnContext) -> None:
         filler = self._make_filler(floor)
         unreadable = 0
         note = ""
@@ -238,17 +242,17 @@ class Answer:
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model wrote nothing that can be said")
 
-    def _is_answer(self, last: Round) -> bool:
+    def _is_answer(self, last: ToolRound) -> bool:
         """Whether the turn may end with this round: one of a call alone, which was not run, is none."""
         said = any(answer.said for answer in self.thought.rounds)
         return last.said or (said and not last.unfit)
 
-    async def _ask(self, tools: Sequence[Tool], floor: Floor, note: str = "") -> Round:
+    async def _ask(self, tools: Sequence[Tool], floor: TurnContext, note: str = "") -> ToolRound:
         """One more round. ``note``: what the model has to know besides the conversation."""
         for before in self.thought.rounds:
             if not before.said:
                 before.text = ""  # a beginning, or nothing that could be said
-        answer = Round()
+        answer = ToolRound()
         self.thought.rounds.append(answer)
         shorten_results(self.thought.rounds, self._results_budget)
         while True:
@@ -269,7 +273,9 @@ class Answer:
                 return True
         return False
 
-    async def _generate(self, answer: Round, tools: Sequence[Tool], floor: Floor, note: str) -> None:
+    async def _generate(
+        self, answer: ToolRound, tools: Sequence[Tool], floor: TurnContext, note: str
+    ) -> None:
         thought = self.thought
         # Of every attempt its own: the model takes one that was stopped before for stopped for good.
         request_id = f"{floor.name}-llm{self._requests}"
@@ -309,7 +315,7 @@ class Answer:
             answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
         await self._say(answer, segments, floor)
 
-    async def _say(self, answer: Round, segments: Sequence[str], floor: Floor) -> None:
+    async def _say(self, answer: ToolRound, segments: Sequence[str], floor: TurnContext) -> None:
         # What is only shown needs no words; what is spoken does, and each segment has some.
         answer.said = answer.said or bool(segments) or (not floor.aloud and bool(answer.text.strip()))
         for segment in segments:
@@ -320,11 +326,11 @@ class Answer:
         count = sum(len(answer.calls) for answer in self.thought.rounds) + 1
         return msgspec.structs.replace(call, id=f"call-{number}-{count}")
 
-    def _make_filler(self, floor: Floor) -> Filler:
+    def _make_filler(self, floor: TurnContext) -> Filler:
         phrase = self._fillers[floor.number % len(self._fillers)] if self._fillers else ""
         return Filler(phrase, self._config.filler_after_s, partial(floor.say, UNREMEMBERED))
 
-    async def _run_tools(self, number: int, answer: Round) -> None:
+    async def _run_tools(self, number: int, answer: ToolRound) -> None:
         started = _now()
 
         async def run(call: ToolCall) -> None:
@@ -340,3 +346,142 @@ class Answer:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+# Between attempts, so that all who failed together do not come back together.
+_JITTER = (0.75, 1.25)
+_PAUSE_GROWTH = 3.0
+
+
+async def generate(
+    chat: ChatModel, request: GenerateRequest, limits: Deadlines, *, retries: int | None = None
+) -> AsyncGenerator[LlmEvent, None]:
+    """The answer's events; the model is told to stop if this ends before the answer does.
+
+    A request that fails before its first event, in a way that may pass, is made again: after a pause, under
+    an id of its own, and only while there is time left for a first event.
+
+    Args:
+        chat: the model.
+        request: its id is that of the first attempt.
+        limits: deadlines and pauses.
+        retries: how often the request is made again; None: as ``limits`` say.
+
+    Raises:
+        ParleyError: the model failed or was silent for too long.
+    """
+    left = limits.llm_retries if retries is None else retries
+    pause_s = limits.llm_retry_s
+    overdue_at = _now() + limits.llm_s
+    attempt = request
+    for number in range(1, left + 2):
+        begun = False
+        try:
+            async with aclosing(_attempt(chat, attempt, overdue_at, limits)) as events:
+                async for event in events:
+                    begun = True
+                    yield event
+            return  # noqa: TRY300 - in an else block it would be further away
+        except ParleyError as error:
+            pause = pause_s * random.uniform(*_JITTER)
+            passing = error.retryable and not isinstance(error, ShuttingDownError)
+            if begun or not passing or number > left or _now() + pause >= overdue_at:
+                raise
+            _log.warning("%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log())
+        await asyncio.sleep(pause)
+        pause_s *= _PAUSE_GROWTH
+        # The model takes an id that was aborted for aborted for good.
+        attempt = msgspec.structs.replace(request, request_id=f"{request.request_id}-again{number}")
+
+
+async def _attempt(
+    chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: Deadlines
+) -> AsyncGenerator[LlmEvent, None]:
+    done = False
+    limit_s = overdue_at - _now()
+    try:
+        async with aclosing(chat.generate(request)) as stream:
+            while True:
+                try:
+                    event = await within(anext(stream), limit_s, "the language model")
+                except StopAsyncIteration:
+                    break
+                limit_s = limits.llm_s
+                yield event
+        done = True
+    finally:
+        if not done:
+            what = f"stopping {request.request_id}"
+            await try_within(chat.abort(request.request_id), limits.abort_s, what)
+
+
+async def warm_up(
+    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: Deadlines
+) -> None:
+    """Let the model read what every prompt of a session begins with, while the user still listens.
+
+    The model keeps it in its prefix cache, and the grammar of the tools' arguments in another, so that the
+    first answer begins as quickly as all others. A failure only costs that time: it is logged, and the first
+    turn will report its own.
+    """
+    if not messages and not tools:
+        return
+    request = GenerateRequest(
+        request_id=f"{name}-warm-up",
+        messages=[*messages, ChatMessage(role="user")],
+        tools=list(tools),
+        sampling=Sampling(max_tokens=1),
+        priority=Priority.WARM_UP,
+    )
+    try:
+        async with aclosing(generate(chat, request, limits, retries=0)) as events:
+            async for _ in events:
+                pass
+    except ParleyError as error:
+        _log.warning("%s: %s", request.request_id, error.to_log())
+
+
+class Prompt:
+    """The conversation so far, as one answer sees it.
+
+    An answer that is only prepared sees what the user has said as if it were part of the history, which it
+    is only when the answer is given.
+
+    Args:
+        history: of the session.
+        draft: what the user may have said; None: the history has it.
+        system_prompt: in the place of the session's; None: the session's.
+        use_tools: whether tools may be called.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        draft: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        use_tools: bool = True,
+    ) -> None:
+        self._history = history
+        self._draft = draft
+        self._system_prompt = system_prompt
+        self.tools: Sequence[Tool] = history.tools if use_tools else ()
+        """What may be called; those of the moment when the answer was begun."""
+
+    def settle(self) -> None:
+        """What the user has said is part of the history now."""
+        self._draft = None
+
+    def messages(self) -> list[ChatMessage]:
+        """For the language model."""
+        if self._draft is not None:
+            return self._history.preview(self._draft)
+        return self._history.messages(self._system_prompt)
+
+    def calibrate(self, request: GenerateRequest, tokens: int) -> None:
+        """Note how many tokens the model has counted in the prompt of a request."""
+        self._history.calibrate(request.messages, request.tools, tokens)
+
+    def forget_oldest(self) -> bool:
+        """Make it shorter; False: that cannot be done."""
+        return self._draft is None and self._history.forget_oldest()

@@ -19,7 +19,7 @@ _EARLY_S = 1e-3
 
 
 @dataclass(frozen=True)
-class SilenceSettings:
+class UserIdleSettings:
     """Of one session; times are seconds, 0: never."""
 
     prompt_after_s: float = 0.0
@@ -27,7 +27,7 @@ class SilenceSettings:
     hang_up_after_s: float = 0.0
 
 
-def choose_silence(options: SilenceOptions, default: SilenceSettings) -> SilenceSettings:
+def choose_idle_settings(options: SilenceOptions, default: UserIdleSettings) -> UserIdleSettings:
     """The settings of a session.
 
     Args:
@@ -44,7 +44,7 @@ def choose_silence(options: SilenceOptions, default: SilenceSettings) -> Silence
         )
     for prompt in prompts:
         check_spoken(prompt, "a text of silence.prompts", MAX_CHARACTERS)
-    return SilenceSettings(
+    return UserIdleSettings(
         prompt_after_s=_seconds("prompt_after_ms", options.prompt_after_ms, default.prompt_after_s),
         prompts=tuple(prompts),
         hang_up_after_s=_seconds("hang_up_after_ms", options.hang_up_after_ms, default.hang_up_after_s),
@@ -59,7 +59,7 @@ def _seconds(name: str, value_ms: int | None, default_s: float) -> float:
     return value_ms / 1000
 
 
-class SilenceWatch:
+class UserIdleTimer:
     """Prompts a user who says nothing, and hangs up in the end.
 
     The time runs while neither side speaks. A prompt begins a new silence, but it is no sign of life of the
@@ -72,7 +72,7 @@ class SilenceWatch:
     """
 
     def __init__(
-        self, settings: SilenceSettings, prompt: Callable[[str, bool], None], hang_up: Callable[[], None]
+        self, settings: UserIdleSettings, prompt: Callable[[str, bool], None], hang_up: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._prompt = prompt
@@ -83,7 +83,7 @@ class SilenceWatch:
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def change(self, settings: SilenceSettings) -> None:
+    def change(self, settings: UserIdleSettings) -> None:
         """Have other patience from now on."""
         self._settings = settings
         if self._since is not None:

@@ -27,22 +27,22 @@ PREPARED_MS = 1_000
 
 
 @dataclass(frozen=True)
-class Score:
-    """Ask the model about this pause, and bring its answer with :meth:`EndOfTurn.scored`."""
+class ScoreTurn:
+    """Ask the model about this pause, and bring its answer with :meth:`EndpointingPolicy.scored`."""
 
     pause: int
 
 
 @dataclass(frozen=True)
-class Prepare:
+class PrepareResponse:
     """This may be all that the user has to say: an answer to it may be begun."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Wait:
-    """The user may go on; call :meth:`EndOfTurn.tick` at ``until`` (seconds)."""
+class WaitForMore:
+    """The user may go on; call :meth:`EndpointingPolicy.tick` at ``until`` (seconds)."""
 
     until: float
     decision: TurnDecision
@@ -56,13 +56,13 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Commit:
+class CommitTurn:
     """The turn is over; its text is in the decision."""
 
     decision: TurnDecision
 
 
-Output: TypeAlias = Score | Prepare | Wait | Resume | Commit
+Output: TypeAlias = ScoreTurn | PrepareResponse | WaitForMore | Resume | CommitTurn
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class _Pause:
     probability: float | None = None
 
 
-class EndOfTurn:
+class EndpointingPolicy:
     """The policy of one conversation.
 
     Args:
@@ -211,7 +211,7 @@ class EndOfTurn:
         self._pauses += 1
         self._texts_missing += 1
         self._pause = _Pause(min(ended_at, at), scored=not self._asks)
-        return [Score(self._pauses)] if self._asks else []
+        return [ScoreTurn(self._pauses)] if self._asks else []
 
     def heard(
         self, utterance: int, text: str, at: float, *, first: int = 0, before: str = ""
@@ -293,7 +293,7 @@ class EndOfTurn:
             return self._commit(judgement.reason, at)
         self._due = due
         prepare = self._prepare(text) if judgement.needed_ms <= PREPARED_MS else []
-        return [*prepare, Wait(due, self._decide("wait", judgement.reason, at))]
+        return [*prepare, WaitForMore(due, self._decide("wait", judgement.reason, at))]
 
     def _pass_over(self, text: str, at: float) -> list[Output]:
         """A pause that is not judged: only the client ends turns, or there are no words."""
@@ -317,10 +317,10 @@ class EndOfTurn:
         if self._prepared:
             return []
         self._prepared = True
-        return [Prepare(text)]
+        return [PrepareResponse(text)]
 
     def _commit(self, reason: TurnReason, at: float) -> list[Output]:
-        committed = Commit(self._decide("commit", reason, at))
+        committed = CommitTurn(self._decide("commit", reason, at))
         self._forget()
         return [committed]
 

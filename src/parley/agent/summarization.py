@@ -7,7 +7,7 @@ import logging
 from contextlib import aclosing
 
 from parley.agent.config import Deadlines
-from parley.agent.generation import generate, warm_up
+from parley.agent.response import generate, warm_up
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
 from parley.llm.history import History
@@ -18,7 +18,7 @@ from parley.waiting import within
 _log = logging.getLogger(__name__)
 
 
-class Summariser:
+class Summarizer:
     """Keeps one session's history short; one summary at a time, less urgent than all answers.
 
     A summary that fails or comes too late costs nothing but its making: the history forgets its oldest

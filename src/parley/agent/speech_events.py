@@ -17,7 +17,7 @@ from parley.asr.messages import (
     UtteranceEvent,
 )
 from parley.audio.buffer import AudioPiece
-from parley.audio.timeline import Timeline
+from parley.audio.clock import Timeline
 from parley.errors import AsrFallbackError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
 
@@ -60,7 +60,7 @@ class SpeechHandler(Protocol):
         ...
 
 
-class Hearing:
+class SpeechEventMapper:
     """Keeps count of the utterances of one conversation, across the streams that are opened for it.
 
     Args:

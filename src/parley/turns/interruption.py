@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from parley.protocol import BargeInOptions
-from parley.turns.overlap_words import OverlapWords, is_echo, words_of
+from parley.turns.interruption_words import InterruptionWords, is_echo, words_of
 
 HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most, and so does a text that does not come."""
@@ -43,17 +43,17 @@ class Interrupt:
 
 
 @dataclass(frozen=True)
-class Resume:
+class ResumeSpeech:
     """The agent is to go on."""
 
     reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
     text: str = ""
 
 
-Verdict: TypeAlias = Interrupt | Resume | None
+Verdict: TypeAlias = Interrupt | ResumeSpeech | None
 
 
-class BargeIn:
+class InterruptionPolicy:
     """The policy for one sound.
 
     Args:
@@ -67,7 +67,7 @@ class BargeIn:
     def __init__(
         self,
         options: BargeInOptions,
-        language: OverlapWords,
+        language: InterruptionWords,
         *,
         agent_text: str,
         closing: bool,
@@ -125,7 +125,7 @@ class BargeIn:
         interruption = self._interruption(at, final=not more)
         if interruption is not None or more:
             return interruption
-        return Resume(self._harmless(words_of(self.text)), self.text)
+        return ResumeSpeech(self._harmless(words_of(self.text)), self.text)
 
     def tick(self, at: float) -> Verdict:
         """Time has passed."""
@@ -135,7 +135,7 @@ class BargeIn:
             return interruption
         if self._held is not None and at >= self._held:
             self._held = None
-            return Resume(self._harmless(words_of(self.text)), self.text)
+            return ResumeSpeech(self._harmless(words_of(self.text)), self.text)
         return None
 
     def _interruption(self, at: float, *, final: bool) -> Interrupt | None:
