@@ -31,7 +31,7 @@ import onnx_asr
 
 from parley.asr.decoding.words import words_of
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import load_recognizer
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.runtime.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied

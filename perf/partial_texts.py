@@ -16,8 +16,9 @@ from word_errors import word_errors
 from parley.asr.decoding.words import Retractions, count_retractions
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
-from parley.asr.streaming.encoder import StreamingExport, load_recognizer
+from parley.asr.streaming.encoder import StreamingExport
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder

@@ -12,7 +12,7 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import load_recognizer
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.runtime.onnx import open_session

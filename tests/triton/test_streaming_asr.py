@@ -21,8 +21,8 @@ from parley.asr.messages import (
 )
 from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import load_recognizer
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.engines.parakeet import ParakeetRecognizer
 from parley.errors import InvalidMessageError, ParleyError

@@ -52,8 +52,8 @@ class Emit(Protocol):
 class Conversation:
     """Joins the parts that listen, decide and speak.
 
-    Handles speech events (:class:`parley.agent.speech_events.SpeechHandler`), the client's messages, and events of
-    the agent's turns (:class:`parley.agent.turns.AgentTurnHandler`).
+    Handles speech events (:class:`parley.agent.speech_events.SpeechHandler`), the client's messages, and the
+    events of the agent's turns (:class:`parley.agent.turns.AgentTurnHandler`).
 
     Args:
         name: that no other session has or had.

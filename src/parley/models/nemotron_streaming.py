@@ -17,8 +17,8 @@ from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeReq
 from parley.asr.offline.networks import RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import load_recognizer
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.errors import ModelLoadingError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct

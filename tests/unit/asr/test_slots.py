@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.asr.streaming.recognizer import SlotArrays, put, take
+from parley.asr.streaming.slots import SlotArrays, put, take
 from parley.errors import OverloadedError
 
 INITIAL = {"state": np.array([7.0, 8.0], np.float32), "length": np.array(3)}

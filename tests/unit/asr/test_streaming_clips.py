@@ -8,8 +8,8 @@ from parley.asr.decoding.words import text_of, words_of
 from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.encoder import load_recognizer
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT

@@ -9,7 +9,7 @@ See https://arxiv.org/abs/2312.17279.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import CONFIG_FILE, DECODER_FILE, VOCABULARY_FILE, Checkpoint
-from parley.asr.decoding.batch import make_decoder
-from parley.asr.features.log_mel import LogMel
-from parley.asr.offline.networks import OnnxJoint
-from parley.asr.streaming.recognizer import Rows, StreamingRecognizer
-from parley.errors import InferenceError, ModelLoadingError, ParleyError, WeightsNotFoundError
+from parley.asr.streaming.slots import Rows
+from parley.errors import InferenceError, ModelLoadingError, WeightsNotFoundError
 
 SUBSAMPLING = 8
 """Feature frames per encoder frame."""
@@ -202,56 +199,3 @@ def choose(export: StreamingExport, wanted_ms: Sequence[int]) -> dict[int, Path]
         if not path.is_file():
             raise WeightsNotFoundError(f"{path} does not exist")
     return files
-
-
-def load_recognizer(
-    export: StreamingExport,
-    look_aheads_ms: Sequence[int],
-    open_session: Callable[[Path], Any],
-    *,
-    mel: LogMel | None = None,
-    slots: int,
-    audio: int,
-    beam_size: int | None = None,
-) -> tuple[StreamingRecognizer, dict[int, int]]:
-    """Open the networks and run each once.
-
-    Args:
-        export: the model.
-        look_aheads_ms: what clients may choose (milliseconds of audio).
-        open_session: opens an ONNX file.
-        mel: the front end; None: numpy's.
-        slots: utterances at once.
-        audio: samples that may come for an utterance in one step.
-        beam_size: decode by beam search; None: greedily.
-
-    Returns:
-        The recogniser, and the feature frames of a chunk by look-ahead (milliseconds).
-
-    Raises:
-        ModelLoadingError: a network cannot be loaded or run.
-    """
-    encoders: dict[int, CacheAwareEncoder] = {}
-    chunks: dict[int, int] = {}
-    for look_ahead, path in choose(export, look_aheads_ms).items():
-        encoder = CacheAwareEncoder(
-            open_session(path),
-            lookahead=look_ahead,
-            channel=export.streaming.cache_last_channel,
-            time=export.streaming.cache_last_time,
-        )
-        try:
-            encoder.warm_up()
-        except ParleyError as error:
-            raise ModelLoadingError(f"{path} cannot be run: {error}") from error
-        encoders[encoder.chunk] = encoder
-        chunks[export.look_ahead_ms(look_ahead)] = encoder.chunk
-    joint = OnnxJoint(open_session(export.checkpoint.decoder))
-    recognizer = StreamingRecognizer(
-        encoders,
-        make_decoder(export.checkpoint, joint, beam_size=beam_size),
-        mel or LogMel(export.checkpoint.config),
-        slots=slots,
-        audio=audio,
-    )
-    return recognizer, chunks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,9 @@ from parley.asr.features.batched import BatchedLogMel
 from parley.asr.features.log_mel import SILENCE, LogMel
 from parley.asr.pipeline.step import milliseconds
 from parley.asr.streaming.encoder import CACHES, HISTORY, StreamingEncoder
+from parley.asr.streaming.slots import Rows, SlotArrays, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
-from parley.errors import InferenceError, ModelLoadingError, OverloadedError, ParleyError
+from parley.errors import InferenceError, ModelLoadingError, ParleyError
 
 _HISTORY = "history"
 
@@ -218,77 +218,3 @@ class RecognizedStep:
         rows = np.array([row for row, slot in enumerate(self.slots.tolist()) if slot in wanted], np.int64)
         if len(rows):
             self._arrays.scatter(self.slots[rows], take(self.rows, rows, tuple(self.rows)))
-
-
-Rows: TypeAlias = dict[str, NDArray[Any]]
-"""Arrays by name, all of the same length: one row for each of some streams."""
-
-
-class SlotArrays:
-    """One row of every array for each slot; a slot belongs to whoever acquired it.
-
-    A step gathers the rows of its streams, works on these copies, and scatters what has come of
-    them when it is sure: whatever fails before leaves no trace here, and the rows of streams that
-    are not in the step are never read or written.
-    """
-
-    def __init__(self, slots: int, initial: Mapping[str, NDArray[Any]]) -> None:
-        """Allocate.
-
-        Args:
-            slots: rows of every array.
-            initial: by name, what a row holds when its slot is acquired.
-        """
-        self._initial = {name: value.copy() for name, value in initial.items()}
-        # Memory that nobody has touched is not taken from the system: idle slots cost nothing.
-        self._arrays = {
-            name: np.zeros((slots, *value.shape), value.dtype) for name, value in self._initial.items()
-        }
-        self._free = list(range(slots - 1, -1, -1))
-        self._slots = slots
-
-    @property
-    def free(self) -> int:
-        """Slots that nobody holds."""
-        return len(self._free)
-
-    def acquire(self) -> int:
-        """Take a slot, with the initial values in its row.
-
-        Raises:
-            OverloadedError: all slots are taken.
-        """
-        if not self._free:
-            raise OverloadedError(f"all {self._slots} utterances that can be heard at once are being spoken")
-        slot = self._free.pop()
-        for name, value in self._initial.items():
-            self._arrays[name][slot] = value
-        return slot
-
-    def release(self, slot: int) -> None:
-        """Give a slot back that was acquired and not yet given back."""
-        assert slot not in self._free, f"slot {slot} was given back twice"
-        self._free.append(slot)
-
-    def gather(self, slots: NDArray[np.int64]) -> Rows:
-        """Copies of some rows, in the order of ``slots``: i64 ``[B]``."""
-        return {name: array[slots] for name, array in self._arrays.items()}
-
-    def scatter(self, slots: NDArray[np.int64], rows: Rows) -> None:
-        """Write rows back: ``rows[name][i]`` to slot ``slots[i]``."""
-        for name, array in self._arrays.items():
-            array[slots] = rows[name]
-
-
-def take(rows: Rows, chosen: NDArray[np.int64], names: Sequence[str]) -> Rows:
-    """Some of the rows of some arrays; all rows, in order, are not copied."""
-    return {name: rows[name] if len(chosen) == len(rows[name]) else rows[name][chosen] for name in names}
-
-
-def put(rows: Rows, chosen: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> None:
-    """Replace some rows by new ones; all of them, in order, are not copied."""
-    for name, value in values.items():
-        if len(chosen) == len(rows[name]):
-            rows[name] = value
-        else:
-            rows[name][chosen] = value

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.batch import Hypothesis, Reading
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import Tokens
+from parley.asr.decoding.readings import Hypothesis, Reading
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import TranscribeReply
 from parley.asr.pipeline.segmentation import PER_MS

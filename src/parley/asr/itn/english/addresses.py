@@ -23,7 +23,7 @@ from parley.asr.itn.english.vocabulary import (
     SPOKEN_HOSTS,
     WORD_DOMAINS,
 )
-from parley.asr.itn.rules import Replacement, Token, replace, tokens_of
+from parley.asr.itn.tokens import Replacement, Token, replace, tokens_of
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _AT = frozenset(("at", "@"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parley.asr.itn.rules import Replacement, Token, replace, tokens_of
+from parley.asr.itn.tokens import Replacement, Token, replace, tokens_of
 
 _RUN = 3
 """So many figures are a number that is spelled out."""
