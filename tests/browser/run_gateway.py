@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import FileResponse
 
-from parley_gateway.doors import registry
+from parley_gateway.apis import registry
 
 
 def routes(_):

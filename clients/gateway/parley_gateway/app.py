@@ -11,13 +11,13 @@ from fastapi import FastAPI
 
 from parley_client.transport import Transport
 from parley_gateway.access_log import AccessLog
+from parley_gateway.apis import operations
+from parley_gateway.apis.registry import DOORS
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
 from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.connections import HEALTH, ConnectionLimiter, ConnectionLimits
-from parley_gateway.doors import operations
-from parley_gateway.doors.registry import DOORS
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
 from parley_gateway.metrics import Metrics

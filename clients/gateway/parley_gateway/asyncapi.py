@@ -6,8 +6,8 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from parley_gateway.apis.sessions import messages
 from parley_gateway.closing import __doc__ as closing
-from parley_gateway.doors.sessions import messages
 from parley_gateway.schemas import components_of
 
 _VERSION = "3.0.0"

@@ -6,18 +6,18 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from parley_gateway.doors.agent import Agent
-from parley_gateway.doors.deepgram.speech import SpeakBody
-from parley_gateway.doors.openai.chat_request import ChatRequest
-from parley_gateway.doors.openai.speech import SpeechRequest
-from parley_gateway.doors.sessions.messages import (
+from parley_gateway.apis.agent import Agent
+from parley_gateway.apis.deepgram.speech import SpeakBody
+from parley_gateway.apis.openai.chat_request import ChatRequest
+from parley_gateway.apis.openai.speech import SpeechRequest
+from parley_gateway.apis.sessions.messages import (
     SessionCreated,
     SessionOptions,
     SessionStatus,
     ToolsAccepted,
     ToolsRequest,
 )
-from parley_gateway.doors.tokens import TokenAnswer, TokenRequest
+from parley_gateway.apis.tokens import TokenAnswer, TokenRequest
 from parley_gateway.schemas import add_components
 
 _KINDS = (

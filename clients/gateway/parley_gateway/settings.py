@@ -14,11 +14,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from parley_gateway.apis.realtime.settings import RealtimeSettings
+from parley_gateway.apis.sessions.settings import SessionSettings
+from parley_gateway.apis.twilio.settings import TwilioSettings
 from parley_gateway.audio.decoders import DecoderSettings
 from parley_gateway.calls import CallSettings
-from parley_gateway.doors.realtime.settings import RealtimeSettings
-from parley_gateway.doors.sessions.settings import SessionSettings
-from parley_gateway.doors.twilio.settings import TwilioSettings
 from parley_gateway.errors import SettingsError
 from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Conversation } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/conversation.js';
+import { Conversation } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/conversation.js';
 
 function held(...messages) {
   const removed = [];

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Level } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/devices.js';
+import { Level } from '../../../clients/gateway/parley_gateway/apis/page/static/audio/devices.js';
 
 /** A browser that gives microphones when the test says so: `asked` has each request, in order. */
 function makeBrowser() {

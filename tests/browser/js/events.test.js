@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { EventLog } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/events.js';
-import { snippetsFor } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/snippets.js';
+import { EventLog } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/events.js';
+import { snippetsFor } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/snippets.js';
 
 test('the newest events are kept, with their time in the call', () => {
   let now = 0;

@@ -5,7 +5,7 @@ import {
   FRAME,
   Framer,
   RATE,
-} from '../../../clients/gateway/parley_gateway/doors/page/static/audio/framer.js';
+} from '../../../clients/gateway/parley_gateway/apis/page/static/audio/framer.js';
 import { levelAt, sine } from './helpers.js';
 
 function frames(channels, rate) {

@@ -4,7 +4,7 @@ import test from 'node:test';
 import {
   readAnswer,
   readFunctions,
-} from '../../../clients/gateway/parley_gateway/doors/page/static/talk/functions.js';
+} from '../../../clients/gateway/parley_gateway/apis/page/static/talk/functions.js';
 
 const PARAMETERS = { type: 'object', properties: { city: { type: 'string' } } };
 

@@ -4,7 +4,7 @@ import test from 'node:test';
 import {
   HeardTracker,
   PlaybackMarks,
-} from '../../../clients/gateway/parley_gateway/doors/page/static/audio/heard.js';
+} from '../../../clients/gateway/parley_gateway/apis/page/static/audio/heard.js';
 
 function reported(...reports) {
   const tracker = new HeardTracker();

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Latency } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/latency.js';
+import { Latency } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/latency.js';
 
 const METRICS = {
   type: 'metrics',

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Line } from '../../../clients/gateway/parley_gateway/doors/page/static/session/line.js';
+import { Line } from '../../../clients/gateway/parley_gateway/apis/page/static/session/line.js';
 
 /** A connection whose other side has gone without a word: `onclose` never comes. */
 class DeadSocket {

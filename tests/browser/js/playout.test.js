@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Playout } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/playout.js';
+import { Playout } from '../../../clients/gateway/parley_gateway/apis/page/static/audio/playout.js';
 import { integers, largestStep, listen, sine } from './helpers.js';
 
 const RATE = 48000;

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Refusal } from '../../../clients/gateway/parley_gateway/doors/page/static/session/api.js';
-import { Presence } from '../../../clients/gateway/parley_gateway/doors/page/static/session/presence.js';
+import { Refusal } from '../../../clients/gateway/parley_gateway/apis/page/static/session/api.js';
+import { Presence } from '../../../clients/gateway/parley_gateway/apis/page/static/session/presence.js';
 
 const AGENT = {
   recognizer: 'a',

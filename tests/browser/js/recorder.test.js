@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Recorder } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/recorder.js';
+import { Recorder } from '../../../clients/gateway/parley_gateway/apis/page/static/audio/recorder.js';
 
 const RATE = 16000;
 const frame = (value, length = 512) => new Int16Array(length).fill(value);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Resampler } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/resampler.js';
+import { Resampler } from '../../../clients/gateway/parley_gateway/apis/page/static/audio/resampler.js';
 import { joined, levelAt, sine } from './helpers.js';
 
 function convert(samples, from, to, block = 128) {

@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Backoff } from '../../../clients/gateway/parley_gateway/doors/page/static/session/backoff.js';
+import { Backoff } from '../../../clients/gateway/parley_gateway/apis/page/static/session/backoff.js';
 import {
   DEFAULTS,
   sessionOptions,
   toolsOf,
   updateOf,
   voicesFor,
-} from '../../../clients/gateway/parley_gateway/doors/page/static/talk/settings.js';
-import { runTool } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/tools.js';
+} from '../../../clients/gateway/parley_gateway/apis/page/static/talk/settings.js';
+import { runTool } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/tools.js';
 
 test('each wait is longer, up to a limit, and begins anew after success', () => {
   const backoff = new Backoff(() => 1);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Sound } from '../../../clients/gateway/parley_gateway/doors/page/static/audio/sound.js';
+import { Sound } from '../../../clients/gateway/parley_gateway/apis/page/static/audio/sound.js';
 
 /** Something that is connected to something else, or not any more. */
 class Node {

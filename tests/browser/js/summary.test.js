@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { Conversation } from '../../../clients/gateway/parley_gateway/doors/page/static/talk/conversation.js';
+import { Conversation } from '../../../clients/gateway/parley_gateway/apis/page/static/talk/conversation.js';
 import {
   Summary,
   clock,
   median,
   transcriptJson,
   transcriptText,
-} from '../../../clients/gateway/parley_gateway/doors/page/static/talk/summary.js';
+} from '../../../clients/gateway/parley_gateway/apis/page/static/talk/summary.js';
 
 const ignore = () => {};
 

@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosedError
 
 from parley.canaries import CanaryResult
 from parley.errors import ParleyError
+from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app
-from parley_gateway.doors.sessions.messages import SUBPROTOCOL
 from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Server, Servers
 from parley_gateway.serving import running

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from parley import protocol
 from parley.errors import ModelUnavailableError, TooManySessionsError
 from parley_client.errors import CallLostError, ConnectError
-from parley_gateway.doors import agent as agent_door
+from parley_gateway.apis import agent as agent_door
 from parley_gateway.security.keys import new_key
 
 DESCRIPTION = protocol.AgentDescription(

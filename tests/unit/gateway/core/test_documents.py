@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from parley import protocol
+from parley_gateway.apis.sessions.messages import FROM_CLIENT, FROM_GATEWAY
 from parley_gateway.asyncapi import asyncapi
-from parley_gateway.doors.sessions.messages import FROM_CLIENT, FROM_GATEWAY
 from parley_gateway.errors import SettingsError
 from parley_gateway.security.keys import new_key
 from parley_gateway.settings import load_settings

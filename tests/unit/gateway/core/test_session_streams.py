@@ -12,8 +12,8 @@ from websockets.exceptions import InvalidStatus
 from parley import protocol
 from parley.errors import ModelUnavailableError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
-from parley_gateway.doors.sessions.forwarding import _SEND
-from parley_gateway.doors.sessions.messages import FROM_CLIENT
+from parley_gateway.apis.sessions.messages import FROM_CLIENT
+from parley_gateway.apis.sessions.stream import _SEND
 from parley_gateway.sockets import refuse
 
 WORDS = protocol.Audio(
@@ -265,7 +265,7 @@ async def test_a_refusal_on_its_way_does_not_end_the_next_stream(gateway, monkey
             await until(lambda: one.agents[0].streams)
         await refuse(*arguments)
 
-    monkeypatch.setattr("parley_gateway.doors.sessions.stream.refuse", refuse_late)
+    monkeypatch.setattr("parley_gateway.apis.sessions.stream.refuse", refuse_late)
     with pytest.raises(InvalidStatus, match="503"):
         async with one.stream(session_id):
             pass

@@ -9,9 +9,9 @@ from websockets.exceptions import InvalidStatus
 
 from parley import protocol
 from parley.errors import ModelUnavailableError, OverloadedError
-from parley_gateway.doors.sessions.book import SessionBook
-from parley_gateway.doors.sessions.forwarding import _SEND
-from parley_gateway.doors.sessions.settings import SessionSettings
+from parley_gateway.apis.sessions.registry import SessionBook
+from parley_gateway.apis.sessions.settings import SessionSettings
+from parley_gateway.apis.sessions.stream import _SEND
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import Principal
 

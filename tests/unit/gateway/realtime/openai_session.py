@@ -14,10 +14,10 @@ from pydantic import BaseModel, TypeAdapter
 
 from parley import protocol
 from parley_client.events import AgentAudio
-from parley_gateway.doors.realtime.conversation import Conversation
-from parley_gateway.doors.realtime.events import server_event
-from parley_gateway.doors.realtime.session_config import SessionConfig
-from parley_gateway.doors.realtime.speaker import EventSpeaker
+from parley_gateway.apis.realtime.conversation import Conversation
+from parley_gateway.apis.realtime.output_audio import EventSpeaker
+from parley_gateway.apis.realtime.server_events import server_event
+from parley_gateway.apis.realtime.session_config import SessionConfig
 
 _EVENTS = TypeAdapter(RealtimeServerEvent)
 # The SDK's type of a session that is asked for lacks what a session that is there has.

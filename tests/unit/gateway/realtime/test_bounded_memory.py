@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from starlette.requests import HTTPConnection
 
-from parley_gateway.doors.realtime.items import Items, StoredItem
-from parley_gateway.doors.realtime.refusals import Refusal
-from parley_gateway.doors.realtime.secret_sessions import SecretSessions
-from parley_gateway.doors.realtime.settings import RealtimeSettings
-from parley_gateway.doors.realtime.uplink import Uplink
-from parley_gateway.doors.realtime.wishes import Wishes
+from parley_gateway.apis.realtime.agent_commands import Uplink
+from parley_gateway.apis.realtime.client_secrets import SecretSessions
+from parley_gateway.apis.realtime.command_queue import Wishes
+from parley_gateway.apis.realtime.items import Items, StoredItem
+from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.settings import RealtimeSettings
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.tokens import Grant
 

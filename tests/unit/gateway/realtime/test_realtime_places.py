@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from parley_gateway.apis.realtime.places import Places
 from parley_gateway.calls import CallSettings
-from parley_gateway.doors.realtime.places import Places
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import ANONYMOUS, Principal
 

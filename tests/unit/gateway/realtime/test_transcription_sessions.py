@@ -8,9 +8,9 @@ from openai_session import check_event, run
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley_client.stages import FinalizedEvent
-from parley_gateway.doors.realtime.events import server_event
-from parley_gateway.doors.realtime.transcriber import Transcriber
-from parley_gateway.doors.realtime.transcription_config import TranscriptionConfig
+from parley_gateway.apis.realtime.server_events import server_event
+from parley_gateway.apis.realtime.transcription import Transcriber
+from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
 

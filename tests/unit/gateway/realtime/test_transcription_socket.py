@@ -9,7 +9,7 @@ from listening_gateway import closed, receive
 from websockets.asyncio.client import connect
 
 from parley.errors import DeadlineExceededError
-from parley_gateway.doors.realtime import transcribing
+from parley_gateway.apis.realtime import transcription
 from parley_gateway.security.keys import new_key
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
@@ -39,7 +39,7 @@ class StalledRecognition:
 
 @pytest.fixture
 def stalled(monkeypatch):
-    monkeypatch.setattr(transcribing, "Recognition", StalledRecognition)
+    monkeypatch.setattr(transcription, "Recognition", StalledRecognition)
 
 
 async def test_a_recogniser_that_takes_no_audio_ends_the_session(gateway, stalled):

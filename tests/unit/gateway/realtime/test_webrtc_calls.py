@@ -13,12 +13,12 @@ from openai_session import audio
 from rtc_client import RtcClient, calling, forgotten
 
 from parley import protocol
-from parley_gateway.doors.realtime.session_config import SessionConfig
-from parley_gateway.doors.realtime.speaker import Part
-from parley_gateway.doors.realtime.webrtc import peer
-from parley_gateway.doors.realtime.webrtc.ice import IceNetwork
-from parley_gateway.doors.realtime.webrtc.offers import Offer
-from parley_gateway.doors.realtime.webrtc.track_speaker import TrackSpeaker
+from parley_gateway.apis.realtime.output_audio import Part
+from parley_gateway.apis.realtime.session_config import SessionConfig
+from parley_gateway.apis.realtime.webrtc import peer
+from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
+from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
+from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.security.admission import Admission
 from parley_gateway.security.principal import ANONYMOUS
 

@@ -21,9 +21,9 @@ from rtc_client import RtcClient, calling, forgotten
 from webrtc import PUBLIC, audio, candidate, data, offer
 
 from parley.errors import OverloadedError
-from parley_gateway.doors.realtime.settings import RealtimeSettings
-from parley_gateway.doors.realtime.webrtc import floods, ice
-from parley_gateway.doors.realtime.webrtc.ice import IceNetwork
+from parley_gateway.apis.realtime.settings import RealtimeSettings
+from parley_gateway.apis.realtime.webrtc import floods, ice
+from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
 from parley_gateway.errors import SettingsError
 
 SDP = {"Content-Type": "application/sdp"}
@@ -184,7 +184,7 @@ async def test_frames_that_nothing_reads_are_dropped(gateway, monkeypatch):
         await asyncio.get_running_loop().create_future()
         yield track
 
-    monkeypatch.setattr("parley_gateway.doors.realtime.webrtc.peer.heard", deaf)
+    monkeypatch.setattr("parley_gateway.apis.realtime.webrtc.peer.heard", deaf)
     monkeypatch.setattr(floods, "FRAMES", 8)
     one = await gateway()
     async with calling(one.http) as client:

@@ -15,8 +15,8 @@ from listening_gateway import until
 from rtc_client import RtcClient
 from webrtc import PUBLIC, audio, candidate, data, offer, offer_corpus, video
 
-from parley_gateway.doors.realtime.refusals import Refusal
-from parley_gateway.doors.realtime.webrtc.offers import LARGEST, MOST_CANDIDATES, Offer
+from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.webrtc.offers import LARGEST, MOST_CANDIDATES, Offer
 
 SDP = {"Content-Type": "application/sdp"}
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from parley_gateway.doors.twilio.signature import TWILIO
+from parley_gateway.apis.twilio.signature import TWILIO
 from parley_gateway.errors import SettingsError, UnauthorizedError
 from parley_gateway.security import keys
 from parley_gateway.security.keys import KeyRing, new_key, read_keys

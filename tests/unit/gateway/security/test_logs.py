@@ -102,7 +102,7 @@ def test_control_characters_are_escaped(written, control):
 
 
 def test_half_of_a_surrogate_pair_is_escaped():
-    # Not logged: what is logged is passed on among the processes of the tests, which is not possible with this.
+    # Not logged: pytest passes what is logged on between its processes, which is not possible with this.
     record = logging.LogRecord("test_logs", logging.WARNING, "x.py", 1, "path %s", ("a\ud800b",), None)
     line = LogFormatter().format(record)
     assert "path a\\" in line

@@ -11,9 +11,9 @@ from recordings_for_tests import read
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from parley_gateway.apis.deepgram.idle import IdleLimit
 from parley_gateway.audio.codecs import SAMPLE_RATES
 from parley_gateway.audio.g711 import decode_ulaw
-from parley_gateway.doors.deepgram.idle import IdleLimit
 from parley_gateway.security.keys import new_key
 
 RATE = 24_000

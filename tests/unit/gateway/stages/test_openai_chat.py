@@ -7,7 +7,7 @@ import pytest
 from fake_models import Chat
 
 from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
-from parley_gateway.doors.openai.stops import StopFilter
+from parley_gateway.apis.openai.chat_request import StopFilter
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -124,7 +124,7 @@ class SlowEncoder:
 )
 async def test_nobody_waits_while_audio_is_encoded(gateway, monkeypatch, module, path, body):
     Voice(gateway.models, rate=RATE)
-    name = f"parley_gateway.doors.{module}.speech.make_encoder"
+    name = f"parley_gateway.apis.{module}.speech.make_encoder"
     monkeypatch.setattr(name, lambda *_: SlowEncoder())
     answer = await gateway.http.post(path, json=body)
     assert set(answer.text) == {"x"}

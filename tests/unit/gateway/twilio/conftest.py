@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from parley_gateway.apis.twilio.settings import TwilioSettings
 from parley_gateway.app import create_app
-from parley_gateway.doors.twilio.settings import TwilioSettings
 from parley_gateway.listening import ListenSettings
 from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, ServerSettings

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parley_client.events import AgentAudio
+from parley_gateway.apis.twilio.playback import MAX_PIECES, PIECE_MS, Playback
 from parley_gateway.audio.g711 import decode_ulaw
-from parley_gateway.doors.twilio.playback import MAX_PIECES, PIECE_MS, Playback
 
 
 class Line:

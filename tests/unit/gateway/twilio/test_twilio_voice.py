@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from twilio_line import PUBLIC_URL, closing, sign, voice_request
 
+from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.calls import CallSettings
-from parley_gateway.doors.twilio.signature import TwilioSignatures
 from parley_gateway.errors import SettingsError, UnauthorizedError
 from parley_gateway.security.settings import RateSettings
 from parley_gateway.settings import Settings

@@ -1,0 +1,220 @@
+"""The sessions of this process: from their creation until they are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import Literal
+
+from parley import protocol
+from parley.errors import ParleyError, SessionNotFoundError, UnknownToolCallError
+from parley_client.call import Call
+from parley_gateway.apis.sessions.messages import PendingTool, SessionStatus
+from parley_gateway.apis.sessions.settings import SessionSettings
+from parley_gateway.audio.codecs import Encoding
+from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
+from parley_gateway.security.principal import Principal
+
+_NOTHING = protocol.Start()
+
+
+class Session:
+    """One session. The book changes its state; its stream notes what happens in it.
+
+    Args:
+        start: How the agent is told to hold it.
+        principal: Who created it.
+        connect_s: How long it waits for its stream (seconds).
+        encoding: Of its stream's audio.
+    """
+
+    def __init__(
+        self, start: protocol.Start, principal: Principal, connect_s: float, encoding: Encoding = "pcm16"
+    ) -> None:
+        self.id = str(uuid.uuid4())
+        self.start = start
+        self.encoding = encoding
+        self.owner = principal.id
+        self.counted_with = principal.owner
+        self.created = datetime.now(UTC)
+        self.expires_s = time.monotonic() + connect_s
+        self.state: Literal["waiting", "connecting", "open", "over"] = "waiting"
+        self.reason = ""
+        self.message = ""
+        self.call: Call | None = None
+        self._agent_state: Literal["listening", "processing", "speaking"] = "listening"
+        self._turns = 0
+        self._pending: dict[str, PendingTool] = {}
+
+    def note(self, event: object) -> None:
+        """Remember what the status tells."""
+        match event:
+            case protocol.AgentState(state=state):
+                self._agent_state = state
+            case protocol.ResponseDone():
+                self._turns += 1
+            case protocol.ToolRequest(call_id=call_id, name=name, arguments=arguments):
+                self._pending[call_id] = PendingTool(call_id=call_id, name=name, arguments=arguments)
+            case protocol.ToolCancelled(call_id=call_id):
+                self._pending.pop(call_id, None)
+
+    def check_tool_call(self, call_id: str) -> None:
+        """Whether a tool request waits for an answer.
+
+        Raises:
+            UnknownToolCallError: it does not.
+        """
+        if call_id not in self._pending:
+            raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
+
+    def take_tool_call(self, call_id: str) -> None:
+        """Note that the answer to a tool request that waits for it is on its way."""
+        del self._pending[call_id]
+
+    @property
+    def status(self) -> SessionStatus:
+        """What clients are told."""
+        is_open = self.state == "open"
+        wait_s = max(0.0, self.expires_s - time.monotonic()) if self.state == "waiting" else None
+        return SessionStatus(
+            session_id=self.id,
+            state=self.state,
+            created_at=self.created.isoformat(timespec="milliseconds"),
+            expires_in_s=None if wait_s is None else round(wait_s, 3),
+            agent_state=self._agent_state if is_open else None,
+            turns=self._turns,
+            pending_tools=list(self._pending.values()) if is_open else [],
+            reason=self.reason,
+            message=self.message,
+        )
+
+
+class SessionBook:
+    """Owns all sessions.
+
+    Args:
+        settings: How many, and for how long.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+        self._alive: dict[str, Session] = {}
+        self._over: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+
+    def create(self, start: protocol.Start, principal: Principal, encoding: Encoding = "pcm16") -> Session:
+        """A new session that waits for its stream.
+
+        Raises:
+            TooManyCallsError: too many are waiting already, of all or of this principal.
+        """
+        settings = self._settings
+        own = sum(self._alive[session_id].counted_with == principal.owner for session_id in self._expiries)
+        for count, limit, whom in (
+            (len(self._expiries), settings.waiting, "this gateway holds"),
+            (own, settings.waiting_per_key, "one key, or address, may have"),
+        ):
+            if count >= limit:
+                raise TooManyCallsError(
+                    f"{limit} sessions wait for their streams, which is all that {whom}",
+                    retry_after_s=settings.connect_s,
+                )
+        session = Session(start, principal, settings.connect_s, encoding)
+        self._alive[session.id] = session
+        self._wait(session)
+        return session
+
+    def find(self, session_id: str, principal: Principal) -> Session:
+        """A session of this principal, also one that is over but not forgotten.
+
+        Raises:
+            SessionNotFoundError: there is none of this id, or it is somebody else's.
+        """
+        session = self._alive.get(session_id)
+        if session is None and session_id in self._over:
+            session = self._over[session_id][0]
+        is_claimed = principal.session_claimed and principal.session_id == session_id
+        # Another's session is not even admitted to exist.
+        if session is None or not (principal.id == session.owner or is_claimed):
+            raise SessionNotFoundError(f"there is no session {session_id!r}")
+        return session
+
+    def claim(self, session_id: str, principal: Principal) -> Session:
+        """The session, for its only stream.
+
+        Raises:
+            SessionNotFoundError: as :meth:`find`.
+            SessionExpiredError: it is over.
+            SessionInUseError: it has a stream.
+        """
+        session = self.find(session_id, principal)
+        if session.state == "over":
+            raise SessionExpiredError(f"the session is over: {session.reason}")
+        if session.state != "waiting":
+            raise SessionInUseError("another connection carries this session")
+        self._stop_waiting(session)
+        session.state = "connecting"
+        return session
+
+    def give_back(self, session: Session, error: ParleyError) -> bool:
+        """The stream could not be opened: wait for another one, where that may help.
+
+        Returns:
+            Whether the session is this stream's no more.
+        """
+        if session.state != "connecting":
+            return False
+        session.reason, session.message = error.code, str(error)
+        if error.retryable:
+            session.state = "waiting"
+            self._wait(session)
+        else:
+            self.end(session, error.code)
+        return True
+
+    def open(self, session: Session, call: Call) -> None:
+        """The session has its call.
+
+        Raises:
+            SessionExpiredError: it was ended meanwhile.
+        """
+        if session.state == "over":
+            raise SessionExpiredError(f"the session is over: {session.reason}")
+        session.state, session.call = "open", call
+        session.reason = session.message = ""
+
+    def end(self, session: Session, reason: str) -> None:
+        """The session is over; the first reason counts."""
+        if session.state == "over":
+            return
+        self._stop_waiting(session)
+        session.state, session.call, session.reason = "over", None, reason
+        # What is only remembered does not keep its prompts and tools.
+        session.start = _NOTHING
+        self._alive.pop(session.id, None)
+        while len(self._over) >= self._settings.remembered:
+            self._over.popitem(last=False)[1][1].cancel()
+        loop = asyncio.get_running_loop()
+        forget = loop.call_later(self._settings.remembered_s, self._over.pop, session.id, None)
+        self._over[session.id] = session, forget
+
+    def close(self) -> None:
+        """Forget everything."""
+        for session in list(self._alive.values()):
+            self.end(session, "shutdown")
+        for _, forget in self._over.values():
+            forget.cancel()
+        self._over.clear()
+
+    def _wait(self, session: Session) -> None:
+        left_s = max(0.0, session.expires_s - time.monotonic())
+        loop = asyncio.get_running_loop()
+        self._expiries[session.id] = loop.call_later(left_s, self.end, session, SessionExpiredError.code)
+
+    def _stop_waiting(self, session: Session) -> None:
+        expiry = self._expiries.pop(session.id, None)
+        if expiry is not None:
+            expiry.cancel()
