@@ -15,11 +15,11 @@ from parley.errors import DeadlineExceededError, ParleyError
 from parley_client.call_tools import CallTools
 from parley_client.checks import check_keys, check_size, check_start, check_text
 from parley_client.errors import CallLostError
+from parley_client.event_queue import CallEventQueue
 from parley_client.events import CallEvent
-from parley_client.inbox import Inbox
-from parley_client.line import Line
 from parley_client.options import Bounds, Deadlines
-from parley_client.outbox import BYTES_PER_MS, Outbox
+from parley_client.send_queue import BYTES_PER_MS, SendQueue
+from parley_client.server_stream import ServerStream
 from parley_client.stats import CallStats
 from parley_client.tools import ToolTable
 from parley_client.transport import Stream
@@ -58,9 +58,9 @@ class Call:
         """Whether the agent speaks (`audio`) or writes (`text`), as asked for last."""
         self._tools = CallTools(call_id, tools, self.respond, self._lose_tool) if tools else None
         self._deadlines = deadlines
-        self._outbox = Outbox(bounds.audio_ms, bounds.messages)
-        self._inbox = Inbox(bounds.events, deadlines.consumer_s)
-        self._line = Line(
+        self._outbox = SendQueue(bounds.audio_ms, bounds.messages)
+        self._inbox = CallEventQueue(bounds.events, deadlines.consumer_s)
+        self._line = ServerStream(
             stream,
             start=start,
             outbox=self._outbox,

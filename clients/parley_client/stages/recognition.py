@@ -29,7 +29,7 @@ from parley.protocol import INPUT_SAMPLE_RATE
 from parley.triton.grpc_client import GrpcModelClient
 from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError
-from parley_client.inbox import EventQueue
+from parley_client.event_queue import EventQueue
 from parley_client.stages.lineup import AUTO
 from parley_client.stages.model_failures import stream_lost, unless_busy
 from parley_client.stages.recognition_types import (

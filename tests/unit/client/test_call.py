@@ -463,7 +463,7 @@ async def test_a_failure_that_nobody_expected_is_told(direction):
 
 
 async def test_a_server_that_stops_acknowledging_is_noticed(monkeypatch):
-    monkeypatch.setattr("parley_client.line._WATCH_INTERVAL_S", 0.01)
+    monkeypatch.setattr("parley_client.server_stream._WATCH_INTERVAL_S", 0.01)
 
     async def deaf(stream):
         await stream.frames.get()
@@ -591,7 +591,7 @@ async def test_a_reader_that_never_reads_loses_the_call():
 
 
 async def test_a_reader_that_pauses_is_not_blamed_on_the_server(monkeypatch):
-    monkeypatch.setattr("parley_client.line._WATCH_INTERVAL_S", 0.01)
+    monkeypatch.setattr("parley_client.server_stream._WATCH_INTERVAL_S", 0.01)
     blocked = asyncio.Event()
 
     async def chatty(stream):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from starlette.requests import HTTPConnection
 
-from parley_gateway.apis.realtime.agent_commands import Uplink
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
-from parley_gateway.apis.realtime.command_queue import Wishes
+from parley_gateway.apis.realtime.command_queue import CommandQueue
 from parley_gateway.apis.realtime.items import Items, StoredItem
-from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError
 from parley_gateway.apis.realtime.settings import RealtimeSettings
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.tokens import Grant
@@ -69,7 +69,7 @@ def test_a_late_output_is_not_told_with_a_name_that_makes_it_too_large(session):
 
 
 async def test_wishes_have_room_by_number_and_by_size():
-    wishes = Wishes(2)
+    wishes = CommandQueue(2)
     assert await has_room(wishes)
     wishes.put("large", MEBIBYTE)
     assert not await has_room(wishes)
@@ -87,7 +87,7 @@ async def test_audio_and_texts_count_by_size():
         lambda uplink: uplink.remember("user", "x" * MEBIBYTE),
         lambda uplink: uplink.answer_tool("c", "x" * MEBIBYTE),
     ):
-        uplink = Uplink(RealtimeSettings(), lambda error: None)
+        uplink = AgentCommands(RealtimeSettings(), lambda error: None)
         assert await has_room(uplink)
         fill(uplink)
         assert not await has_room(uplink)
@@ -130,7 +130,7 @@ def test_large_settings_push_out_their_owner_s_own():
         keep(secrets, f"loud-{number}", "other", {"instructions": "x" * 250_000})
     assert secrets.find(connection("quiet")) == {"instructions": "mine"}
     assert sum(bool(secrets.find(connection(f"loud-{number}"))) for number in range(100)) == 67
-    with pytest.raises(Refusal):
+    with pytest.raises(ClientEventError):
         keep(secrets, "huge", "other", json.loads('{"instructions": "' + "x" * 300_000 + '"}'))
 
 

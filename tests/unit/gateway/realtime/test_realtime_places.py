@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from parley_gateway.apis.realtime.places import Places
+from parley_gateway.apis.realtime.places import ConnectionSlots
 from parley_gateway.calls import CallSettings
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import ANONYMOUS, Principal
@@ -16,7 +16,7 @@ ONE, OTHER = (Principal(id=name, scopes=frozenset({"agent"})) for name in ("key-
 
 
 def test_one_key_cannot_have_all_places():
-    places = Places(CallSettings(limit=3, per_key=1), "connections")
+    places = ConnectionSlots(CallSettings(limit=3, per_key=1), "connections")
     with places.take(ONE):
         with pytest.raises(TooManyCallsError, match="of this key are open"), places.take(ONE):
             pass
@@ -27,7 +27,7 @@ def test_one_key_cannot_have_all_places():
 
 
 def test_callers_without_a_key_are_counted_by_their_addresses():
-    places = Places(CallSettings(limit=4, per_key=1), "connections")
+    places = ConnectionSlots(CallSettings(limit=4, per_key=1), "connections")
     one, other = (replace(ANONYMOUS, address=address) for address in ("192.0.2.1", "192.0.2.2"))
     with ExitStack() as held:
         for _ in range(3):

@@ -15,7 +15,7 @@ from listening_gateway import until
 from rtc_client import RtcClient
 from webrtc import PUBLIC, audio, candidate, data, offer, offer_corpus, video
 
-from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError
 from parley_gateway.apis.realtime.webrtc.offers import LARGEST, MOST_CANDIDATES, Offer
 
 SDP = {"Content-Type": "application/sdp"}
@@ -194,7 +194,7 @@ def work(sdp):
     sys.settrace(trace)
     try:
         Offer(sdp)
-    except Refusal:
+    except ClientEventError:
         pass
     finally:
         sys.settrace(before)

@@ -12,15 +12,15 @@ from parley_gateway.apis.deepgram.recordings import RecordingRoute
 from parley_gateway.apis.deepgram.speak import serve_speaking
 from parley_gateway.apis.deepgram.speech import SpeakBody, SpeechRoute
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.schemas import body
 from parley_gateway.stage_documents import query, recording
 from parley_gateway.stage_routes import route_class
-from parley_gateway.stages import StageDesk
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/listen`` and ``/v1/speak``, both by WebSocket and by POST."""
-    desk = StageDesk(gateway, "deepgram")
+    desk = ModelLimiter(gateway, "deepgram")
     router = APIRouter(prefix="/v1", tags=["deepgram"], route_class=route_class(answer, "dg-request-id"))
     listening = query(ListenOptions) | recording()
     speaking = query(SpeakOptions) | body(SpeakBody)

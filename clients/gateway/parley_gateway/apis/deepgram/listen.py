@@ -20,9 +20,9 @@ from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read
 from parley_gateway.audio.codecs import Decoder
 from parley_gateway.closing import Close
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.meter import Meter
 from parley_gateway.sockets import accept, messages, run_socket, until_going_away
-from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 _DONE = Close(1000, "")
@@ -30,7 +30,7 @@ _DONE = Close(1000, "")
 _MOST_OPEN = 64
 
 
-async def serve_listening(websocket: WebSocket, gateway: Gateway, desk: StageDesk) -> None:
+async def serve_listening(websocket: WebSocket, gateway: Gateway, desk: ModelLimiter) -> None:
     """Carry one stream over one WebSocket."""
     settings = gateway.settings.stages
     listening = None

@@ -17,15 +17,15 @@ from parley_gateway.apis.deepgram.query import ListenOptions, read_query
 from parley_gateway.audio.captions import segments_of
 from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.spool import SpooledFile
-from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import while_connected
 
 
 class RecordingRoute:
     """Writes recordings down."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk
@@ -37,7 +37,7 @@ class RecordingRoute:
         with self._desk.place(principal) as place:
             return await self._answer(request, place)
 
-    async def _answer(self, request: Request, place: Place) -> Response:
+    async def _answer(self, request: Request, place: ModelSlot) -> Response:
         options = read_query(request.query_params, ListenOptions)
         if request.headers.get("content-type", "").startswith("application/json"):
             raise InvalidMessageError("recordings at other addresses are not fetched: send the audio itself")
@@ -54,7 +54,7 @@ class RecordingRoute:
         return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
 
     async def _transcribe(
-        self, place: Place, audio: SpooledFile, options: ListenOptions, transaction: Transaction
+        self, place: ModelSlot, audio: SpooledFile, options: ListenOptions, transaction: Transaction
     ) -> TranscribeReply:
         wanted = TranscribeRequest(language=options.base_language, phrases=options.phrases)
         async with self._gateway.spool.samples_of(audio) as samples:

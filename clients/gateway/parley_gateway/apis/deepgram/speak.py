@@ -19,16 +19,16 @@ from parley_gateway.apis.deepgram.query import SpeakOptions, raw_format, read_qu
 from parley_gateway.audio.codecs import AudioFormat, Encoder
 from parley_gateway.closing import Close
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.meter import Meter
 from parley_gateway.sockets import accept, messages, run_socket, until_going_away
-from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 _DONE = Close(1000, "")
 _MOST_WAITING = 64
 
 
-async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: StageDesk) -> None:
+async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: ModelLimiter) -> None:
     """Carry one voice over one WebSocket."""
     settings = gateway.settings.stages
     speaking = None

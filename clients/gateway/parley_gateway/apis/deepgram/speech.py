@@ -18,8 +18,8 @@ from parley_gateway.apis.deepgram.query import FileFormat, SpeakOptions, file_fo
 from parley_gateway.audio.codecs import AudioFormat, Encoder
 from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
-from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream
 
 _RAW_TYPES = {"pcm16": "audio/l16", "ulaw": "audio/mulaw", "alaw": "audio/alaw"}
@@ -34,7 +34,7 @@ class SpeakBody(msgspec.Struct, frozen=True, kw_only=True):
 class SpeechRoute:
     """Speaks texts."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk

@@ -12,15 +12,15 @@ from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
 from parley_gateway.apis.openai.transcription_request import TranscriptionFields
 from parley_gateway.apis.openai.transcriptions import TranscriptionRoute
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.schemas import body
 from parley_gateway.stage_documents import form
 from parley_gateway.stage_routes import route_class
-from parley_gateway.stages import StageDesk
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
-    desk = StageDesk(gateway, "openai")
+    desk = ModelLimiter(gateway, "openai")
     router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
     catalogue = CatalogueRoutes(gateway, desk)
     router.post("/audio/transcriptions", response_model=None, openapi_extra=form(TranscriptionFields))(

@@ -14,8 +14,8 @@ from parley_client.channel import error_of
 from parley_client.stages import Synthesis
 from parley_gateway.apis.openai.names import MODELS, no_model
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
-from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import while_connected
 
 _TIMEOUT_S = 5.0
@@ -24,7 +24,7 @@ _TIMEOUT_S = 5.0
 class CatalogueRoutes:
     """Tells what there is."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk

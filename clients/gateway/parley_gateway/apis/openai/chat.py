@@ -17,11 +17,16 @@ from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
 from parley_client.stages import Generation
 from parley_gateway.apis.openai import events
 from parley_gateway.apis.openai.bodies import read_json
-from parley_gateway.apis.openai.chat_request import ChatRequest, ChatWish, StopFilter, wish_of
+from parley_gateway.apis.openai.chat_request import (
+    ChatRequest,
+    ParsedChatRequest,
+    StopFilter,
+    parse_chat_request,
+)
 from parley_gateway.apis.openai.names import LANGUAGE_MODELS, choose_model
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
-from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream, while_connected
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -42,7 +47,7 @@ _Part: TypeAlias = str | ToolCall | _End
 class ChatRoute:
     """Continues conversations."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk
@@ -52,7 +57,7 @@ class ChatRoute:
         principal = await self._gateway.guard.admit(request, "chat")
         wanted = await read_json(request, ChatRequest)
         model = choose_model(wanted.model, LANGUAGE_MODELS, LANGUAGE_MODELS[0])
-        parts = self._answer(principal, wish_of(wanted, self._settings), model)
+        parts = self._answer(principal, parse_chat_request(wanted, self._settings), model)
         head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         if not wanted.stream:
             return JSONResponse(await while_connected(request, _whole(head, parts)))
@@ -64,7 +69,9 @@ class ChatRoute:
             stall_s=self._settings.stall_s,
         )
 
-    async def _answer(self, principal: Principal, wish: ChatWish, model: str) -> AsyncGenerator[_Part, None]:
+    async def _answer(
+        self, principal: Principal, wish: ParsedChatRequest, model: str
+    ) -> AsyncGenerator[_Part, None]:
         """Text and calls, at last an end."""
         stops = StopFilter(wish.stops)
         calls = 0

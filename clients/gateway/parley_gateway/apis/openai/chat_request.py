@@ -126,7 +126,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 @dataclass(frozen=True)
-class ChatWish:
+class ParsedChatRequest:
     """A request, as the language model takes it."""
 
     messages: Sequence[ChatMessage]
@@ -138,7 +138,7 @@ class ChatWish:
     """Of tools; None: any number."""
 
 
-def wish_of(request: ChatRequest, settings: StageSettings) -> ChatWish:
+def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedChatRequest:
     """What a request means.
 
     Raises:
@@ -151,7 +151,7 @@ def wish_of(request: ChatRequest, settings: StageSettings) -> ChatWish:
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     tools = [] if request.tool_choice == "none" else request.tools or []
     limits = [tokens for tokens in (request.max_completion_tokens, request.max_tokens) if tokens is not None]
-    return ChatWish(
+    return ParsedChatRequest(
         messages=[_message(index, message) for index, message in enumerate(request.messages)],
         tools=[_tool(tool.function) for tool in tools],
         sampling=Sampling(

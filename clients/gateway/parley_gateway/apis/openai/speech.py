@@ -19,9 +19,9 @@ from parley_gateway.apis.openai.errors import RefusedRequestError, unsupported
 from parley_gateway.apis.openai.names import SYNTHESIZERS, choose_model
 from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all, make_encoder
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
-from parley_gateway.stages import StageDesk
 from parley_gateway.streaming import stream
 
 SAMPLE_RATE = 24_000
@@ -56,7 +56,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class SpeechRoute:
     """Speaks texts."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk

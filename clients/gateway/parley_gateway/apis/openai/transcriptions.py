@@ -23,8 +23,8 @@ from parley_gateway.apis.openai.transcription_request import TranscriptionFields
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter, ModelSlot
 from parley_gateway.spool import SpooledFile
-from parley_gateway.stages import Place, StageDesk
 from parley_gateway.streaming import stream, while_connected
 
 _ANY = ""
@@ -34,7 +34,7 @@ _ANY = ""
 class TranscriptionRoute:
     """Writes recordings down."""
 
-    def __init__(self, gateway: Gateway, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.stages
         self._desk = desk
@@ -70,7 +70,7 @@ class TranscriptionRoute:
             raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
 
     async def _transcribe(
-        self, place: Place, audio: SpooledFile, fields: TranscriptionFields, model: str
+        self, place: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> TranscribeReply:
         request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
         async with self._gateway.spool.samples_of(audio) as samples:
@@ -82,7 +82,7 @@ class TranscriptionRoute:
                     return await recordings.transcribe(samples, request)
 
     async def _stream(
-        self, place: Place, audio: SpooledFile, fields: TranscriptionFields, model: str
+        self, place: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> AsyncGenerator[bytes, None]:
         """A stream of speech that is heard as fast as it goes: its final texts, one after the other."""
         options = AsrOptions(

@@ -14,7 +14,7 @@ from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
-from parley_gateway.apis.realtime.command_queue import Wishes
+from parley_gateway.apis.realtime.command_queue import CommandQueue
 from parley_gateway.apis.realtime.settings import RealtimeSettings
 
 _Wish: TypeAlias = Callable[[Call], Awaitable[None] | None]
@@ -22,8 +22,8 @@ _RETRY_S = 0.02
 _RATE = protocol.INPUT_SAMPLE_RATE
 
 
-class Uplink:
-    """A :class:`~parley_gateway.apis.realtime.agent_commands.Port` that keeps the order and the pace.
+class AgentCommands:
+    """A :class:`~parley_gateway.apis.realtime.agent_commands.AgentPort` that keeps the order and the pace.
 
     Wishes wait in a queue; whoever reads the client's events calls :meth:`room` after each, so that a client
     that is faster than the agent waits in the network. Audio that comes all at once is passed on faster than
@@ -39,7 +39,7 @@ class Uplink:
         """How the call is to be opened."""
         self._settings = settings
         self._refused = refused
-        self._wishes: Wishes[_Wish] = Wishes(settings.waiting)
+        self._wishes: CommandQueue[_Wish] = CommandQueue(settings.waiting)
         self._heard_by = 0.0
 
     async def room(self) -> None:
@@ -140,7 +140,7 @@ class Uplink:
             await call.send_audio(piece)
 
 
-class Port(Protocol):
+class AgentPort(Protocol):
     """The way to the agent: nothing waits, and everything arrives in the order of the calls."""
 
     def open(self, start: protocol.Start) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import Port
-from parley_gateway.apis.realtime.server_events import REFUSED_CHANGES, Emit, Refusal
+from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.server_events import REFUSED_CHANGES, ClientEventError, Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
 _PENDING = 64
@@ -34,7 +34,7 @@ class AgentSession:
         emit: Sends server events.
     """
 
-    def __init__(self, config: SessionConfig, port: Port, emit: Emit) -> None:
+    def __init__(self, config: SessionConfig, port: AgentPort, emit: Emit) -> None:
         self._config = config
         self._port = port
         self._emit = emit
@@ -60,7 +60,7 @@ class AgentSession:
             Refusal: that cannot be done.
         """
         if len(self._pending) >= _PENDING:
-            raise Refusal("Too many updates at once.", code="too_many_updates")
+            raise ClientEventError("Too many updates at once.", code="too_many_updates")
         before = copy.copy(self._config)
         self._config.change(event.session)
         echo = self._config.echo()

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
@@ -193,7 +193,7 @@ def check_nesting(value: Any, path: str) -> None:
         Refusal: it is.
     """
     if is_too_deep(value):
-        raise Refusal(f"Invalid value for '{path}': it is nested too deep.", param=path)
+        raise ClientEventError(f"Invalid value for '{path}': it is nested too deep.", param=path)
 
 
 def event_id_of(raw: str | bytes) -> str | None:
@@ -205,7 +205,7 @@ def event_id_of(raw: str | bytes) -> str | None:
     return event_id if isinstance(event_id, str) else None
 
 
-def refusal_of_field(error: Exception, root: str = "") -> Refusal:
+def refusal_of_field(error: Exception, root: str = "") -> ClientEventError:
     """Which field is wrong, and how.
 
     Args:
@@ -215,18 +215,18 @@ def refusal_of_field(error: Exception, root: str = "") -> Refusal:
     text = str(error)
     if match := _UNKNOWN_FIELD.match(text):
         path = _join(root, match["at"], match["name"])
-        return Refusal(f"Unknown parameter: '{path}'.", code="unknown_parameter", param=path)
+        return ClientEventError(f"Unknown parameter: '{path}'.", code="unknown_parameter", param=path)
     if match := _MISSING_FIELD.match(text):
         path = _join(root, match["at"], match["name"])
         message = f"Missing required parameter: '{path}'."
-        return Refusal(message, code="missing_required_parameter", param=path)
+        return ClientEventError(message, code="missing_required_parameter", param=path)
     match = _AT.match(text)
     what, at = (match["what"], match["at"]) if match else (text, "")
     path = _join(root, at)
     if not isinstance(error, msgspec.ValidationError):
-        return Refusal(f"The event cannot be read: {what}.", code="invalid_json")
+        return ClientEventError(f"The event cannot be read: {what}.", code="invalid_json")
     named = f" for '{path}'" if path else ""
-    return Refusal(f"Invalid value{named}: {what}.", code="invalid_value", param=path or None)
+    return ClientEventError(f"Invalid value{named}: {what}.", code="invalid_value", param=path or None)
 
 
 def _join(*parts: str | None) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from parley.errors import ParleyError
 from parley.protocol import MAX_MESSAGE_BYTES
 from parley_gateway.apis.realtime.client_events import check_nesting, refusal_of_field
-from parley_gateway.apis.realtime.server_events import Refusal, answer_refusal, refused_request
+from parley_gateway.apis.realtime.server_events import ClientEventError, answer_refusal, error_response
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
 from parley_gateway.errors import UnauthorizedError
@@ -73,7 +73,7 @@ class SecretSessions:
         raw = msgspec.json.encode(session)
         if len(raw) > MAX_MESSAGE_BYTES:
             message = f"The session has {len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
-            raise Refusal(message, param="session")
+            raise ClientEventError(message, param="session")
         digest = _digest(grant.token)
         self._owners[digest] = principal.id
         self._kept.setdefault(principal.id, OrderedDict())[digest] = _Kept(grant.expires_at, raw)
@@ -132,8 +132,8 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
         grant = gateway.guard.grant(principal, ttl_s=ttl_s, scopes=(scope,))
         secrets.remember(grant, principal, given)
     except ParleyError as error:
-        return refused_request(error)
-    except Refusal as refusal:
+        return error_response(error)
+    except ClientEventError as refusal:
         return answer_refusal(refusal)
     body = {"value": grant.token, "expires_at": grant.expires_at, "session": session}
     return JSONResponse(body, headers={"Cache-Control": "no-store"})

@@ -11,7 +11,7 @@ _BYTES = 1_048_576
 _Wish = TypeVar("_Wish")
 
 
-class Wishes(Generic[_Wish]):
+class CommandQueue(Generic[_Wish]):
     """A queue that never refuses: whoever fills it awaits :meth:`room` before it reads the next event.
 
     Args:

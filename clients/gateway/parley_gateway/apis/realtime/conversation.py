@@ -13,13 +13,13 @@ from parley import protocol
 from parley.errors import ParleyError
 from parley_client.events import CallEvent
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import Port
+from parley_gateway.apis.realtime.agent_commands import AgentPort
 from parley_gateway.apis.realtime.agent_session import AgentSession
 from parley_gateway.apis.realtime.input_audio import UserTurns
-from parley_gateway.apis.realtime.item_creation import AddedItems
-from parley_gateway.apis.realtime.item_truncation import Corrections
+from parley_gateway.apis.realtime.item_creation import ItemCreation
+from parley_gateway.apis.realtime.item_truncation import ItemTruncation
 from parley_gateway.apis.realtime.items import Items
-from parley_gateway.apis.realtime.output_audio import Listening, Speaker
+from parley_gateway.apis.realtime.output_audio import AudioDecoder, Speaker
 from parley_gateway.apis.realtime.response import Response, Style
 from parley_gateway.apis.realtime.response_options import check_options
 from parley_gateway.apis.realtime.responses import Content, Responses
@@ -28,10 +28,10 @@ from parley_gateway.apis.realtime.server_events import (
     INVALID,
     REFUSED,
     SERVER,
+    ClientEventError,
     Emit,
-    Refusal,
+    client_event_error,
     new_id,
-    refusal_of,
 )
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
@@ -71,7 +71,7 @@ class Conversation:
     def __init__(
         self,
         config: SessionConfig,
-        port: Port,
+        port: AgentPort,
         emit: Emit,
         speaker: Speaker,
         clock: Callable[[], float],
@@ -89,9 +89,9 @@ class Conversation:
         self._items = Items(emit)
         self._user = UserTurns(config, emit, self._items, clock)
         self._responses = Responses(port, self._make_response, clock, self._unasked)
-        self._added = AddedItems(port, emit, self._items, self._responses)
-        self._corrections = Corrections(port, emit, self._items)
-        self._listening = Listening(config.input_format)
+        self._added = ItemCreation(port, emit, self._items, self._responses)
+        self._corrections = ItemTruncation(port, emit, self._items)
+        self._listening = AudioDecoder(config.input_format)
         self._owed: _Owed | None = None
         self._owed_by: float | None = None
         self._answers_user = False
@@ -110,7 +110,7 @@ class Conversation:
         """The agent's session is not, or no longer, to be had."""
         self._responses.close()
         _, event_id = self._session.refused()
-        self._emit("error", error=refusal_of(error).body(event_id))
+        self._emit("error", error=client_event_error(error).body(event_id))
 
     @property
     def due(self) -> float | None:
@@ -134,11 +134,11 @@ class Conversation:
             event = client.read_event(raw)
             event_id = event.event_id
             await self._obey(event)
-        except Refusal as refusal:
+        except ClientEventError as refusal:
             event_id = event_id or client.event_id_of(raw)
             self._emit("error", error=refusal.body(event_id))
         except ParleyError as error:
-            self._emit("error", error=refusal_of(error).body(event_id))
+            self._emit("error", error=client_event_error(error).body(event_id))
 
     def hear_user(self, samples: NDArray[np.int16], length_ms: float) -> None:
         """Take the user's audio: mono, 16 kHz, int16 [n], which lasts ``length_ms``."""
@@ -175,11 +175,11 @@ class Conversation:
     def _update(self, event: client.SessionUpdate) -> None:
         self._session.change(event)
         if self._config.input_format != self._listening.name:
-            self._listening = Listening(self._config.input_format)
+            self._listening = AudioDecoder(self._config.input_format)
 
     async def _append(self, audio: str) -> None:
         if self._webrtc:
-            raise Refusal("Audio of a WebRTC session arrives by its track.", code="invalid_event")
+            raise ClientEventError("Audio of a WebRTC session arrives by its track.", code="invalid_event")
         async for samples, length_ms in self._listening.read(audio):
             self.hear_user(samples, length_ms)
 
@@ -219,7 +219,9 @@ class Conversation:
 
     def _clear_output(self) -> None:
         if not self._webrtc:
-            raise Refusal("There is an output audio buffer in WebRTC sessions only.", code="invalid_event")
+            raise ClientEventError(
+                "There is an output audio buffer in WebRTC sessions only.", code="invalid_event"
+            )
         self._port.interrupt(None)
         self._speaker.cut()
 
@@ -295,5 +297,5 @@ class Conversation:
                 event_id = self._corrections.refused(event.code)
         elif self._responses.failed(event):
             return
-        refusal = Refusal(event.message, code=event.code, kind=INVALID if refused else SERVER)
+        refusal = ClientEventError(event.message, code=event.code, kind=INVALID if refused else SERVER)
         self._emit("error", error=refusal.body(event_id))

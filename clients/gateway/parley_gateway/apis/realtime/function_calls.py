@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from parley import protocol
-from parley_gateway.apis.realtime.agent_commands import Port
+from parley_gateway.apis.realtime.agent_commands import AgentPort
 from parley_gateway.apis.realtime.client_events import is_too_deep
 
 _REMEMBERED = 256
@@ -97,7 +97,7 @@ _TAKEN_S = 0.1
 """The agent has taken outputs by then, and not said anything yet (seconds)."""
 
 
-class HeldOutputs:
+class DeferredToolOutputs:
     """Hands the agent what its functions returned.
 
     The agent goes on as soon as it has all outputs. So they are held back until the client asks for that; if
@@ -109,7 +109,7 @@ class HeldOutputs:
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, calls: FunctionCalls, port: Port, clock: Callable[[], float]) -> None:
+    def __init__(self, calls: FunctionCalls, port: AgentPort, clock: Callable[[], float]) -> None:
         self._calls = calls
         self._port = port
         self._clock = clock

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from parley import protocol
 from parley_gateway.apis.realtime.input_items import InputItems, InputTurn, stable_words
 from parley_gateway.apis.realtime.items import Items
-from parley_gateway.apis.realtime.server_events import Emit, Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
 _LEAST_COMMIT_MS = 100
@@ -103,9 +103,9 @@ class UserTurns:
                 "Error committing input audio buffer: buffer too small. Expected at least "
                 f"{_LEAST_COMMIT_MS}ms of audio, but buffer only has {length_ms:.2f}ms of audio."
             )
-            raise Refusal(message, code="input_audio_buffer_commit_empty")
+            raise ClientEventError(message, code="input_audio_buffer_commit_empty")
         if len(self._committed) >= _COMMITTED:
-            raise Refusal("Too many turns wait to be transcribed.", code="too_many_turns")
+            raise ClientEventError("Too many turns wait to be transcribed.", code="too_many_turns")
         turn = self._turn or _UserTurn(round(self._taken_ms))
         self._turn, self._decide_by = None, None
         turn.start_ms, turn.end_ms = round(self._taken_ms), self.heard_ms

@@ -8,17 +8,17 @@ import msgspec
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import Port
+from parley_gateway.apis.realtime.agent_commands import AgentPort
 from parley_gateway.apis.realtime.function_calls import told
 from parley_gateway.apis.realtime.items import Items, StoredItem
 from parley_gateway.apis.realtime.responses import Responses
-from parley_gateway.apis.realtime.server_events import Emit, Refusal, new_id, unsupported
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id, unsupported
 
 _LARGEST = protocol.MAX_MESSAGE_BYTES - 1_024
 """The agent's message has other fields beside (bytes)."""
 
 
-class AddedItems:
+class ItemCreation:
     """Passes on what the agent is to remember, and the outputs of functions.
 
     The agent's history only grows at its end: an item is put there, wherever the client wants it.
@@ -30,7 +30,7 @@ class AddedItems:
         responses: Waits for outputs.
     """
 
-    def __init__(self, port: Port, emit: Emit, items: Items, responses: Responses) -> None:
+    def __init__(self, port: AgentPort, emit: Emit, items: Items, responses: Responses) -> None:
         self._port = port
         self._emit = emit
         self._items = items
@@ -52,11 +52,13 @@ class AddedItems:
         item = event.item
         if item.id is not None and item.id in self._items:
             message = f"Error adding item: an item with id {item.id!r} is there already."
-            raise Refusal(message, code="item_create_duplicate_item_id", param="item.id")
+            raise ClientEventError(message, code="item_create_duplicate_item_id", param="item.id")
         previous = event.previous_item_id
         if previous not in (None, "root") and previous not in self._items:
             message = f"Error adding item: the previous item with id {previous!r} does not exist."
-            raise Refusal(message, code="item_create_invalid_previous_item_id", param="previous_item_id")
+            raise ClientEventError(
+                message, code="item_create_invalid_previous_item_id", param="previous_item_id"
+            )
         _check_size(item)
         match item.type:
             case "message":
@@ -97,7 +99,7 @@ class AddedItems:
         name = request.name if request is not None else self._items.name_of_call(call_id)
         if name is None:
             message = f"Tool call ID '{call_id}' not found in conversation."
-            raise Refusal(message, code="invalid_tool_call_id", param="item.call_id")
+            raise ClientEventError(message, code="invalid_tool_call_id", param="item.call_id")
         text = told(name, output)
         _check_size(text)
         self._port.remember("system", text)
@@ -118,7 +120,7 @@ def _check_size(value: Any) -> None:
     size = len(msgspec.json.encode(value))
     if size > _LARGEST:
         message = f"Error adding item: it has {size} bytes; at most {_LARGEST} are allowed."
-        raise Refusal(message, code="item_create_too_large", param="item")
+        raise ClientEventError(message, code="item_create_too_large", param="item")
 
 
 def _role(item: client.Item) -> Literal["user", "assistant", "system"]:
@@ -128,4 +130,4 @@ def _role(item: client.Item) -> Literal["user", "assistant", "system"]:
         return "assistant"
     if item.role == "system":
         return "system"
-    raise Refusal(f"Invalid value for 'item.role': {item.role!r}.", param="item.role")
+    raise ClientEventError(f"Invalid value for 'item.role': {item.role!r}.", param="item.role")

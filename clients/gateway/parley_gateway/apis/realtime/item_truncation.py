@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import Port
+from parley_gateway.apis.realtime.agent_commands import AgentPort
 from parley_gateway.apis.realtime.items import Items, StoredItem
 from parley_gateway.apis.realtime.response import Response
-from parley_gateway.apis.realtime.server_events import REFUSED_CORRECTIONS, Emit, Refusal
+from parley_gateway.apis.realtime.server_events import REFUSED_CORRECTIONS, ClientEventError, Emit
 
 _PENDING = 64
 
@@ -21,7 +21,7 @@ class _Correction:
     item: StoredItem
 
 
-class Corrections:
+class ItemTruncation:
     """Truncates answers in the agent's memory, and tells the client when that is done.
 
     Args:
@@ -30,7 +30,7 @@ class Corrections:
         items: The conversation's.
     """
 
-    def __init__(self, port: Port, emit: Emit, items: Items) -> None:
+    def __init__(self, port: AgentPort, emit: Emit, items: Items) -> None:
         self._port = port
         self._emit = emit
         self._items = items
@@ -48,7 +48,7 @@ class Corrections:
             self._obey_unspoken(event, item)
             return
         if len(self._pending) >= _PENDING:
-            raise Refusal("Too many corrections at once.", code="too_many_corrections")
+            raise ClientEventError("Too many corrections at once.", code="too_many_corrections")
         heard_ms = 0
         if isinstance(event, client.ItemTruncate):
             heard_ms = min(max(0, event.audio_end_ms), round(item.spoken.length_ms))
@@ -93,9 +93,9 @@ class Corrections:
             return
         if isinstance(event, client.ItemDelete):
             message = "Only answers can be deleted: what else was said stays part of the conversation."
-            raise Refusal(message, code="item_delete_unsupported", param="item_id")
+            raise ClientEventError(message, code="item_delete_unsupported", param="item_id")
         message = "Only model output audio messages can be truncated."
-        raise Refusal(message, code="invalid_value", param="item_id")
+        raise ClientEventError(message, code="invalid_value", param="item_id")
 
     def _delete(self, item: StoredItem) -> None:
         self._items.remove(item)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from parley_gateway.apis.realtime.server_events import Emit, Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 
 _REMEMBERED = 1_024
 """Items that can be named; the agent's own history has other bounds."""
@@ -94,7 +94,7 @@ class Items:
         item = self._items.get(item_id)
         if item is None:
             message = f"Error: Item with item_id not found: {item_id}"
-            raise Refusal(message, code=f"item_{verb}_invalid_item_id", param="item_id")
+            raise ClientEventError(message, code=f"item_{verb}_invalid_item_id", param="item_id")
         return item
 
     def name_of_call(self, call_id: str) -> str | None:

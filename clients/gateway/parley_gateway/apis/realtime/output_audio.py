@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley_client.events import AgentAudio
-from parley_gateway.apis.realtime.server_events import Emit, Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
 
 
@@ -120,7 +120,7 @@ _BLOCK = 65_536
 """Base64 that is decoded at once: a second of PCM (characters, a multiple of four)."""
 
 
-class Listening:
+class AudioDecoder:
     """Reads the client's audio.
 
     Args:
@@ -160,5 +160,5 @@ def _decode(block: str, *, is_last: bool) -> bytes:
     return raw
 
 
-def _not_base64() -> Refusal:
-    return Refusal("Invalid 'audio': it is not base64.", code="invalid_value", param="audio")
+def _not_base64() -> ClientEventError:
+    return ClientEventError("Invalid 'audio': it is not base64.", code="invalid_value", param="audio")

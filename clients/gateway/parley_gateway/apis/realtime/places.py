@@ -10,7 +10,7 @@ from parley_gateway.security.principal import Principal
 from parley_gateway.shares import Shares
 
 
-class Places:
+class ConnectionSlots:
     """Counts connections, those that have no call yet among them, up to the limits of calls.
 
     Args:

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from parley import protocol
 from parley_client.events import AgentAudio
-from parley_gateway.apis.realtime.agent_commands import Port
-from parley_gateway.apis.realtime.function_calls import FunctionCalls, HeldOutputs
+from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.function_calls import DeferredToolOutputs, FunctionCalls
 from parley_gateway.apis.realtime.response import Response, Status
-from parley_gateway.apis.realtime.server_events import Refusal, usage_of
+from parley_gateway.apis.realtime.server_events import ClientEventError, usage_of
 
 Content: TypeAlias = protocol.ResponseText | AgentAudio | protocol.ToolRequest | protocol.ResponseDone
 
@@ -41,13 +41,13 @@ class Responses:
 
     def __init__(
         self,
-        port: Port,
+        port: AgentPort,
         make: Callable[[dict[str, str] | None], Response],
         clock: Callable[[], float],
         unasked: Callable[[], None],
     ) -> None:
         self.calls = FunctionCalls()
-        self._outputs = HeldOutputs(self.calls, port, clock)
+        self._outputs = DeferredToolOutputs(self.calls, port, clock)
         self._port = port
         self._make = make
         self._clock = clock
@@ -89,7 +89,7 @@ class Responses:
                 f"Conversation already has an active response in progress: {active.id}. "
                 "Wait until the response is finished before creating a new one."
             )
-            raise Refusal(message, code="conversation_already_has_active_response")
+            raise ClientEventError(message, code="conversation_already_has_active_response")
 
     def create(self, metadata: dict[str, str] | None) -> bool:
         """Begin a response; the agent must not have one.
@@ -128,7 +128,7 @@ class Responses:
         active = self._active
         if active is None or response_id not in (None, active.id):
             message = "Cancellation failed: no active response found"
-            raise Refusal(message, code="response_cancel_not_active")
+            raise ClientEventError(message, code="response_cancel_not_active")
         if active.turn is not None:
             self._port.interrupt(active.agent_id or None)
         elif asked:

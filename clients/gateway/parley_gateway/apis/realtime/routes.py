@@ -13,14 +13,14 @@ from parley_gateway.apis.realtime.client_secrets import SecretSessions, create_s
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
 from parley_gateway.apis.realtime.websocket import RealtimeSockets
 from parley_gateway.gateway import Gateway
-from parley_gateway.stages import StageDesk
+from parley_gateway.model_limits import ModelLimiter
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/realtime`` and what belongs to it."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
-    sockets = RealtimeSockets(gateway, secrets, StageDesk(gateway, "realtime"))
+    sockets = RealtimeSockets(gateway, secrets, ModelLimiter(gateway, "realtime"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -49,7 +49,7 @@ REFUSED_CHANGES = frozenset(("invalid_input", "invalid_message", "unsupported_vo
 REFUSED_CORRECTIONS = frozenset(("invalid_input", "invalid_message", "session_error"))
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
+class ClientEventError(Exception):
     """A client's event cannot be obeyed; it is told why, and the session goes on.
 
     Args:
@@ -82,14 +82,14 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
         }
 
 
-def unsupported(what: str, param: str | None = None) -> Refusal:
+def unsupported(what: str, param: str | None = None) -> ClientEventError:
     """Part of OpenAI's protocol that there is nothing for here."""
-    return Refusal(f"{what} not supported by this server.", code="unsupported", param=param)
+    return ClientEventError(f"{what} not supported by this server.", code="unsupported", param=param)
 
 
-def refusal_of(error: ParleyError) -> Refusal:
+def client_event_error(error: ParleyError) -> ClientEventError:
     """The same in OpenAI's words."""
-    return Refusal(str(error) or error.code, code=error.code, kind=_kind(error))
+    return ClientEventError(str(error) or error.code, code=error.code, kind=_kind(error))
 
 
 def _kind(error: ParleyError) -> str:
@@ -104,17 +104,17 @@ def _kind(error: ParleyError) -> str:
     return SERVER
 
 
-def refused_request(error: ParleyError) -> JSONResponse:
+def error_response(error: ParleyError) -> JSONResponse:
     """The answer that tells of ``error``."""
-    return JSONResponse(_body(refusal_of(error)), status_of(error), headers_of(error))
+    return JSONResponse(_body(client_event_error(error)), status_of(error), headers_of(error))
 
 
-def answer_refusal(refusal: Refusal, status: int = 400) -> JSONResponse:
+def answer_refusal(refusal: ClientEventError, status: int = 400) -> JSONResponse:
     """The answer that tells why a request is refused."""
     return JSONResponse(_body(refusal), status)
 
 
-def _body(refusal: Refusal) -> dict[str, object]:
+def _body(refusal: ClientEventError) -> dict[str, object]:
     body = refusal.body()
     del body["event_id"]
     return {"error": body}

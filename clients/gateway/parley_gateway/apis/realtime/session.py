@@ -11,7 +11,7 @@ from typing import Any
 from parley import protocol
 from parley.errors import ParleyError, SessionIdleError
 from parley_client.call import Call
-from parley_gateway.apis.realtime.agent_commands import Uplink
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.conversation import Conversation
 from parley_gateway.apis.realtime.output_audio import Speaker
 from parley_gateway.apis.realtime.server_events import Emit, server_event
@@ -49,7 +49,7 @@ class RealtimeSession:
         self._principal = principal
         self._settings = gateway.settings.realtime
         self._send = send
-        self._uplink = Uplink(self._settings, self._tell)
+        self._uplink = AgentCommands(self._settings, self._tell)
         self.conversation = Conversation(
             config, self._uplink, self._emit, speaker(self._emit), time.monotonic, webrtc=webrtc
         )
@@ -58,7 +58,7 @@ class RealtimeSession:
         """How the agent has ended the call; None: it has not."""
 
     @property
-    def uplink(self) -> Uplink:
+    def uplink(self) -> AgentCommands:
         """The way to the agent."""
         return self._uplink
 

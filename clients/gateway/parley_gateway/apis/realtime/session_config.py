@@ -13,7 +13,7 @@ from msgspec import UNSET
 from parley import protocol
 from parley_gateway.apis.realtime import session_fields as fields
 from parley_gateway.apis.realtime.client_events import refusal_of_field
-from parley_gateway.apis.realtime.server_events import Refusal, new_id, unsupported
+from parley_gateway.apis.realtime.server_events import ClientEventError, new_id, unsupported
 from parley_gateway.apis.realtime.session_fields import SemanticVad, ServerVad, TurnDetection
 from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
@@ -132,12 +132,12 @@ class SessionConfig:
             message = (
                 "A realtime session cannot become a transcription session; connect with intent=transcription."
             )
-            raise Refusal(message, code="invalid_value", param="session.type")
+            raise ClientEventError(message, code="invalid_value", param="session.type")
         before = copy.copy(self)
         self.body = copy.deepcopy(self.body)
         try:
             self._take(wanted)
-        except Refusal:
+        except ClientEventError:
             self.restore(before)
             raise
 

@@ -17,25 +17,30 @@ from parley.errors import ParleyError, SessionIdleError
 from parley_client.errors import CallEndedError
 from parley_client.stages import FinalizedEvent, Recognition, RecognitionEvent
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.command_queue import Wishes
+from parley_gateway.apis.realtime.command_queue import CommandQueue
 from parley_gateway.apis.realtime.input_items import InputItems, InputTurn, stable_words
 from parley_gateway.apis.realtime.items import Items
-from parley_gateway.apis.realtime.output_audio import Listening
-from parley_gateway.apis.realtime.server_events import Emit, Refusal, refusal_of, server_event
+from parley_gateway.apis.realtime.output_audio import AudioDecoder
+from parley_gateway.apis.realtime.server_events import (
+    ClientEventError,
+    Emit,
+    client_event_error,
+    server_event,
+)
 from parley_gateway.apis.realtime.session import read_beside
 from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelSlot
 from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import messages, run_socket, until_going_away
-from parley_gateway.stages import Place
 from parley_gateway.writer import SocketWriter
 
 _LEAST_COMMIT_MS = 100
 _UTTERANCES = 64
 
 
-class Ears(Protocol):
+class RecognizerPort(Protocol):
     """The way to the recogniser: nothing waits."""
 
     def hear(self, samples: NDArray[np.int16]) -> None:
@@ -63,13 +68,13 @@ class Transcriber:
         emit: Sends server events.
     """
 
-    def __init__(self, config: TranscriptionConfig, ears: Ears, emit: Emit) -> None:
+    def __init__(self, config: TranscriptionConfig, ears: RecognizerPort, emit: Emit) -> None:
         self._config = config
         self._ears = ears
         self._emit = emit
         self._items = Items(emit)
         self._inputs = InputItems(emit, self._items)
-        self._listening = Listening(config.input_format)
+        self._listening = AudioDecoder(config.input_format)
         self._appended_ms = 0.0
         self._taken_ms = 0.0
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
@@ -84,7 +89,7 @@ class Transcriber:
 
     def refuse(self, error: ParleyError) -> None:
         """There is no recogniser, or no longer."""
-        self._emit("error", error=refusal_of(error).body())
+        self._emit("error", error=client_event_error(error).body())
 
     # --- the client's events ----------------------------------------------------------------
 
@@ -95,10 +100,10 @@ class Transcriber:
             event = client.read_event(raw)
             event_id = event.event_id
             await self._obey(event)
-        except Refusal as refusal:
+        except ClientEventError as refusal:
             self._emit("error", error=refusal.body(event_id or client.event_id_of(raw)))
         except ParleyError as error:
-            self._emit("error", error=refusal_of(error).body(event_id))
+            self._emit("error", error=client_event_error(error).body(event_id))
 
     async def _obey(self, event: client.ClientEvent) -> None:
         match event:
@@ -119,7 +124,7 @@ class Transcriber:
                 self._emit("conversation.item.retrieved", item=dict(item.body))
             case _:
                 message = "A transcription session listens only: it has no answers."
-                raise Refusal(message, code="invalid_event", param="type")
+                raise ClientEventError(message, code="invalid_event", param="type")
 
     def _update(self, event: client.SessionUpdate) -> None:
         before = self._config.options() if self._appended_ms else None
@@ -129,10 +134,10 @@ class Transcriber:
         changed.change(event.session)
         if before is not None and changed.options() != before:
             message = "How the recogniser listens cannot be changed once audio was sent; connect again."
-            raise Refusal(message, code="session_already_started", param="session.audio.input")
+            raise ClientEventError(message, code="session_already_started", param="session.audio.input")
         self._config.__dict__.update(changed.__dict__)
         if self._config.input_format != self._listening.name:
-            self._listening = Listening(self._config.input_format)
+            self._listening = AudioDecoder(self._config.input_format)
         self._emit("session.updated", session=self._config.echo())
 
     def _commit(self) -> None:
@@ -142,7 +147,7 @@ class Transcriber:
                 "Error committing input audio buffer: buffer too small. Expected at least "
                 f"{_LEAST_COMMIT_MS}ms of audio, but buffer only has {length_ms:.2f}ms of audio."
             )
-            raise Refusal(message, code="input_audio_buffer_commit_empty")
+            raise ClientEventError(message, code="input_audio_buffer_commit_empty")
         if not self._config.detects:
             turn = _Turn(round(self._taken_ms), round(self._appended_ms))
             self._inputs.commit(turn)
@@ -224,14 +229,16 @@ class TranscribingSession:
         given: Settings that the client's secret brings.
     """
 
-    def __init__(self, gateway: Gateway, desk: Place, writer: SocketWriter, given: dict[str, Any]) -> None:
+    def __init__(
+        self, gateway: Gateway, desk: ModelSlot, writer: SocketWriter, given: dict[str, Any]
+    ) -> None:
         self._gateway = gateway
         self._desk = desk
         self._settings = gateway.settings.realtime
         self._writer = writer
         self._config = TranscriptionConfig(given)
         self._transcriber = Transcriber(self._config, self, self._emit)
-        self._wishes: Wishes[_Wish] = Wishes(self._settings.waiting)
+        self._wishes: CommandQueue[_Wish] = CommandQueue(self._settings.waiting)
 
     async def serve(self, websocket: WebSocket, principal: Principal) -> None:
         """Until one side ends it."""

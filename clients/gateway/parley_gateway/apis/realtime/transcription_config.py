@@ -13,7 +13,7 @@ from parley.asr.messages import AsrOptions
 from parley.protocol import VadOptions
 from parley_gateway.apis.realtime import session_fields as fields
 from parley_gateway.apis.realtime.client_events import refusal_of_field
-from parley_gateway.apis.realtime.server_events import Refusal, new_id
+from parley_gateway.apis.realtime.server_events import ClientEventError, new_id
 from parley_gateway.apis.realtime.session_config import echo_of, format_of, pause_ms, threshold_of
 
 _LONGEST_PAUSE_MS = 5_000
@@ -104,7 +104,7 @@ class TranscriptionConfig:
             raise refusal_of_field(error, "session") from error
         if wanted.type == "realtime":
             message = "A transcription session cannot become a realtime session; connect without intent."
-            raise Refusal(message, param="session.type")
+            raise ClientEventError(message, param="session.type")
         if wanted.include is not UNSET:
             self.body["include"] = wanted.include
         if wanted.audio and wanted.audio.input:

@@ -10,16 +10,16 @@ from starlette.websockets import WebSocket
 from parley.errors import ParleyError
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
 from parley_gateway.apis.realtime.output_audio import EventSpeaker, Speaker
-from parley_gateway.apis.realtime.places import Places
-from parley_gateway.apis.realtime.server_events import Emit, Refusal, server_event
+from parley_gateway.apis.realtime.places import ConnectionSlots
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, server_event
 from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.closing import Close, close_of_call
 from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.principal import Principal
 from parley_gateway.sockets import accept, messages, refuse, run_socket, until_going_away
-from parley_gateway.stages import StageDesk
 from parley_gateway.writer import SocketWriter
 
 SUBPROTOCOL = "realtime"
@@ -36,11 +36,11 @@ class RealtimeSockets:
         desk: Bounds the sessions that only transcribe.
     """
 
-    def __init__(self, gateway: Gateway, secrets: SecretSessions, desk: StageDesk) -> None:
+    def __init__(self, gateway: Gateway, secrets: SecretSessions, desk: ModelLimiter) -> None:
         self._gateway = gateway
         self._secrets = secrets
         self._desk = desk
-        self._places = Places(gateway.settings.calls, "connections")
+        self._places = ConnectionSlots(gateway.settings.calls, "connections")
 
     async def serve(self, websocket: WebSocket) -> None:
         """Hold one session over one WebSocket, from the request to the goodbye."""
@@ -119,13 +119,13 @@ class _Socket:
             self._writer.close(*close_of_call(closed.reason))
 
 
-def _unsupported(connection: HTTPConnection) -> tuple[Refusal, Close] | None:
+def _unsupported(connection: HTTPConnection) -> tuple[ClientEventError, Close] | None:
     """Why a connection cannot be served; None: it can."""
     offered = connection.scope.get("subprotocols", [])
     if "realtime=v1" in connection.headers.get("openai-beta", "") or "openai-beta.realtime-v1" in offered:
         message = "The beta form of the Realtime API is not supported; leave out the header OpenAI-Beta."
-        return Refusal(message, code="beta_api_shape_disabled"), _BETA
+        return ClientEventError(message, code="beta_api_shape_disabled"), _BETA
     if "call_id" in connection.query_params:
         message = "A running call cannot be joined by WebSocket; use its data channel."
-        return Refusal(message, code="call_id_not_supported", param="call_id"), _UNKNOWN_CALL
+        return ClientEventError(message, code="call_id_not_supported", param="call_id"), _UNKNOWN_CALL
     return None

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from starlette.websockets import WebSocket
 
-from parley_gateway.apis.sessions.registry import SessionBook
+from parley_gateway.apis.sessions.registry import SessionRegistry
 from parley_gateway.apis.sessions.routes import rest_routes
 from parley_gateway.apis.sessions.stream import serve_stream
 from parley_gateway.gateway import Gateway
@@ -16,7 +16,7 @@ from parley_gateway.gateway import Gateway
 
 def routes(gateway: Gateway) -> APIRouter:
     """``/v1/sessions``: create, stream, ask, end."""
-    book = SessionBook(gateway.settings.sessions)
+    book = SessionRegistry(gateway.settings.sessions)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

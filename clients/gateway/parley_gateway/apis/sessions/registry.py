@@ -92,7 +92,7 @@ class Session:
         )
 
 
-class SessionBook:
+class SessionRegistry:
     """Owns all sessions.
 
     Args:

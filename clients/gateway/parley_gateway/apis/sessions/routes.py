@@ -20,7 +20,7 @@ from parley_gateway.apis.sessions.messages import (
     ToolsRequest,
     start_of,
 )
-from parley_gateway.apis.sessions.registry import Session, SessionBook
+from parley_gateway.apis.sessions.registry import Session, SessionRegistry
 from parley_gateway.apis.sessions.stream import forward
 from parley_gateway.errors import (
     ForbiddenError,
@@ -36,7 +36,7 @@ from parley_gateway.security.principal import Principal
 _JSON = "application/json"
 
 
-def rest_routes(gateway: Gateway, book: SessionBook) -> APIRouter:
+def rest_routes(gateway: Gateway, book: SessionRegistry) -> APIRouter:
     """``/v1/sessions`` and what is below it."""
     rest = _Rest(gateway, book)
     router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -61,7 +61,7 @@ def rest_routes(gateway: Gateway, book: SessionBook) -> APIRouter:
 class _Rest:
     """The routes' own part."""
 
-    def __init__(self, gateway: Gateway, book: SessionBook) -> None:
+    def __init__(self, gateway: Gateway, book: SessionRegistry) -> None:
         self._gateway = gateway
         self._book = book
 

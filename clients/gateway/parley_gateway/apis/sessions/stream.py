@@ -14,8 +14,8 @@ from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL, Connected, State, read_message
-from parley_gateway.apis.sessions.registry import Session, SessionBook
-from parley_gateway.apis.sessions.wire import Wire
+from parley_gateway.apis.sessions.registry import Session, SessionRegistry
+from parley_gateway.apis.sessions.wire import SessionWire
 from parley_gateway.closing import HANGUP, close_of_call
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.meter import Meter
@@ -26,7 +26,9 @@ from parley_gateway.writer import SocketWriter
 _FORGIVEN = (InvalidInputError, OverloadedError)
 
 
-async def serve_stream(websocket: WebSocket, session_id: str, gateway: Gateway, book: SessionBook) -> None:
+async def serve_stream(
+    websocket: WebSocket, session_id: str, gateway: Gateway, book: SessionRegistry
+) -> None:
     """Carry one session over one WebSocket, from the request to the goodbye."""
     try:
         principal = await gateway.guard.admit(websocket, "agent", session_id=session_id)
@@ -64,7 +66,7 @@ class _Stream:
         self._call = call
         self._gateway = gateway
         self._meter = meter
-        self._wire = Wire(session.encoding)
+        self._wire = SessionWire(session.encoding)
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
 
     async def run(self) -> str:
@@ -149,7 +151,7 @@ def forward(call: Call, message: protocol.ClientMessage) -> None:
 
 
 def tell(
-    writer: SocketWriter, event: CallEvent, wire: Wire, *, session_id: str, max_message_bytes: int
+    writer: SocketWriter, event: CallEvent, wire: SessionWire, *, session_id: str, max_message_bytes: int
 ) -> None:
     """Pass an event on. Audio is a message with its place and words, and its samples right behind."""
     match event:

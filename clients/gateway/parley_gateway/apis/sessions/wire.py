@@ -14,7 +14,7 @@ G711_RATE = 8_000
 """Of µ-law and A-law, both ways (Hz)."""
 
 
-class Wire:
+class SessionWire:
     """Between a stream's binary messages and the call.
 
     Args:

@@ -14,8 +14,13 @@ from starlette.responses import Response
 from parley.errors import ParleyError
 from parley_gateway.apis.realtime.client_events import check_nesting
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
-from parley_gateway.apis.realtime.places import Places
-from parley_gateway.apis.realtime.server_events import Refusal, answer_refusal, new_id, refused_request
+from parley_gateway.apis.realtime.places import ConnectionSlots
+from parley_gateway.apis.realtime.server_events import (
+    ClientEventError,
+    answer_refusal,
+    error_response,
+    new_id,
+)
 from parley_gateway.apis.realtime.session_config import first_config
 from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
@@ -38,7 +43,7 @@ class WebRtcCalls:
     def __init__(self, gateway: Gateway, secrets: SecretSessions) -> None:
         self._gateway = gateway
         self._secrets = secrets
-        self._places = Places(gateway.settings.calls, "WebRTC calls")
+        self._places = ConnectionSlots(gateway.settings.calls, "WebRTC calls")
         self._network = IceNetwork.of(gateway.settings.realtime, gateway.settings.listen.host)
         self._peers: dict[str, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,8 +65,8 @@ class WebRtcCalls:
                 peer = Peer(new_id("rtc"), self._gateway, admission, config, self._network)
                 answer = await peer.answer(offer)
             except ParleyError as error:
-                return refused_request(error)
-            except Refusal as refusal:
+                return error_response(error)
+            except ClientEventError as refusal:
                 return answer_refusal(refusal)
             self._begin(peer, place.pop_all())
         headers = {"Location": f"/v1/realtime/calls/{peer.id}"}
@@ -77,7 +82,7 @@ class WebRtcCalls:
             if peer.principal.id != principal.id:
                 raise ForbiddenError("the call belongs to somebody else")
         except ParleyError as error:
-            return refused_request(error)
+            return error_response(error)
         peer.hang_up()
         return Response(status_code=200)
 
@@ -113,19 +118,21 @@ async def _read(request: Request) -> tuple[str, dict[str, Any]]:
         return (await request.body()).decode(errors="replace"), {}
     if kind != "multipart/form-data":
         message = "The offer has to come as application/sdp, or as multipart/form-data with sdp and session."
-        raise Refusal(message, code="invalid_content_type")
+        raise ClientEventError(message, code="invalid_content_type")
     async with request.form() as form:
         offer = await _text(form.get("sdp"), "sdp")
         raw = await _text(form.get("session"), "session") if "session" in form else "{}"
     try:
         session = msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refusal(f"The session cannot be read: {error}.", param="session") from error
+        raise ClientEventError(f"The session cannot be read: {error}.", param="session") from error
     check_nesting(session, "session")
     return offer, session
 
 
 async def _text(part: UploadFile | str | None, name: str) -> str:
     if part is None:
-        raise Refusal(f"Missing required parameter: '{name}'.", code="missing_required_parameter", param=name)
+        raise ClientEventError(
+            f"Missing required parameter: '{name}'.", code="missing_required_parameter", param=name
+        )
     return part if isinstance(part, str) else (await part.read()).decode(errors="replace")

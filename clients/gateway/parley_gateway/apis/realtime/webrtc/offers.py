@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from aiortc.sdp import SessionDescription
 
-from parley_gateway.apis.realtime.server_events import Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError
 
 LARGEST = 65_536
 """Of an offer; browsers send a few thousand (characters)."""
@@ -283,5 +283,5 @@ def _rejected(section: _Section) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
-def _refused(message: str) -> Refusal:
-    return Refusal(message, code="invalid_offer", param="sdp")
+def _refused(message: str) -> ClientEventError:
+    return ClientEventError(message, code="invalid_offer", param="sdp")

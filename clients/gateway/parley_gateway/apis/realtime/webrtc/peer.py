@@ -21,7 +21,7 @@ from aiortc import (
 
 from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_gateway.apis.realtime.server_events import Emit, Refusal
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import SessionConfig
 from parley_gateway.apis.realtime.webrtc import floods, ice
@@ -128,7 +128,7 @@ class Peer:
         except Exception as error:
             # The library raises whatever it stumbles over.
             message = f"The offer cannot be answered: {type(error).__name__}."
-            raise Refusal(message, code="invalid_offer") from error
+            raise ClientEventError(message, code="invalid_offer") from error
         finally:
             if not has_answered:
                 await self._close()

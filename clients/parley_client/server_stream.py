@@ -10,10 +10,10 @@ from collections.abc import Callable
 from parley import protocol
 from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
+from parley_client.event_queue import CallEventQueue
 from parley_client.events import CallEvent, read_event
-from parley_client.inbox import Inbox
 from parley_client.options import Deadlines
-from parley_client.outbox import Outbox
+from parley_client.send_queue import SendQueue
 from parley_client.stats import CallStats
 from parley_client.transport import Frame, Reply, Stream
 
@@ -29,7 +29,7 @@ _SEQUENCE_FORGOTTEN = "START flag"
 _PROCESS_GONE = ("Stub process ", "Failed to obtain the health mutex")
 
 
-class Line:
+class ServerStream:
     """Moves requests from the outbox to the stream and events from the stream to the inbox.
 
     Args:
@@ -47,8 +47,8 @@ class Line:
         stream: Stream,
         *,
         start: protocol.Start,
-        outbox: Outbox,
-        inbox: Inbox,
+        outbox: SendQueue,
+        inbox: CallEventQueue,
         stats: CallStats,
         deadlines: Deadlines,
         on_tool_event: Callable[[protocol.ToolRequest | protocol.ToolCancelled], None] | None = None,

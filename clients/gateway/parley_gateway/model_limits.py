@@ -15,7 +15,7 @@ from parley_gateway.servers import Server
 from parley_gateway.shares import Shares
 
 
-class Place:
+class ModelSlot:
     """What one request has of a desk.
 
     Args:
@@ -43,7 +43,7 @@ class Place:
                 raise
 
 
-class StageDesk:
+class ModelLimiter:
     """Lets so many requests of one door in, each to the server with the fewest users.
 
     Args:
@@ -57,7 +57,7 @@ class StageDesk:
         self._running = Shares(gateway.settings.stages.requests)
 
     @contextmanager
-    def place(self, principal: Principal) -> Iterator[Place]:
+    def place(self, principal: Principal) -> Iterator[ModelSlot]:
         """Room for one request, from before its body is read until it is answered; a drain waits for it.
 
         Args:
@@ -77,7 +77,7 @@ class StageDesk:
                 retry_after_s=settings.retry_after_s,
             )
         with running.take(owner), self._gauge.track_inprogress(), self._gateway.calls.attend():
-            yield Place(self._gateway, owner)
+            yield ModelSlot(self._gateway, owner)
 
     @contextmanager
     def lease(self, principal: Principal) -> Iterator[Server]:

@@ -14,7 +14,7 @@ BYTES_PER_MS = INPUT_SAMPLE_RATE * 2 // 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class OutgoingMessage:
     """The content of one request."""
 
     message: bytes = b""
@@ -22,7 +22,7 @@ class Parcel:
     end: bool = False
 
 
-class Outbox:
+class SendQueue:
     """A bounded queue between the application and the task that sends.
 
     Order is kept. A message and the audio directly behind it leave together, because every
@@ -36,7 +36,7 @@ class Outbox:
     def __init__(self, audio_ms: int, messages: int) -> None:
         self._room = audio_ms * BYTES_PER_MS
         self._max_messages = messages
-        self._waiting: deque[Parcel] = deque()
+        self._waiting: deque[OutgoingMessage] = deque()
         self._audio_bytes = 0
         self._messages = 0
         self._ended: ParleyError | None = None
@@ -53,7 +53,7 @@ class Outbox:
         if self._messages >= self._max_messages:
             raise OverloadedError(f"{self._messages} messages are waiting to be sent")
         self._messages += 1
-        self._push(Parcel(message=message))
+        self._push(OutgoingMessage(message=message))
 
     async def put_audio(self, audio: bytes, timeout_s: float) -> None:
         """Queue a chunk, waiting for room.
@@ -102,9 +102,9 @@ class Outbox:
             self._waiting.clear()
             self._audio_bytes = self._messages = 0
         self._ended = reason or CallEndedError("the call has ended")
-        self._push(Parcel(end=True))
+        self._push(OutgoingMessage(end=True))
 
-    async def get(self) -> Parcel:
+    async def get(self) -> OutgoingMessage:
         """The next request's content, at last the end mark (the caller owns the deadline)."""
         while not self._waiting:
             self._changed.clear()
@@ -113,7 +113,7 @@ class Outbox:
         if parcel.message:
             self._messages -= 1
             if self._waiting and self._waiting[0].audio:
-                parcel = Parcel(message=parcel.message, audio=self._waiting.popleft().audio)
+                parcel = OutgoingMessage(message=parcel.message, audio=self._waiting.popleft().audio)
         self._audio_bytes -= len(parcel.audio)
         self._changed.set()
         return parcel
@@ -132,8 +132,8 @@ class Outbox:
 
     def _push_audio(self, audio: bytes) -> None:
         self._audio_bytes += len(audio)
-        self._push(Parcel(audio=audio))
+        self._push(OutgoingMessage(audio=audio))
 
-    def _push(self, parcel: Parcel) -> None:
+    def _push(self, parcel: OutgoingMessage) -> None:
         self._waiting.append(parcel)
         self._changed.set()

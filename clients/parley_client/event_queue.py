@@ -74,5 +74,5 @@ class EventQueue(Generic[EventT]):
         self._changed.set()
 
 
-class Inbox(EventQueue[CallEvent]):
+class CallEventQueue(EventQueue[CallEvent]):
     """The events of a call."""
