@@ -1,4 +1,4 @@
-"""The one door through which the agent reaches other models.
+"""The one API through which the agent reaches other models.
 
 Triton's in-process calls (BLS) have upstream crashes that a model cannot work around, so the
 logic knows only this port. :mod:`parley.triton.model_client` implements it in-process,

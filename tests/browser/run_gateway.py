@@ -1,6 +1,6 @@
 """A gateway with the settings of its environment; prints its address when it listens.
 
-One door more serves what records the page's sound: browsers load that from nowhere else.
+One API more serves what records the page's sound: browsers load that from nowhere else.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def routes(_):
     return router
 
 
-registry.DOORS = (*registry.DOORS, routes)
+registry.APIS = (*registry.APIS, routes)
 
 from parley_gateway.serving import serve  # noqa: E402
 from parley_gateway.settings import load_settings  # noqa: E402

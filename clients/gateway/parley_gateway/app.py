@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from parley_client.transport import Transport
 from parley_gateway.access_log import AccessLog
 from parley_gateway.apis import operations
-from parley_gateway.apis.registry import DOORS
+from parley_gateway.apis.registry import APIS
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
@@ -36,7 +36,7 @@ def create_app(
     servers: Servers | None = None,
     transport: Callable[[Server], Transport] = triton_transport,
 ) -> FastAPI:
-    """One gateway: ``app.state.gateway`` is what its doors share.
+    """One gateway: ``app.state.gateway`` is what its APIs share.
 
     Args:
         settings: All of them.
@@ -77,7 +77,7 @@ def create_app(
     )
     app.state.gateway = gateway
     _protect(app, gateway, gateway.connections)
-    for routes in DOORS:
+    for routes in APIS:
         app.include_router(routes(gateway))
     complete_openapi(app, authenticated=gateway.guard.authenticated)
 

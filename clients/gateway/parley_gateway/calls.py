@@ -35,7 +35,7 @@ DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
 """After these errors of a call the server itself is in question; after others only this call."""
 _log = logging.getLogger("parley.gateway")
 _BOUNDS = Bounds()
-# What doors take for their goodbyes, after their calls have ended (seconds).
+# What APIs take for their goodbyes, after their calls have ended (seconds).
 _LAST_WORDS_S = 3.0
 
 
@@ -59,7 +59,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     acknowledge_s: Seconds = 15.0
     """A server that acknowledges nothing for so long is lost (seconds)."""
     read_s: Seconds = 30.0
-    """A door that reads no events for so long loses the call (seconds)."""
+    """An API that reads no events for so long loses the call (seconds)."""
     close_s: Seconds = 5.0
     """The server's farewell (seconds)."""
 
@@ -99,7 +99,7 @@ def check_share(places: Shares, principal: Principal, settings: CallSettings, wh
 
 
 class Calls:
-    """All calls of the process; each belongs to the ``async with`` of the door that opened it.
+    """All calls of the process; each belongs to the ``async with`` of the API that opened it.
 
     Args:
         settings: Limits.
@@ -128,7 +128,7 @@ class Calls:
         self.draining = False
         """No new calls are taken."""
         self.going_away = asyncio.Event()
-        """The grace time is over: calls are ended, and doors say ``going_away``."""
+        """The grace time is over: calls are ended, and APIs say ``going_away``."""
 
     @property
     def count(self) -> int:
@@ -148,13 +148,13 @@ class Calls:
         check_share(self._places, principal, settings, "calls")
 
     @asynccontextmanager
-    async def open(self, start: protocol.Start, *, principal: Principal, door: str) -> AsyncIterator[Call]:
+    async def open(self, start: protocol.Start, *, principal: Principal, api: str) -> AsyncIterator[Call]:
         """Open a call on a server that takes it; leaving hangs up.
 
         Args:
             start: How the session is opened.
             principal: Whose call it is.
-            door: The door's name, for metrics.
+            api: The API's name, for metrics.
 
         Raises:
             ShuttingDownError: the process takes no new calls.
@@ -170,15 +170,15 @@ class Calls:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._places.take(principal.owner))
                 call = await self._connect_in_time(start, stack)
-                self._metrics.opened.labels(door).inc()
-                stack.enter_context(self._metrics.calls.labels(door).track_inprogress())
+                self._metrics.opened.labels(api).inc()
+                stack.enter_context(self._metrics.calls.labels(api).track_inprogress())
                 self._open.add(call)
-                audit("call_opened", principal, call=call.id, door=door)
+                audit("call_opened", principal, call=call.id, api=api)
                 try:
                     yield call
                 finally:
                     self._open.discard(call)
-                    await self._end(call, lambda: _audit_end(call, principal, door))
+                    await self._end(call, lambda: _audit_end(call, principal, api))
         finally:
             self._note_idle()
 
@@ -229,7 +229,7 @@ class Calls:
         _log.info("ending %d calls that are still open", len(self._open))
         self.going_away.set()
         await asyncio.gather(*(call.hang_up() for call in self._open))
-        # The doors have seen the end of their calls and say goodbye.
+        # The APIs have seen the end of their calls and say goodbye.
         await self._empty_within(self._settings.close_s + _LAST_WORDS_S)
 
     async def aclose(self) -> None:
@@ -295,7 +295,7 @@ class Calls:
         return call
 
     async def _end(self, call: Call, then: Callable[[], None] = lambda: None) -> None:
-        """Hang up, to the end even if the door is cancelled meanwhile."""
+        """Hang up, to the end even if the API is cancelled meanwhile."""
         await asyncio.shield(self._begin_to_end(call, then))
 
     def _begin_to_end(self, call: Call, then: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
@@ -313,6 +313,6 @@ async def _close(call: Call, then: Callable[[], None]) -> None:
         then()
 
 
-def _audit_end(call: Call, principal: Principal, door: str) -> None:
+def _audit_end(call: Call, principal: Principal, api: str) -> None:
     reason = call.closed.reason if call.closed else "lost"
-    audit("call_closed", principal, call=call.id, door=door, reason=reason)
+    audit("call_closed", principal, call=call.id, api=api, reason=reason)

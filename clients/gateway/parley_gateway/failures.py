@@ -26,7 +26,7 @@ def answer(error: ParleyError) -> JSONResponse:
 
 
 def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
-    """Answer what routes raise; routes of doors with a form of their own catch it themselves."""
+    """Answer what routes raise; routes of APIs with a form of their own catch it themselves."""
 
     async def refuse(_: Request, error: Exception) -> Response:
         assert isinstance(error, ParleyError)

@@ -1,4 +1,4 @@
-"""What every door is handed."""
+"""What every API is handed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley_gateway.servers import Servers
 from parley_gateway.spool import Spool
 
 if TYPE_CHECKING:
-    # The settings consist of those of the doors, which need this module.
+    # The settings consist of those of the APIs, which need this module.
     from parley_gateway.settings import Settings
 
 

@@ -14,16 +14,14 @@ class Metrics:
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
-        self.calls = Gauge(
-            "parley_gateway_calls", "Calls that are open, by door", ["door"], registry=registry
-        )
+        self.calls = Gauge("parley_gateway_calls", "Calls that are open, by API", ["api"], registry=registry)
         self.opened = Counter(
-            "parley_gateway_calls_opened", "Calls that were opened, by door", ["door"], registry=registry
+            "parley_gateway_calls_opened", "Calls that were opened, by API", ["api"], registry=registry
         )
         self.stages = Gauge(
             "parley_gateway_stage_requests",
-            "Requests and streams of single stages that are under way, by door",
-            ["door"],
+            "Requests and streams of single stages that are under way, by API",
+            ["api"],
             registry=registry,
         )
         self.recordings = Counter(

@@ -1,4 +1,4 @@
-"""Single stages behind a door: how many requests at once, and on which server."""
+"""Single stages behind an API: how many requests at once, and on which server."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class ModelSlot:
 
 
 class ModelLimiter:
-    """Lets so many requests of one door in, each to the server with the fewest users.
+    """Lets so many requests of one API in, each to the server with the fewest users.
 
     Args:
         gateway: of the process.
-        door: its name.
+        api: its name.
     """
 
-    def __init__(self, gateway: Gateway, door: str) -> None:
+    def __init__(self, gateway: Gateway, api: str) -> None:
         self._gateway = gateway
-        self._gauge = gateway.metrics.stages.labels(door)
+        self._gauge = gateway.metrics.stages.labels(api)
         self._running = Shares(gateway.settings.stages.requests)
 
     @contextmanager

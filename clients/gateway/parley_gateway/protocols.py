@@ -21,7 +21,7 @@ from parley_gateway.errors import HeadTooLargeError, TargetTooLongError, body_of
 _HEAD_S = 15.0
 # A client that was refused may go on sending for so long; that is thrown away (seconds).
 _REFUSED_S = 2.0
-# After its door has left, a connection that cannot be closed properly is dropped (seconds).
+# After its API has left, a connection that cannot be closed properly is dropped (seconds).
 _LINGER_S = 10.0
 # Read at once. asyncio's 256 KiB, in chunks of one byte, keep h11 busy for half a second.
 _READ_BYTES = 65_536
@@ -179,7 +179,7 @@ def _refusal(error: ParleyError) -> list[h11.Event]:
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Gives up clients that are gone or flood it with what no door sees: pings and empty fragments."""
+    """Gives up clients that are gone or flood it with what no API sees: pings and empty fragments."""
 
     _linger_timer: asyncio.TimerHandle | None = None
     _was_heard = False
@@ -202,7 +202,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: Any) -> None:
-        """Pass on what the door sends; with a refusal the handshake is complete, or uvicorn logs an error."""
+        """Pass on what the API sends; with a refusal the handshake is complete, or uvicorn logs an error."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True
@@ -244,7 +244,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
-        """Run the door; a client that does not take its goodbye is dropped."""
+        """Run the API; a client that does not take its goodbye is dropped."""
         try:
             await super().run_asgi()
         finally:

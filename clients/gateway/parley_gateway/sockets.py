@@ -1,4 +1,4 @@
-"""What every WebSocket door does the same way: refuse, read, and end."""
+"""What every WebSocket API does the same way: refuse, read, and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley_gateway.security.meter import Meter
 from parley_gateway.writer import SocketWriter
 
 _log = logging.getLogger("parley.gateway")
-# What a call's own end may take before its door is closed from here (seconds).
+# What a call's own end may take before its API is closed from here (seconds).
 _LAST_WORDS_S = 1.0
 
 
@@ -64,16 +64,16 @@ async def run_socket(
     *loops: Coroutine[Any, Any, None],
     on_error: Callable[[ParleyError], None] | None = None,
 ) -> Close:
-    """Run a door's loops beside its writer until the first of them ends; then end the others and close.
+    """Run an API's loops beside its writer until the first of them ends; then end the others and close.
 
     Args:
-        writer: The door's; it runs here.
+        writer: The API's; it runs here.
         gateway: Knows whether the process shuts down.
         *loops: From the client, and to it.
-        on_error: Tells the client of the failure that ended a loop, in the door's own words.
+        on_error: Tells the client of the failure that ended a loop, in the API's own words.
 
     Returns:
-        How the WebSocket was closed: as the door has said with ``writer.close``, by the failure that
+        How the WebSocket was closed: as the API has said with ``writer.close``, by the failure that
         ended a loop, with 1008 if what it was opened with is no longer accepted, with 1001 if the process
         shuts down, else with 1000.
     """

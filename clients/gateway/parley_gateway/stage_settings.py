@@ -1,4 +1,4 @@
-"""Settings of the doors that use single stages."""
+"""Settings of the APIs that use single stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley_gateway.kinds import Count, Seconds
 
 
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the doors of single stages use: those of OpenAI's and Deepgram's interfaces."""
+    """What the APIs of single stages use: those of OpenAI's and Deepgram's interfaces."""
 
     recognizer: Literal["auto", "parakeet_tdt", "nemotron_streaming", "moonshine"] = "auto"
     """The model that streams of speech go to. `auto`: the first that the server has of `parakeet_tdt`,
@@ -24,7 +24,7 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the
     parameter `tts` of `voice_agent` says."""
     requests: Count = 64
-    """Requests and streams at once, of each of these doors; more are answered with 429. A key, or of callers
+    """Requests and streams at once, of each of these APIs; more are answered with 429. A key, or of callers
     without one an address, gets at most three times what is still free, so that others always get in."""
     retry_after_s: Seconds = 1.0
     """What a client that is refused is told to wait (seconds)."""

@@ -1,6 +1,6 @@
 """Which of several synthesizers a voice belongs to.
 
-One rule for all who offer or take the name of a voice: sessions, stages, and the gateway's doors.
+One rule for all who offer or take the name of a voice: sessions, stages, and the gateway's APIs.
 """
 
 from __future__ import annotations

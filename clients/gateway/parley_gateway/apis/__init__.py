@@ -1,1 +1,1 @@
-"""Every protocol by which clients come in: each door is a module with ``routes(gateway) -> APIRouter``."""
+"""Every protocol by which clients come in: each API is a module with ``routes(gateway) -> APIRouter``."""

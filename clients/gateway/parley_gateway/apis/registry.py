@@ -1,4 +1,4 @@
-"""The doors, one line each."""
+"""The APIs, one line each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from parley_gateway.apis.realtime import routes as realtime
 from parley_gateway.apis.twilio import routes as twilio
 from parley_gateway.gateway import Gateway
 
-Door: TypeAlias = Callable[[Gateway], APIRouter]
+Api: TypeAlias = Callable[[Gateway], APIRouter]
 
-DOORS: tuple[Door, ...] = (
+APIS: tuple[Api, ...] = (
     operations.routes,
     agent.routes,
     sessions.routes,

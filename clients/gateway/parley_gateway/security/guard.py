@@ -37,7 +37,7 @@ from parley_gateway.security.tokens import Grant, SessionTokens
 from parley_gateway.security.watched import WatchedFile
 
 Signature: TypeAlias = Callable[[], Principal]
-"""A door's own proof: returns who it is, or raises :class:`UnauthorizedError`."""
+"""An API's own proof: returns who it is, or raises :class:`UnauthorizedError`."""
 
 
 class Guard:
@@ -339,7 +339,7 @@ class Guard:
 
 @dataclass
 class _Attempt:
-    """Somebody at the door."""
+    """Who sends a request, before it is known."""
 
     connection: HTTPConnection
     address: str
@@ -363,7 +363,7 @@ class _Attempt:
             return principal
         if self.scope not in principal.scopes:
             raise ForbiddenError(f"the credentials lack the scope {self.scope}")
-        # Doors without sessions are not part of the one session either.
+        # APIs without sessions are not part of the one session either.
         if principal.session_id not in (None, self.session_id):
             raise ForbiddenError("the credentials are for another session")
         return principal

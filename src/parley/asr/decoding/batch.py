@@ -1,4 +1,4 @@
-"""Greedy and beam decoding behind one door, with states that are plain arrays of rows."""
+"""Greedy and beam decoding behind one API, with states that are plain arrays of rows."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fuzz_messages import BODIES, FORM, SDP, TEMPLATES
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidHandshake, WebSocketException
 
-DOORS = {
+APIS = {
     "sessions": ("/v1/sessions/{session}/stream", ["parley.v1"]),
     "realtime": ("/v1/realtime?model=parley", ["realtime"]),
     "transcription": ("/v1/realtime?intent=transcription", ["realtime"]),
@@ -78,20 +78,20 @@ async def post_bodies(gateway, rng, count):
 
 
 async def send_messages(gateway, rng, count):
-    """Messages to the WebSockets of every door; what ends one is followed on another."""
+    """Messages to the WebSockets of every API; what ends one is followed on another."""
     while count > 0:
-        door = rng.choice(list(DOORS))
-        path, subprotocols = DOORS[door]
+        api = rng.choice(list(APIS))
+        path, subprotocols = APIS[api]
         if "{session}" in path:
             raw = await gateway.post("new session", "/v1/sessions", b"{}", KINDS[0])
             if b" 201 " not in raw[:20]:
                 count -= 1
                 continue
             path = path.format(session=json.loads(raw.partition(CRLF * 2)[2])["session_id"])
-        count -= await _talk(gateway, rng, door, f"ws://{gateway.host}:{gateway.port}{path}", subprotocols)
+        count -= await _talk(gateway, rng, api, f"ws://{gateway.host}:{gateway.port}{path}", subprotocols)
 
 
-async def _talk(gateway, rng, door, url, subprotocols):
+async def _talk(gateway, rng, api, url, subprotocols):
     sent = 1
     try:
         async with connect(url, subprotocols=subprotocols, compression=None, max_size=None) as socket:
@@ -99,7 +99,7 @@ async def _talk(gateway, rng, door, url, subprotocols):
             with contextlib.suppress(WebSocketException, OSError, TimeoutError):
                 async with asyncio.timeout(30):
                     for _ in range(40):
-                        raw = message(rng, TEMPLATES[door])
+                        raw = message(rng, TEMPLATES[api])
                         with contextlib.suppress(UnicodeDecodeError):
                             raw = raw.decode() if rng.random() < 0.9 else raw
                         await socket.send(raw)
@@ -108,11 +108,11 @@ async def _talk(gateway, rng, door, url, subprotocols):
             await socket.close()
             await reading
         if socket.close_code == 1011:
-            gateway.faults.append(f"{door}: closed with 1011 {socket.close_reason}")
+            gateway.faults.append(f"{api}: closed with 1011 {socket.close_reason}")
     except InvalidHandshake as error:
         response = getattr(error, "response", None)
         gateway.judge(
-            f"{door}: handshake", getattr(response, "status_code", 400), getattr(response, "body", b"")
+            f"{api}: handshake", getattr(response, "status_code", 400), getattr(response, "body", b"")
         )
     except (WebSocketException, OSError, TimeoutError):
         gateway.statuses["dropped"] += 1
@@ -240,7 +240,7 @@ async def flood(gateway, rng, count):
 
 
 async def upload_media(gateway, rng, count):
-    """Every file of the media corpus, to both doors that take recordings."""
+    """Every file of the media corpus, to both APIs that take recordings."""
     del rng, count
     for attack in corpus("media", "media_corpus"):
         form = (

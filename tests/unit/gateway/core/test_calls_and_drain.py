@@ -48,7 +48,7 @@ async def stubborn(stream):
 
 
 async def open_and_close(one):
-    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test") as call:
+    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test") as call:
         return call.id
 
 
@@ -118,9 +118,9 @@ async def test_calls_go_to_the_server_with_the_fewest(gateway):
     one = await gateway(polite, polite)
     calls = one.gateway.calls
     async with (
-        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
-        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
-        calls.open(protocol.Start(), principal=ANONYMOUS, door="test"),
+        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
+        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
+        calls.open(protocol.Start(), principal=ANONYMOUS, api="test"),
     ):
         assert sorted(server.users for server in one.gateway.servers.all) == [1, 2]
     assert [server.users for server in one.gateway.servers.all] == [0, 0]
@@ -235,7 +235,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing(gateway):
     entered = asyncio.Event()
 
     async def hold():
-        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test"):
+        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test"):
             entered.set()
             await asyncio.Event().wait()
 
@@ -249,9 +249,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing(gateway):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(
-    gateway, caplog, monkeypatch, ends
-):
+async def test_a_call_whose_api_does_not_wait_for_its_end_is_written_down(gateway, caplog, monkeypatch, ends):
     caplog.set_level(logging.INFO, "parley.audit")
     if not ends:
         monkeypatch.setattr(Call, "aclose", lambda _: asyncio.Event().wait())
@@ -259,7 +257,7 @@ async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(
     entered = asyncio.Event()
 
     async def hold():
-        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test") as call:
+        async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test") as call:
             entered.set()
             call_ids.append(call.id)
             await asyncio.Event().wait()
@@ -275,7 +273,7 @@ async def test_a_call_whose_door_does_not_wait_for_its_end_is_written_down(
     assert not any(task.get_name().startswith("close-") for task in asyncio.all_tasks())
     lines = [json.loads(record.message) for record in caplog.records if record.name == "parley.audit"]
     (line,) = (line for line in lines if line["event"] == "call_closed")
-    assert (line["call"], line["door"], line["reason"]) == (call_ids[0], "test", "lost")
+    assert (line["call"], line["api"], line["reason"]) == (call_ids[0], "test", "lost")
 
 
 async def test_a_drain_takes_no_new_calls_and_lets_the_old_ones_finish(gateway):
@@ -332,7 +330,7 @@ async def test_signals_drain_and_the_second_ends_at_once(monkeypatch):
 
 async def test_room_is_checked_before_anything_is_promised(gateway):
     one = await gateway(calls={"limit": 1})
-    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, door="test"):
+    async with one.gateway.calls.open(protocol.Start(), principal=ANONYMOUS, api="test"):
         with pytest.raises(TooManyCallsError):
             one.gateway.calls.check_room(ANONYMOUS)
     one.gateway.calls.check_room(ANONYMOUS)

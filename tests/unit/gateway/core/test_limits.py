@@ -287,7 +287,7 @@ async def test_a_call_too_many_is_refused_with_a_time_to_wait(gateway):
 async def test_one_key_cannot_have_all_calls(gateway):
     one = await gateway(calls={"limit": 10, "per_key": 1})
     key = Principal(id="key-1", scopes=frozenset({"agent"}))
-    async with one.gateway.calls.open(protocol.Start(), principal=key, door="test"):
+    async with one.gateway.calls.open(protocol.Start(), principal=key, api="test"):
         with pytest.raises(TooManyCallsError, match="this key"):
             one.gateway.calls.check_room(key)
         one.gateway.calls.check_room(Principal(id="key-2", scopes=frozenset({"agent"})))

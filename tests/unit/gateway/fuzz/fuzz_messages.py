@@ -126,12 +126,12 @@ TEMPLATES = {
         {"event": "stop", **STREAM, "stop": {}},
     ],
 }
-"""What clients send, by door."""
+"""What clients send, by API."""
 
 OPENINGS = {
     "twilio": [json.dumps({"event": "connected"}), json.dumps({"event": "start", **STREAM, "start": CALL})]
 }
-"""What a door wants first, so that not every message is refused for the same reason."""
+"""What an API wants first, so that not every message is refused for the same reason."""
 
 SDP = """v=0\r
 o=- 1 2 IN IP4 127.0.0.1\r
@@ -235,9 +235,9 @@ def _nearly(draw, template):
     return message
 
 
-def messages_of(door):
-    """One message for a door: text or bytes."""
-    return _around(TEMPLATES[door])
+def messages_of(api):
+    """One message for an API: text or bytes."""
+    return _around(TEMPLATES[api])
 
 
 def bodies_of(path):

@@ -45,7 +45,7 @@ PATIENCE_S = 30
 """Whatever takes longer hangs."""
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_\- ]*")
 _RATES = {"key_requests": "", "key_sessions": "", "ip_requests": "", "ip_sessions": "", "auth_failures": ""}
-_DOORS = {
+_APIS = {
     "sessions": ("/v1/sessions/{session}/stream", {"subprotocols": ["parley.v1"]}),
     "realtime": ("/v1/realtime?model=parley", {"subprotocols": ["realtime"]}),
     "transcription": ("/v1/realtime?intent=transcription", {"subprotocols": ["realtime"]}),
@@ -112,7 +112,7 @@ class Stream(FakeStream):
 
 
 class TalkativeAgents:
-    """A transport: every request moves a conversation on, so that everything happens to every door."""
+    """A transport: every request moves a conversation on, so that everything happens to every API."""
 
     def __init__(self):
         self.tasks = set()
@@ -238,32 +238,32 @@ class FuzzedGateway:
 
     # --- driving --------------------------------------------------------------------------
 
-    def drive(self, door, messages, *, flood=False):
-        """Send messages to a door, on as many connections as it takes until all were read.
+    def drive(self, api, messages, *, flood=False):
+        """Send messages to an API, on as many connections as it takes until all were read.
 
         Args:
             flood: Do not wait until one was read before the next is sent; what comes after one that ends the
                 connection is lost then.
         """
-        self.run(self._drive(door, deque(messages), flood))
+        self.run(self._drive(api, deque(messages), flood))
         assert not self.faults.seen, "\n".join(self.faults.seen)
 
-    async def _drive(self, door, messages, flood):
+    async def _drive(self, api, messages, flood):
         for _ in range(len(messages) + 1):
             if not messages:
                 return
-            await self._connection(door, messages, flood)
-        assert not messages, "the door takes nothing"
+            await self._connection(api, messages, flood)
+        assert not messages, "the API takes nothing"
 
-    async def _connection(self, door, messages, flood):
-        path, options = _DOORS[door]
+    async def _connection(self, api, messages, flood):
+        path, options = _APIS[api]
         if "{session}" in path:
             path = path.format(session=await self._new_session())
         url = f"ws{self.url.removeprefix('http')}{path}"
         async with connect(url, **options, compression=None, max_size=None) as socket:
-            reader = asyncio.create_task(self._read(door, socket))
+            reader = asyncio.create_task(self._read(api, socket))
             with contextlib.suppress(ConnectionClosed):
-                for opening in OPENINGS.get(door, ()):
+                for opening in OPENINGS.get(api, ()):
                     await self._send(socket, opening, flood)
                 while messages and (await self._send(socket, messages[0], flood) or flood):
                     messages.popleft()
@@ -288,7 +288,7 @@ class FuzzedGateway:
         writer.close()
         return json.loads(answer.partition(b"\r\n\r\n")[2])["session_id"]
 
-    async def _read(self, door, socket):
+    async def _read(self, api, socket):
         with contextlib.suppress(ConnectionClosed):
             async for raw in socket:
                 if isinstance(raw, str):

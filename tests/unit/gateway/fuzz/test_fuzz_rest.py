@@ -1,4 +1,4 @@
-"""Whatever a client asks by REST: no crash, and errors with stable codes in the door's own form."""
+"""Whatever a client asks by REST: no crash, and errors with stable codes in the API's own form."""
 
 import os
 import re

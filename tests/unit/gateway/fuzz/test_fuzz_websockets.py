@@ -14,12 +14,12 @@ MOST_GROWTH = 48 * 1024 * 1024
 """Bytes; what allocators keep. A leak of one frame's buffers per connection would be far more."""
 
 
-@pytest.mark.parametrize("door", list(TEMPLATES))
-def test_a_door_bears_whatever_comes(fuzzed, door):
+@pytest.mark.parametrize("api", list(TEMPLATES))
+def test_a_api_bears_whatever_comes(fuzzed, api):
     @settings(settings.get_profile("gateway"), max_examples=EXAMPLES)
-    @given(st.lists(messages_of(door), min_size=AT_ONCE, max_size=AT_ONCE))
+    @given(st.lists(messages_of(api), min_size=AT_ONCE, max_size=AT_ONCE))
     def drive(messages):
-        fuzzed.drive(door, messages)
+        fuzzed.drive(api, messages)
 
     before = fuzzed.received
     drive()
@@ -27,12 +27,12 @@ def test_a_door_bears_whatever_comes(fuzzed, door):
     assert fuzzed.received - before >= OF_EACH
 
 
-@pytest.mark.parametrize("door", list(TEMPLATES))
-def test_a_door_bears_it_all_at_once(fuzzed, door):
+@pytest.mark.parametrize("api", list(TEMPLATES))
+def test_a_api_bears_it_all_at_once(fuzzed, api):
     @settings(settings.get_profile("gateway"), max_examples=5)
-    @given(st.lists(messages_of(door), min_size=AT_ONCE, max_size=AT_ONCE))
+    @given(st.lists(messages_of(api), min_size=AT_ONCE, max_size=AT_ONCE))
     def drive(messages):
-        fuzzed.drive(door, messages, flood=True)
+        fuzzed.drive(api, messages, flood=True)
 
     drive()
     fuzzed.settle()

@@ -1,4 +1,4 @@
-"""Who is let in, as every door asks."""
+"""Who is let in, as every API asks."""
 
 import json
 import logging
@@ -106,7 +106,7 @@ async def test_a_token_is_its_owner_with_less(guard, owner, connection):
     assert principal.scopes == {"agent"}
 
 
-async def test_a_token_opens_no_other_session_and_no_other_door(guard, owner, connection):
+async def test_a_token_opens_no_other_session_and_no_other_api(guard, owner, connection):
     brought = bearer(guard.issue(owner, session_id="s-1"))
     with pytest.raises(ForbiddenError, match="another session"):
         await guard.admit(connection(**brought), "agent", session_id="s-2")
@@ -300,7 +300,7 @@ async def test_a_forwarded_address_is_believed_of_proxies_only(connection):
         await comes("10.0.0.1", "203.0.113.77, 198.51.100.3")  # so is what stands before the client
 
 
-# --- a door's own proof -------------------------------------------------------------------------
+# --- an API's own proof -------------------------------------------------------------------------
 
 
 async def test_a_signature_takes_the_place_of_a_key(guard, connection):

@@ -228,7 +228,7 @@ async def test_a_call_is_written_down_from_beginning_to_end(gateway, keys_file, 
     await one.gateway.calls.drain(5)
     lines = [json.loads(record.message) for record in caplog.records if record.name == "parley.audit"]
     opened, closed = (line for line in lines if line["event"].startswith("call_"))
-    assert (opened["event"], opened["who"], opened["door"]) == ("call_opened", keys_file.id, "sessions")
+    assert (opened["event"], opened["who"], opened["api"]) == ("call_opened", keys_file.id, "sessions")
     assert (closed["event"], closed["call"], closed["reason"]) == ("call_closed", opened["call"], "ended")
 
 

@@ -1,4 +1,4 @@
-"""A gateway with a telephone door, in this process, and an agent without a server."""
+"""A gateway with a telephone API, in this process, and an agent without a server."""
 
 import contextlib
 import sys

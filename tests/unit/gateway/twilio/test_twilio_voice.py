@@ -71,7 +71,7 @@ async def test_what_is_no_form_is_refused(gateway):
         assert (await ask(phone, **request)).status_code == 400
 
 
-async def test_without_an_auth_token_there_is_no_such_door(gateway):
+async def test_without_an_auth_token_there_is_no_such_api(gateway):
     async with gateway(twilio={"auth_token_file": ""}) as phone:
         assert (await ask(phone, **voice_request(FORM))).status_code == 404
 
@@ -112,7 +112,7 @@ def test_an_empty_auth_token_is_refused(tmp_path):
         TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
 
 
-def test_the_door_is_closed_by_default():
+def test_the_api_is_closed_by_default():
     assert Settings().twilio.auth_token_file == ""
 
 

@@ -1,4 +1,4 @@
-"""The door's routes."""
+"""The API's routes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
 
-DOOR = "realtime"
+API = "realtime"
 
 
 class RealtimeSession:
@@ -99,7 +99,7 @@ class RealtimeSession:
                 start = await self._uplink.start
         except TimeoutError as error:
             raise SessionIdleError(f"nothing was asked for within {limit_s:g} s") from error
-        async with self._gateway.calls.open(start, principal=self._principal, door=DOOR) as call:
+        async with self._gateway.calls.open(start, principal=self._principal, api=API) as call:
             self.conversation.opened()
             await read_beside(self._read(call), self._uplink.run(call), self._tell_time(), self._keep_alive())
 

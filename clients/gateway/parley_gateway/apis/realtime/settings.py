@@ -1,4 +1,4 @@
-"""Settings of the realtime door."""
+"""Settings of the realtime API."""
 
 from __future__ import annotations
 

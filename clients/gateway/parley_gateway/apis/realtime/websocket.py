@@ -28,7 +28,7 @@ _UNKNOWN_CALL = Close(4004, "call_not_found")
 
 
 class RealtimeSockets:
-    """All WebSockets of the door.
+    """All WebSockets of the API.
 
     Args:
         gateway: The parts of the process.

@@ -1,4 +1,4 @@
-"""Settings of the sessions door."""
+"""Settings of the sessions API."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def serve_stream(
     stream = None
     is_given_back = False
     try:
-        async with gateway.calls.open(session.start, principal=principal, door="sessions") as call:
+        async with gateway.calls.open(session.start, principal=principal, api="sessions") as call:
             book.open(session, call)
             await accept(websocket, SUBPROTOCOL)
             stream = _Stream(websocket, session, call, gateway, gateway.guard.meter(principal))

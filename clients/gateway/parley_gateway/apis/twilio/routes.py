@@ -1,4 +1,4 @@
-"""The door for telephone calls."""
+"""The API for telephone calls."""
 
 from __future__ import annotations
 

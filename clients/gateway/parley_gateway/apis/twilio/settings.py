@@ -1,4 +1,4 @@
-"""Settings of the door for telephone calls."""
+"""Settings of the API for telephone calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TwilioSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     auth_token_file: str = ""
     """File with the account's auth token, by which Twilio's signature is checked; read again when it changes.
-    Empty: there is no such door."""
+    Empty: there is no such API."""
     account: str = ""
     """The only account (`AC…`) whose calls are taken. Empty: any that knows the auth token."""
     system_prompt: str | None = None

@@ -44,7 +44,7 @@ from parley_gateway.security.audit import audit
 from parley_gateway.sockets import messages, refuse, run_socket
 from parley_gateway.writer import SocketWriter
 
-DOOR = "twilio"
+API = "twilio"
 _log = logging.getLogger("parley.gateway")
 
 
@@ -69,7 +69,7 @@ async def serve_stream(
             nonce = start.start.custom_parameters.get(NONCE, "")
             await gateway.guard.use_once(*signatures.check_nonce(nonce))
         options = _options(settings, start)
-        async with gateway.calls.open(options, principal=principal, door=DOOR) as call:
+        async with gateway.calls.open(options, principal=principal, api=API) as call:
             audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
             await _Stream(
                 websocket=websocket,

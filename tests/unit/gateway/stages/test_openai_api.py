@@ -58,7 +58,7 @@ async def test_only_so_many_requests_at_once(start):
         refused = await ask(gateway)
         counted = (await gateway.http.get("/metrics")).text
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "4")
-    assert 'parley_gateway_stage_requests{door="openai"} 1.0' in counted
+    assert 'parley_gateway_stage_requests{api="openai"} 1.0' in counted
     await asyncio.wait_for(model.told.wait(), 5)
 
 
@@ -84,8 +84,8 @@ async def test_too_many_recordings_are_refused_before_they_are_read(start, path,
         gateway.models.may_hear.set()
         assert (await first).status_code == 200
         counted = (await gateway.http.get("/metrics")).text
-    door = "deepgram" if path == "/v1/listen" else "openai"
-    assert f'parley_gateway_stage_requests{{door="{door}"}} 0.0' in counted
+    api = "deepgram" if path == "/v1/listen" else "openai"
+    assert f'parley_gateway_stage_requests{{api="{api}"}} 0.0' in counted
 
 
 async def test_a_recording_that_is_refused_gives_its_place_back(start):

@@ -35,7 +35,7 @@ def test_everything_that_the_page_names_is_there(client):
     named = re.findall(r'(?:href|src)="([^"]+)"', page.text)
     files = [path for path in named if path.startswith("page/")]
     assert len(files) >= 5
-    documents = {"openapi.json", "asyncapi.json", "readyz", "v1/agent"}  # of other doors
+    documents = {"openapi.json", "asyncapi.json", "readyz", "v1/agent"}  # of other APIs
     assert set(named) - set(files) == documents
     for path in files:
         answer = client.get(f"/{path}")
