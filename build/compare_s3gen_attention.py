@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.past import Past
 from parley.tts.s3gen.synthesizer import Job, Synthesizer
 from parley.tts.s3gen.utterance import Plan, Utterance
@@ -43,7 +43,7 @@ def main() -> None:
         checkpoint.load(checkpoint.find_checkpoint(arguments.weights)), torch.device("cpu")
     )
     given = load_file(arguments.utterance)
-    voice = Voice(given["speaker"], given["prompt_tokens"].astype(np.int64), given["prompt_mel"])
+    voice = AudioVoice(given["speaker"], given["prompt_tokens"].astype(np.int64), given["prompt_mel"])
     tokens = given["tokens"]
     full = Plan(full_attention=True, max_tokens=len(tokens))
     chunked = replace(full, full_attention=False, max_step=1)
@@ -68,7 +68,7 @@ def main() -> None:
 class _Heard(Utterance):
     """An utterance that keeps its spectrogram."""
 
-    def __init__(self, voice: Voice, plan: Plan, *, seed: int) -> None:
+    def __init__(self, voice: AudioVoice, plan: Plan, *, seed: int) -> None:
         super().__init__(voice, plan, seed=seed, rate=RATE)
         self.mels: list[torch.Tensor] = []
 

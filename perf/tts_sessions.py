@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import ParleyError
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
 from parley.tts.s3gen.scheduler import Limits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
@@ -94,10 +94,10 @@ def speak(synthesizer: Synthesizer, level: Level, *, tokens: int, max_batch: int
     level.rates.append(level.sessions * tokens / TOKENS_PER_SECOND / seconds)
 
 
-def make_speech(seed: int, tokens: int) -> tuple[Voice, NDArray[np.int64]]:
+def make_speech(seed: int, tokens: int) -> tuple[AudioVoice, NDArray[np.int64]]:
     """A voice, and tokens for it to speak."""
     rng = np.random.default_rng(seed)
-    voice = Voice(
+    voice = AudioVoice(
         rng.standard_normal(192).astype(np.float32),
         rng.integers(0, 6561, PROMPT_TOKENS),
         rng.standard_normal((2 * PROMPT_TOKENS, 80)).astype(np.float32),

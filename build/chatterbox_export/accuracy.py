@@ -21,13 +21,13 @@ from chatterbox_export.entries import ConversionError, Entry
 from chatterbox_export.t3_reference import Reference
 from chatterbox_export.tensors import read
 from parley.tts.s3gen import checkpoint as s3gen_checkpoint
-from parley.tts.s3gen.batch import Voice as FlowVoice
+from parley.tts.s3gen.batch import AudioVoice as FlowVoice
 from parley.tts.s3gen.hift import HOP
 from parley.tts.s3gen.synthesizer import Synthesizer
 from parley.tts.s3gen.utterance import Plan, Utterance
 from parley.tts.t3.checkpoint import read_shape
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Voice as T3Voice
+from parley.tts.t3.request import TokenVoice as T3Voice
 from parley.tts.t3.vocabulary import START_OF_SPEECH
 from parley.tts.voices.voice import SPEECH_CODES, Voice
 

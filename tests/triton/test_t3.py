@@ -24,7 +24,7 @@ from parley.launcher import EmbeddedServer, ServerOptions
 from parley.triton.grpc_client import LoopbackClient
 from parley.tts.t3.client import SpeechTokenModel
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
-from parley.tts.t3.request import Voice
+from parley.tts.t3.request import TokenVoice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it rests."
 MAX_REQUESTS = 64  # of configs/tiny.pbtxt
@@ -71,7 +71,7 @@ def model(port):
 
 def voice(seed=0):
     noise = np.random.default_rng(seed)
-    return Voice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, 60, np.int32))
+    return TokenVoice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, 60, np.int32))
 
 
 def request(*, seed=LONG_SEED, **fields):
@@ -143,7 +143,7 @@ async def test_requests_that_cannot_be_served(model, fields, error):
 
 
 async def test_a_voice_of_the_wrong_size(model):
-    wrong = Voice(np.ones(192, np.float32), np.zeros(0, np.int32))
+    wrong = TokenVoice(np.ones(192, np.float32), np.zeros(0, np.int32))
     with pytest.raises(Exception, match="256"):
         await collect(model, request(), wrong)
 

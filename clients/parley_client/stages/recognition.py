@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -28,10 +29,9 @@ from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley.triton.grpc_client import GrpcModelClient
 from parley.waiting import within
-from parley_client.errors import CallEndedError, ClientError
+from parley_client.errors import CallEndedError, ClientError, StreamLostError
 from parley_client.event_queue import EventQueue
 from parley_client.stages.lineup import AUTO
-from parley_client.stages.model_failures import stream_lost, unless_busy
 from parley_client.stages.recognition_types import (
     FinalizedEvent,
     RecognitionEvent,
@@ -40,6 +40,34 @@ from parley_client.stages.recognition_types import (
 )
 from parley_client.stages.server import StageServer
 from parley_client.transcription import find_loaded
+
+_ATTEMPTS = 3
+_RETRY_S = 0.05
+
+
+async def unless_busy(request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
+    """Ask the model; again if it was busy, which leaves the stream as it was.
+
+    Raises:
+        OverloadedError: it stays busy.
+        ParleyError: any other failure.
+    """
+    wait = _RETRY_S
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await request()
+        except OverloadedError:
+            await asyncio.sleep(wait)
+            wait *= 2
+    return await request()
+
+
+def stream_lost(error: ParleyError) -> StreamLostError:
+    """The end of a stream, after a failure that no request can mend."""
+    lost = StreamLostError(f"the stream of audio broke: {error} ({error.code})")
+    lost.__cause__ = error
+    return lost
+
 
 RECOGNIZERS = ("parakeet_tdt", "moonshine", "nemotron_streaming")
 """Models for streams of speech; the first that a server has is its default."""

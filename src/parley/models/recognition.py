@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parley.asr.pipeline.service import RecognitionService, SessionTable, StreamRequest
 from parley.asr.pipeline.step import RecognizerPipeline
 from parley.inference import struct_tensor, tensor_bytes
 from parley.runtime.parameters import Parameters
-from parley.triton.periodic import Periodic
 from parley.triton.responses import answer, read_tensors
+
+_CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Periodic:
+    """Runs a function every ``interval_s`` seconds in a thread, until it is closed.
+
+    A failure is logged and does not end the series.
+    """
+
+    def __init__(self, interval_s: float, run: Callable[[], object]) -> None:
+        self._interval_s = interval_s
+        self._run = run
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="periodic", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; a run under way is waited for."""
+        self._closed.set()
+        self._thread.join(_CLOSE_S)
+
+    def _repeat(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            try:
+                self._run()
+            except Exception:  # noqa: BLE001 - the series goes on, and the log says why
+                _log.exception("a periodic task failed")
+
 
 MAX_CHUNK_MS = 10_000
 

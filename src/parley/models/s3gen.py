@@ -17,7 +17,7 @@ from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.responses import Responder, read_tensors
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.buckets import Buckets, compile_estimator, warm_up
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.estimator import MEL_BANDS
@@ -110,7 +110,7 @@ class S3GenModel:
         responder.finish()
 
 
-def read_voice(tensors: Mapping[str, Tensor], max_prompt: int) -> Voice:
+def read_voice(tensors: Mapping[str, Tensor], max_prompt: int) -> AudioVoice:
     """The voice of a request, with at most ``max_prompt`` tokens from the end of its prompt.
 
     Raises:
@@ -132,7 +132,7 @@ def read_voice(tensors: Mapping[str, Tensor], max_prompt: int) -> Voice:
     if not (np.isfinite(speaker).all() and np.isfinite(mel).all()):
         raise InvalidMessageError("SPEAKER or PROMPT_MEL holds values that are not numbers")
     first = max(0, len(tokens) - max_prompt)
-    return Voice(
+    return AudioVoice(
         speaker.astype(np.float32),
         tokens[first:].astype(np.int64),
         mel[FRAMES_PER_TOKEN * first :].astype(np.float32),

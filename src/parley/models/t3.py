@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,10 +20,19 @@ from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
-from parley.tts.t3.request import SpeechRequest, Voice
+from parley.tts.t3.request import SpeechRequest, TokenVoice
 from parley.tts.t3.service import SpeechTokenService, Utterance
-from parley.tts.t3.settings import ENGINE_SETTINGS
 from parley.tts.t3.vocabulary import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
+
+ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "skip_tokenizer_init": True,
+        "enable_prompt_embeds": True,
+        "logits_processors": ["parley.tts.t3.logits:SpeechDrawing"],
+        # Drawing looks at the tokens before: no step may begin before the last one is known.
+        "async_scheduling": False,
+    }
+)
 
 
 def load_service(
@@ -125,6 +136,6 @@ def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> Ut
         raise InvalidMessageError("TEXT_TOKENS is empty")
     return Utterance(
         request,
-        Voice(speaker.reshape(-1).astype(np.float32), prompt.astype(np.int32)),
+        TokenVoice(speaker.reshape(-1).astype(np.float32), prompt.astype(np.int32)),
         None if text is None else [int(token) for token in text.reshape(-1)],
     )

@@ -15,7 +15,7 @@ from chatterbox_export import upstream_models
 from chatterbox_export.accuracy import served_mel, upstream_mel
 from chatterbox_export.small_published import small_whole_s3gen
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.schedule import ChunkSchedule
 from parley.tts.s3gen.source import HARMONICS, HarmonicSource, extend
 from parley.tts.s3gen.utterance import Plan
@@ -48,7 +48,7 @@ def test_the_published_checkpoint_fits(meanflow):
 
 def speech(tokens, prompt, seed=0):
     rng = np.random.default_rng(seed)
-    voice = Voice(
+    voice = AudioVoice(
         rng.standard_normal(192).astype(np.float32),
         rng.integers(0, 6561, prompt),
         rng.standard_normal((2 * prompt, 80)).astype(np.float32),

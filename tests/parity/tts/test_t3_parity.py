@@ -21,7 +21,7 @@ from chatterbox_export.small_t3 import write_small_t3
 from chatterbox_export.t3_reference import Draw, Reference
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Voice
+from parley.tts.t3.request import TokenVoice
 from parley.tts.t3.text import load_reader
 
 COUNT = 60
@@ -55,7 +55,7 @@ def both(request, tmp_path_factory):
 def voice(shape, tokens=None):
     noise = np.random.default_rng(1)
     count = shape.max_prompt_tokens if tokens is None else tokens
-    return Voice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, count, np.int32))
+    return TokenVoice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, count, np.int32))
 
 
 def conditionals(upstream, voice, exaggeration):

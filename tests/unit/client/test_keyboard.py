@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from parley_client.terminal import keyboard
-from parley_client.terminal.keyboard import can_be_typed_at, typed_lines
-from parley_client.terminal.line_editor import LineEditor
+from parley_client.terminal.keyboard import LineEditor, can_be_typed_at, typed_lines
 
 
 @pytest.mark.parametrize(

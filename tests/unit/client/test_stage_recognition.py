@@ -14,14 +14,7 @@ from parley.errors import (
 )
 from parley_client import CallEndedError, ConnectError, SlowConsumerError
 from parley_client.errors import StreamLostError
-from parley_client.stages import (
-    FinalizedEvent,
-    Recognition,
-    RecognitionLimits,
-    model_failures,
-    open_server,
-    recognition,
-)
+from parley_client.stages import FinalizedEvent, Recognition, RecognitionLimits, open_server, recognition
 
 STOPPED = SpeechStoppedEvent(utterance=1, at_ms=1, detected_at_ms=2)
 FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)
@@ -30,7 +23,7 @@ FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr(recognition, "_POLL_S", 0.001)
-    monkeypatch.setattr(model_failures, "_RETRY_S", 0.001)
+    monkeypatch.setattr(recognition, "_RETRY_S", 0.001)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 from parley.protocol import ToolRequest
 from parley_client import ToolDefinitionError, ToolOptions, ToolTable, tool
 from parley_client.demo_tools import DEMO_TOOLS, get_weather
-from parley_client.schema import schema_of
-from parley_client.tools import load_tools
+from parley_client.tools import load_tools, schema_of
 
 
 def ask(name, **arguments):

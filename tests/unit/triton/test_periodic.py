@@ -1,6 +1,6 @@
 import threading
 
-from parley.triton.periodic import Periodic
+from parley.models.recognition import Periodic
 
 DEADLINE_S = 10
 

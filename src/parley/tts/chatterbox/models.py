@@ -13,7 +13,7 @@ from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.s3gen.client import VoiceTensors
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
 from parley.tts.t3.messages import SpeechTokensEvent, SpeechTokensRequest
-from parley.tts.t3.request import Voice as TokenVoice
+from parley.tts.t3.request import TokenVoice
 from parley.tts.voices.voice import Voice
 
 Send: TypeAlias = Callable[[SpeechChunk, NDArray[np.int16]], bool]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidMessageError, OverloadedError, ParleyError, SessionIdleError
-from parley.tts.chatterbox.drawing import draw, longest
+from parley.errors import InferenceError, InvalidMessageError, OverloadedError, ParleyError, SessionIdleError
 from parley.tts.chatterbox.limits import Limits
 from parley.tts.chatterbox.models import (
     AudioModel,
@@ -31,9 +32,49 @@ from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.plain_text import is_speakable
 from parley.tts.s3gen.messages import OpenUtterance
 from parley.tts.s3gen.scheduler import Playout
-from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest
+from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
+from parley.tts.t3.request import TokenVoice
 from parley.tts.voices.voice import Voice
-from parley.waiting import within
+from parley.waiting import each_within, try_within, within
+
+_log = logging.getLogger(__name__)
+
+# A model that has lost its way would speak to the limit. Speech takes 1.7 tokens for a letter.
+_LONGEST_PER_LETTER = 8
+_LONGEST_START = 100
+
+
+def longest(text: str, limits: Limits) -> int:
+    """Tokens that a text may take."""
+    return min(limits.max_tokens, _LONGEST_START + _LONGEST_PER_LETTER * len(text))
+
+
+async def draw(
+    model: TokenModel, request: SpeechTokensRequest, voice: TokenVoice, tokens: TokenQueue, limits: Limits
+) -> None:
+    """Put the tokens of ``request`` into ``tokens``; the model is told to stop if this ends early.
+
+    Raises:
+        ParleyError: the model failed or was late.
+    """
+    done = False
+    stream = each_within(model.generate(request, voice), limits.tokens_s, "t3")
+    try:
+        async with aclosing(stream):
+            async for event, drawn in stream:
+                if not isinstance(event, TokensCompleted):
+                    tokens.put(drawn)
+                elif event.finish_reason == "abort":
+                    raise InferenceError(f"somebody else stopped {request.request_id}")
+                elif event.finish_reason == "length":
+                    _log.warning("%s was cut off after %d tokens", request.request_id, event.spoken_tokens)
+        done = True
+    finally:
+        if not done:
+            name = request.request_id
+            await try_within(model.abort(name), limits.stop_s, f"stopping the tokens of {name}")
+    tokens.end()
+
 
 _NOTHING = np.zeros(0, np.int16)
 _SEEDS = 2**31

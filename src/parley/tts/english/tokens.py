@@ -3,13 +3,84 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from parley.tts.english.latin import in_latin
-from parley.tts.english.numbers import in_words
 from parley.tts.normalization.alignment import WrittenWord
+
+# What Unicode does not take apart into a letter and an accent.
+_LATIN = dict(
+    zip(
+        "ßæœøłđðþıħŋəʻʼ",
+        "ss ae oe o l d d th i h ng e ' '".split(),
+        strict=True,
+    )
+)
+_CYRILLIC = dict(
+    zip(
+        "абвгдеёжзийклмнопрстуфхцчшщъыьэюяіїєґ",
+        "a b v g d e yo zh z i y k l m n o p r s t u f kh ts ch sh shch | i | e yu ya i yi ye g".split(),
+        strict=True,
+    )
+)
+_GREEK = dict(
+    zip(
+        "αβγδεζηθικλμνξοπρσςτυφχψω",
+        "a v g d e z i th i k l m n x o p r s s t i f ch ps o".split(),
+        strict=True,
+    )
+)
+_TABLE = {**_LATIN, **_CYRILLIC, **_GREEK}
+_SILENT_LETTERS = "|"
+_APOSTROPHES = "\u2018\u2019\u02bc\u0060\u00b4\u2032"
+
+
+def in_latin(text: str) -> str:
+    """``text`` with the letters a-z for all that have an equivalent; other characters stay as they are."""
+    composed = unicodedata.normalize("NFKC", text.translate(dict.fromkeys(map(ord, _APOSTROPHES), "'")))
+    return "".join(map(_letter, composed))
+
+
+def _letter(character: str) -> str:
+    if character < "\u0080":
+        return character
+    for candidate in (character.lower(), unicodedata.normalize("NFD", character.lower())[0]):
+        known = _TABLE.get(candidate) or (candidate if "a" <= candidate <= "z" else None)
+        if known is not None:
+            known = known.replace(_SILENT_LETTERS, "")
+            return known.capitalize() if character.isupper() else known
+    return "" if unicodedata.category(character) == "Mn" else character
+
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_SCALES = ((10**9, "billion"), (10**6, "million"), (10**3, "thousand"), (100, "hundred"))
+_LONGEST = 12
+"""Figures of a number; longer ones are read figure by figure, as are those that begin with zero."""
+
+
+def in_words(figures: str) -> list[str]:
+    """The words for a run of decimal digits."""
+    if len(figures) > _LONGEST or (len(figures) > 1 and figures[0] == "0"):
+        return [_ONES[int(figure)] for figure in figures]
+    return _cardinal(int(figures))
+
+
+def _cardinal(number: int) -> list[str]:
+    for scale, name in _SCALES:
+        if number >= scale:
+            rest = number % scale
+            return [*_cardinal(number // scale), name, *(_cardinal(rest) if rest else [])]
+    if number < len(_ONES):
+        return [_ONES[number]]
+    tens, ones = divmod(number, 10)
+    return [_TENS[tens - 2], *([_ONES[ones]] if ones else [])]
+
 
 PAUSES = frozenset(".,!?;:…—")
 SENTENCE_ENDS = frozenset(".!?…")

@@ -26,7 +26,7 @@ _ANY_CHUNK = 1 << 40  # of queries in the padding: they see everything, so that 
 
 
 @dataclass(frozen=True)
-class Voice:
+class AudioVoice:
     """What the flow must know of a speaker."""
 
     embedding: NDArray[np.float32]
@@ -49,7 +49,7 @@ class Voice:
 class FlowRow:
     """A piece of one utterance."""
 
-    voice: Voice
+    voice: AudioVoice
     tokens: NDArray[np.int64]
     """``[n + ahead]``, those of the prompt first where they belong to the piece."""
     ahead: int

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from parley.tts.s3gen.batch import FlowRow, Voice
+from parley.tts.s3gen.batch import AudioVoice, FlowRow
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.estimator import MEL_BANDS, Estimator
 from parley.tts.s3gen.flow import SPEAKER_SIZE
@@ -91,7 +91,7 @@ class Flows(Protocol):
 
 
 def _empty_row(frames: int, empty: Past, past: int) -> FlowRow:
-    voice = Voice(
+    voice = AudioVoice(
         np.ones(SPEAKER_SIZE, np.float32), np.zeros(0, np.int64), np.zeros((0, MEL_BANDS), np.float32)
     )
     zeros = np.zeros(frames // FRAMES_PER_TOKEN, np.int64)

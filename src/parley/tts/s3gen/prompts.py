@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.past import Past
 
 DEFAULT_VOICES = 16
@@ -20,7 +20,9 @@ class PromptPasts:
         voices: how many are kept.
     """
 
-    def __init__(self, make: Callable[[Sequence[Voice]], list[Past]], voices: int = DEFAULT_VOICES) -> None:
+    def __init__(
+        self, make: Callable[[Sequence[AudioVoice]], list[Past]], voices: int = DEFAULT_VOICES
+    ) -> None:
         self._make = make
         self._voices = voices
         self._known: OrderedDict[bytes, Past] = OrderedDict()
@@ -28,10 +30,10 @@ class PromptPasts:
     def __len__(self) -> int:
         return len(self._known)
 
-    def __contains__(self, voice: Voice) -> bool:
+    def __contains__(self, voice: AudioVoice) -> bool:
         return not len(voice.tokens) or voice.digest in self._known
 
-    def get(self, voices: Sequence[Voice]) -> list[Past | None]:
+    def get(self, voices: Sequence[AudioVoice]) -> list[Past | None]:
         """The past of each voice's prompt; None where there is no prompt."""
         missing = {voice.digest: voice for voice in voices if voice not in self}
         new = dict(zip(missing, self._make(list(missing.values())), strict=True)) if missing else {}

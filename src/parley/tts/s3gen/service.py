@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,49 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.runtime.admission import EarlyAborts
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
-from parley.tts.s3gen.ports import AudioSink, Steps
 from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
 from parley.tts.s3gen.synthesizer import Job
 from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
+
+
+class AudioSink(Protocol):
+    """Where the audio of one utterance goes."""
+
+    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
+        """Take a piece; False: no more is wanted."""
+        ...
+
+    def finish(self) -> None:
+        """All was sent, or the utterance was stopped."""
+        ...
+
+    def fail(self, error: ParleyError) -> None:
+        """The utterance failed."""
+        ...
+
+
+class Steps(Protocol):
+    """The part of :class:`parley.tts.s3gen.synthesizer.Synthesizer` that is used."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens are smaller than this."""
+        ...
+
+    def begin(self) -> None:
+        """Called first by the thread that will call the rest."""
+        ...
+
+    def prepare(self, utterances: Sequence[Utterance]) -> None:
+        """Make what can be made before their tokens have come."""
+        ...
+
+    def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
+        """Make what the jobs ask for."""
+        ...
+
 
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)
@@ -108,7 +145,7 @@ class S3GenService:
         return len(self._entries)
 
     def open(
-        self, message: OpenUtterance, voice: Voice, tokens: NDArray[np.integer[Any]], sink: AudioSink
+        self, message: OpenUtterance, voice: AudioVoice, tokens: NDArray[np.integer[Any]], sink: AudioSink
     ) -> None:
         """Begin an utterance; its sink is told everything from now on.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.process_end import DeviceErrors
-from parley.tts.s3gen.batch import FlowRow, Padding, Voice, pack
+from parley.tts.s3gen.batch import AudioVoice, FlowRow, Padding, pack
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
@@ -184,7 +184,7 @@ class Synthesizer:
             for (job, _), samples, last, own in zip(made, audio, lasts, finite, strict=True)
         ]
 
-    def _prompt_pasts(self, voices: Sequence[Voice]) -> list[Past]:
+    def _prompt_pasts(self, voices: Sequence[AudioVoice]) -> list[Past]:
         pasts: list[Past] = []
         for first in range(0, len(voices), _PROMPTS):
             rows = [prompt_row(voice) for voice in voices[first : first + _PROMPTS]]

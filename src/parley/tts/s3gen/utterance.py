@@ -6,20 +6,68 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import soxr
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InvalidInputError
-from parley.tts.s3gen.batch import FlowRow, Voice
+from parley.tts.s3gen.batch import AudioVoice, FlowRow
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, LOOKAHEAD
-from parley.tts.s3gen.hift import HOP
+from parley.tts.s3gen.hift import HOP, SAMPLE_RATE
 from parley.tts.s3gen.noise import flow_noise, prompt_noise
-from parley.tts.s3gen.output import PcmOutput
 from parley.tts.s3gen.past import Past, bounded
 from parley.tts.s3gen.schedule import ChunkSchedule
 from parley.tts.s3gen.vocoding import VocoderState
-from parley.tts.watermark import Watermark
+from parley.tts.watermark import Watermark, WatermarkStream
+
+_SILENCE = SAMPLE_RATE // 50
+"""Samples at the beginning that are silenced, and as many that are faded in.
+
+As upstream does: the end of the reference speech can be heard there.
+"""
+
+
+class PcmOutput:
+    """Keeps the filter's state between chunks. Floats until the end: soxr dithers integers.
+
+    Args:
+        rate: hertz of what comes out.
+        mark: adds a watermark; None: there is none.
+    """
+
+    def __init__(self, rate: int, mark: WatermarkStream | None = None) -> None:
+        self.rate = rate
+        self._mark = mark
+        self.samples = 0
+        """Samples given so far."""
+        self._received = 0
+        self._resampler = (
+            None
+            if rate == SAMPLE_RATE
+            else soxr.ResampleStream(SAMPLE_RATE, rate, 1, dtype="float32", quality="HQ")
+        )
+
+    def push(self, audio: NDArray[np.float32], *, last: bool) -> NDArray[np.int16]:
+        """The PCM that is certain so far; i16 ``[m]``, m may be 0."""
+        faded = audio * fade_in(self._received, len(audio))
+        self._received += len(audio)
+        if self._mark is not None:
+            faded = self._mark.push(faded, last=last)
+        if self._resampler is not None:
+            faded = self._resampler.resample_chunk(faded, last=last)
+        self.samples += len(faded)
+        pcm: NDArray[np.int16] = np.round(np.clip(faded, -1.0, 1.0) * 32767.0).astype(np.int16)
+        return pcm
+
+
+def fade_in(first: int, count: int) -> NDArray[np.float32]:
+    """Gain of samples ``first`` ... of an utterance, f32 ``[count]``."""
+    # The first step of the ramp is 0 and the last is 1.
+    ramp = (np.arange(first, first + count) - _SILENCE) / (_SILENCE - 1)
+    gain: NDArray[np.float32] = ((1.0 - np.cos(np.pi * np.clip(ramp, 0.0, 1.0))) / 2.0).astype(np.float32)
+    return gain
+
 
 TOKENS_PER_SECOND = 25
 _OVERLAP = 8  # frames of the crossfade
@@ -69,7 +117,7 @@ class Utterance:
         rate: hertz of the audio.
     """
 
-    def __init__(self, voice: Voice, plan: Plan, *, seed: int, rate: int) -> None:
+    def __init__(self, voice: AudioVoice, plan: Plan, *, seed: int, rate: int) -> None:
         self.voice = voice
         self.ended = False
         """Whether all tokens have come."""
@@ -202,7 +250,7 @@ class Utterance:
         return chunks, np.maximum(np.array(schedule.starts(tokens), np.int64) - far, 0)
 
 
-def prompt_row(voice: Voice) -> FlowRow:
+def prompt_row(voice: AudioVoice) -> FlowRow:
     """The flow's work to make the past that all utterances of a voice share."""
     size = len(voice.tokens)
     zeros = np.zeros(size, np.int64)

@@ -18,7 +18,7 @@ from parley.tts.t3.messages import (
     T3Request,
     TokensCompleted,
 )
-from parley.tts.t3.request import Voice
+from parley.tts.t3.request import TokenVoice
 
 MODEL = "t3"
 _ABORT_TIMEOUT_S = 5.0
@@ -40,7 +40,7 @@ class SpeechTokenModel:
         self._timeout_s = timeout_s
 
     async def generate(
-        self, request: SpeechTokensRequest, voice: Voice, *, text_tokens: Sequence[int] | None = None
+        self, request: SpeechTokensRequest, voice: TokenVoice, *, text_tokens: Sequence[int] | None = None
     ) -> AsyncGenerator[tuple[SpeechTokensEvent, NDArray[np.int32]], None]:
         """Stream the utterance's tokens; the last event is ``TokensCompleted``.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from parley.errors import ModelLoadingError
 from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.conditioning import ConditioningEncoder
-from parley.tts.t3.request import Prompt, Voice
+from parley.tts.t3.request import Prompt, TokenVoice
 from parley.tts.t3.side_channel import prompt_ids
 from parley.tts.t3.vocabulary import START_OF_SPEECH
 
@@ -71,7 +71,7 @@ class PromptEncoder(nn.Module):
         return encoder.eval().requires_grad_(requires_grad=False)
 
     def encode(
-        self, voice: Voice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
+        self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
     ) -> Prompt:
         """Compute the prompt of one utterance.
 
@@ -103,7 +103,7 @@ class PromptEncoder(nn.Module):
         ids = prompt_ids(len(embeddings), guidance_weight, self._shape.speech_vocabulary, START_OF_SPEECH)
         return Prompt(embeddings.cpu(), ids)
 
-    def _voice_rows(self, voice: Voice) -> Tensor:
+    def _voice_rows(self, voice: TokenVoice) -> Tensor:
         tokens = voice.prompt_tokens[: self._shape.max_prompt_tokens]
         key = sha256(voice.speaker_embedding.tobytes() + tokens.tobytes()).digest()
         with self._lock:

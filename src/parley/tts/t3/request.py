@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Voice:
+class TokenVoice:
     """What T3 has to know of a voice."""
 
     speaker_embedding: NDArray[np.float32]
@@ -37,7 +37,7 @@ class PromptSource(Protocol):
     """Computes prompts; may be used from several threads."""
 
     def encode(
-        self, voice: Voice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
+        self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
     ) -> Prompt:
         """Compute the prompt of one utterance; see :class:`parley.tts.t3.prompt.PromptEncoder`."""
         ...

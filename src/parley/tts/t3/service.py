@@ -14,13 +14,62 @@ from numpy.typing import NDArray
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError
 from parley.llm.engine import Engine, Progress
 from parley.runtime.admission import Admission
-from parley.tts.t3.checkpoint import T3Shape
-from parley.tts.t3.drawing import check_drawing, drawing
-from parley.tts.t3.messages import SpeechTokensEvent, SpeechTokensRequest, TokensCompleted, TokensDrawn
-from parley.tts.t3.request import PromptSource, SpeechRequest, Voice
+from parley.tts.t3.checkpoint import T3Shape, Variant
+from parley.tts.t3.messages import (
+    SpeechSampling,
+    SpeechTokensEvent,
+    SpeechTokensRequest,
+    TokensCompleted,
+    TokensDrawn,
+)
+from parley.tts.t3.request import Drawing, PromptSource, SpeechRequest, TokenVoice
 from parley.tts.t3.side_channel import MAX_PROMPT
 from parley.tts.t3.text import TextReader
 from parley.tts.t3.vocabulary import SPEECH_CODES
+
+# Of the published code.
+_DEFAULTS: dict[Variant, Drawing] = {
+    "original": Drawing(0.8, 1.0, 0, 0.05, 1.2),
+    "multilingual": Drawing(0.8, 1.0, 0, 0.05, 2.0),
+    "turbo": Drawing(0.8, 0.95, 1000, 0.0, 1.2),
+}
+
+
+def drawing(sampling: SpeechSampling, variant: Variant) -> Drawing:
+    """What a request asks for, completed by what its checkpoint was published with."""
+    default = _DEFAULTS[variant]
+    return Drawing(
+        default.temperature if sampling.temperature is None else sampling.temperature,
+        default.top_p if sampling.top_p is None else sampling.top_p,
+        default.top_k if sampling.top_k is None else sampling.top_k,
+        default.min_p if sampling.min_p is None else sampling.min_p,
+        default.repetition_penalty if sampling.repetition_penalty is None else sampling.repetition_penalty,
+        sampling.seed,
+    )
+
+
+def check_drawing(drawing: Drawing, *, guided: bool) -> None:
+    """Refuse what cannot be drawn by.
+
+    Raises:
+        InvalidMessageError: a value is out of range, or the checkpoint does not know it.
+    """
+    # Written so that NaN fails.
+    if not 0.0 <= drawing.temperature <= 2.0:
+        raise InvalidMessageError(f"temperature {drawing.temperature} is not between 0 and 2")
+    if not 0.0 < drawing.top_p <= 1.0:
+        raise InvalidMessageError(f"top_p {drawing.top_p} is not above 0 and at most 1")
+    if drawing.top_k < 0:
+        raise InvalidMessageError(f"top_k {drawing.top_k} is negative")
+    if not 0.0 <= drawing.min_p <= 1.0:
+        raise InvalidMessageError(f"min_p {drawing.min_p} is not between 0 and 1")
+    if drawing.min_p and not guided:
+        raise InvalidMessageError("this checkpoint does not know min_p")
+    if not 1.0 <= drawing.repetition_penalty <= 4.0:
+        raise InvalidMessageError(f"repetition_penalty {drawing.repetition_penalty} is not between 1 and 4")
+    if drawing.seed is not None and not 0 <= drawing.seed < 2**63:
+        raise InvalidMessageError(f"seed {drawing.seed} is negative or too large")
+
 
 Tokens = NDArray[np.int32]
 _NO_TOKENS = np.zeros(0, np.int32)
@@ -31,7 +80,7 @@ class Utterance:
     """One request with its tensors."""
 
     request: SpeechTokensRequest
-    voice: Voice
+    voice: TokenVoice
     text_tokens: Sequence[int] | None = None
     """In place of the request's text."""
 

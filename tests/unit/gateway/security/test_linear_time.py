@@ -12,7 +12,7 @@ from counting_matcher import CountingMatcher
 
 import parley
 import parley_gateway
-from parley.tts.normalization import rewriting
+from parley.tts.normalization import nemo
 from parley.tts.segmenter import SegmentLimits
 
 SIZE = 80
@@ -33,7 +33,7 @@ STRANGERS = (
     "parley.turns",
 )
 """Modules whose patterns are applied to what strangers send, or to what a model answers them."""
-EMPHASIS = next(found for found, _ in rewriting._RULES if "\\*" in found.pattern)
+EMPHASIS = next(found for found, _ in nemo._RULES if "\\*" in found.pattern)
 """Pairs of signs; it is applied to one segment of speech, and takes the square of its length."""
 
 

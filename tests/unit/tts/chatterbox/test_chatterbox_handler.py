@@ -11,9 +11,8 @@ from chatterbox_fakes import PER_TOKEN, Rig
 
 from parley.errors import InvalidMessageError, SessionNotFoundError
 from parley.inference import struct_tensor, tensor_struct, text_tensor
-from parley.models.chatterbox import ChatterboxHandler
+from parley.models.chatterbox import ChatterboxHandler, ThreadNormalizer
 from parley.tts.chatterbox.token_queue import TokenQueue
-from parley.tts.chatterbox.writing_out import ThreadNormalizer
 from parley.tts.messages import AbortSpeech, MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import TextNormalizer
 

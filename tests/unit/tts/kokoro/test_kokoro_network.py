@@ -18,8 +18,7 @@ from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguage
 from parley.tts.clauses.network import Stop, StoppedError
 from parley.tts.clauses.sound import CEILING
 from parley.tts.english.pronouncer import PronouncedWord
-from parley.tts.kokoro.network import load_network
-from parley.tts.kokoro.symbols import IDS
+from parley.tts.kokoro.network import IDS, load_network
 from parley.tts.kokoro.voices import KNOWN_VOICES, gain_db
 from parley.tts.messages import SpeakRequest
 

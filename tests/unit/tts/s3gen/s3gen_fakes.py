@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from parley.tts.s3gen.batch import Voice
+from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.synthesizer import Job
 from parley.tts.s3gen.utterance import Utterance
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 def make_voice(prompt, seed=0):
     rng = np.random.default_rng(seed)
-    return Voice(
+    return AudioVoice(
         rng.standard_normal(192).astype(np.float32),
         rng.integers(0, 6561, prompt),
         rng.standard_normal((2 * prompt, 80)).astype(np.float32),

@@ -25,12 +25,12 @@ from vllm.engine.arg_utils import EngineArgs
 
 from chatterbox_export.t3_reference import Draw, Reference, greedy
 from parley.llm.vllm_engine import VllmEngine
+from parley.models.t3 import ENGINE_SETTINGS
 from parley.tts.t3 import plugin
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.engine import SpeechTranslation
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Drawing, SpeechRequest, Voice
-from parley.tts.t3.settings import ENGINE_SETTINGS
+from parley.tts.t3.request import Drawing, SpeechRequest, TokenVoice
 
 COUNT = 60
 BLOCK = 32
@@ -83,7 +83,7 @@ dice = random.Random(0)
 
 def utterance(number):
     noise = np.random.default_rng(number % 3)
-    voice = Voice(
+    voice = TokenVoice(
         noise.standard_normal(256, np.float32),
         noise.integers(0, 6561, 20 + 60 * (number % 3), np.int32),
     )

@@ -8,7 +8,7 @@ import torch
 from parley.llm.engine import Progress
 from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.messages import SpeechTokensRequest
-from parley.tts.t3.request import Prompt, Voice
+from parley.tts.t3.request import Prompt, TokenVoice
 from parley.tts.t3.service import SpeechTokenService, Utterance
 
 SHAPE = T3Shape(
@@ -81,7 +81,9 @@ def tokens(*ids, finish=None):
 
 
 def voice(**fields):
-    return Voice(**{"speaker_embedding": np.ones(256, np.float32), "prompt_tokens": np.arange(5), **fields})
+    return TokenVoice(
+        **{"speaker_embedding": np.ones(256, np.float32), "prompt_tokens": np.arange(5), **fields}
+    )
 
 
 def utterance(*, text_tokens=None, **fields):

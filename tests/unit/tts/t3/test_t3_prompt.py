@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Voice
+from parley.tts.t3.request import TokenVoice
 from parley.tts.t3.side_channel import CONTEXT_BITS, PROMPT_BITS, Settings, pack, prompt_ids, read_prompt_ids
 from parley.tts.t3.text import load_reader, tidy
 
 
 def voice(seed=0, tokens=10):
     noise = np.random.default_rng(seed)
-    return Voice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, tokens, np.int32))
+    return TokenVoice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, tokens, np.int32))
 
 
 class TestSideChannel:
@@ -143,7 +143,7 @@ class TestPrompt:
 
     def test_speech_beyond_what_the_model_knows_is_cut_off(self, encoder):
         long = voice(tokens=400)
-        cut = Voice(long.speaker_embedding, long.prompt_tokens[:150])
+        cut = TokenVoice(long.speaker_embedding, long.prompt_tokens[:150])
         rows = [
             encoder.encode(one, [255, 0], exaggeration=0.5, guidance_weight=0).embeddings
             for one in (long, cut)

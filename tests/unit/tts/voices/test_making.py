@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.tts.voices.enrollment import checkpoint, loudness
+from parley.tts.voices.enrollment.checkpoint import _stretches
 from parley.tts.voices.enrollment.conditionals import Recording, VoiceMaker
-from parley.tts.voices.enrollment.voice_encoder import _stretches
 from parley.tts.voices.messages import VoiceDetails
 from parley.tts.voices.voice import read_voice, write_voice
 

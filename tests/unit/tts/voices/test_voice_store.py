@@ -16,9 +16,8 @@ from parley.errors import (
 from parley.runtime.parameters import Parameters
 from parley.tts.voices.cache import CachedStore
 from parley.tts.voices.kept import ObjectVoiceStore
-from parley.tts.voices.layers import LayeredStore
 from parley.tts.voices.objects import FolderObjects
-from parley.tts.voices.store import open_store
+from parley.tts.voices.store import LayeredStore, open_store
 
 
 @pytest.fixture

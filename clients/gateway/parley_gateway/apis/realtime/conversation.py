@@ -15,13 +15,13 @@ from parley_client.events import CallEvent
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import AgentPort
 from parley_gateway.apis.realtime.agent_session import AgentSession
+from parley_gateway.apis.realtime.client_events import ResponseOptions
 from parley_gateway.apis.realtime.input_audio import UserTurns
 from parley_gateway.apis.realtime.item_creation import ItemCreation
 from parley_gateway.apis.realtime.item_truncation import ItemTruncation
 from parley_gateway.apis.realtime.items import Items
 from parley_gateway.apis.realtime.output_audio import AudioDecoder, Speaker
 from parley_gateway.apis.realtime.response import Response, Style
-from parley_gateway.apis.realtime.response_options import check_options
 from parley_gateway.apis.realtime.responses import Content, Responses
 from parley_gateway.apis.realtime.server_events import (
     HARMLESS,
@@ -32,8 +32,37 @@ from parley_gateway.apis.realtime.server_events import (
     Emit,
     client_event_error,
     new_id,
+    unsupported,
 )
 from parley_gateway.apis.realtime.session_config import SessionConfig
+
+
+def check_options(options: ResponseOptions, config: SessionConfig) -> None:
+    """Refuse what a single response cannot have for itself; what the session has anyway may be said again.
+
+    Raises:
+        Refusal: something in it cannot be done.
+    """
+    session = config.body
+    if options.conversation not in (None, "auto"):
+        raise unsupported("Responses outside the conversation are", "response.conversation")
+    for name in ("input", "prompt", "tools"):
+        value = getattr(options, name)
+        if value is not None and value != session.get(name):
+            raise unsupported(f"'{name}' of a single response is", f"response.{name}")
+    if options.max_output_tokens not in (None, "inf", session["max_output_tokens"]):
+        raise unsupported("A limit of a single response is", "response.max_output_tokens")
+    modalities = options.output_modalities
+    if modalities is not None and (modalities == ["text"]) != config.writes_only:
+        what = "A response in another modality than the session's is"
+        raise unsupported(what, "response.output_modalities")
+    output = options.audio.output or {} if options.audio is not None else {}
+    known = session["audio"]["output"]
+    if any(value is not None and value != known.get(name) for name, value in output.items()):
+        raise unsupported("Audio of a single response that differs is", "response.audio.output")
+    if options.tool_choice not in (None, "auto", "none"):
+        raise unsupported("A tool choice other than 'auto' or 'none' is", "response.tool_choice")
+
 
 _log = logging.getLogger("parley.gateway")
 _TEXT_S = 10.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from aiortc import (
     MediaStreamTrack,
     RTCConfiguration,
@@ -18,6 +19,9 @@ from aiortc import (
     RTCPeerConnection,
     RTCSessionDescription,
 )
+from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame, AudioResampler
+from numpy.typing import NDArray
 
 from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
@@ -26,12 +30,42 @@ from parley_gateway.apis.realtime.session import RealtimeSession
 from parley_gateway.apis.realtime.session_config import SessionConfig
 from parley_gateway.apis.realtime.webrtc import floods, ice
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
-from parley_gateway.apis.realtime.webrtc.microphone import heard
 from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.admission import Admission
 from parley_gateway.sockets import until_going_away
+
+_LONGEST_GAP_S = 1.0
+"""A longer one is a new beginning of the sender's clock, not lost packets."""
+
+
+async def heard(track: MediaStreamTrack) -> AsyncIterator[NDArray[np.int16]]:
+    """Pieces of mono audio at 16 kHz, int16 [n], until the track ends; lost packets become silence."""
+    resampler = AudioResampler(format="s16", layout="mono", rate=INPUT_SAMPLE_RATE)
+    due: int | None = None
+    while True:
+        try:
+            frame = await track.recv()
+        except MediaStreamError:
+            return
+        assert isinstance(frame, AudioFrame)
+        lost = _lost_samples(frame, due)
+        if lost:
+            yield np.zeros(lost, np.int16)
+        if frame.pts is not None:
+            due = frame.pts + frame.samples
+        for piece in resampler.resample(frame):
+            yield piece.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+
+
+def _lost_samples(frame: AudioFrame, due: int | None) -> int:
+    """Samples at 16 kHz between the end of the last frame and the beginning of this one."""
+    if due is None or frame.pts is None or frame.pts <= due:
+        return 0
+    lost_s = (frame.pts - due) / frame.sample_rate
+    return round(lost_s * INPUT_SAMPLE_RATE) if lost_s <= _LONGEST_GAP_S else 0
+
 
 _log = logging.getLogger("parley.gateway")
 # They tell of every pair of addresses that is tried.
