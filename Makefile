@@ -18,7 +18,7 @@ PROFILE ?=
 WITH_PROFILE = $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: help setup setup-talk setup-export setup-peers setup-frameworks setup-kernels demo serve talk gateway \
-    test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz \
+    test test-unit test-triton test-open test-frameworks test-browser test-kernels test-cpus test-parity fuzz house \
     check check-frameworks format eval bench simulate bench-asr bench-tts bench-gateway bench-frameworks \
     bench-recovery soak fetch models export convert lock clean
 
@@ -95,6 +95,9 @@ test-parity: setup-export ## Compare with NeMo, sherpa-onnx and chatterbox-tts t
 	@status=0; for part in asr tts; do \
 	    .venv-export/bin/python -m pytest -c tests/parity/$$part/pytest.ini tests/parity/$$part $(ARGS) || status=1; \
 	done; exit $$status
+
+house: setup ## Measure the structure: sizes, imports, names (ARGS=--list names what is counted)
+	@$(PY) tests/house.py $(ARGS)
 
 fuzz: setup ## Send the gateway 100000 messages, others each time, and attack it (MESSAGES=...)
 	@PARLEY_FUZZ_MESSAGES=$(or $(MESSAGES),100000) $(PY) -m pytest tests/unit/gateway/fuzz \
