@@ -25,8 +25,8 @@ from safetensors.numpy import load_file
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.past import Past
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
 
 RATE = 24_000
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/s3gen"), help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the noise")
     arguments = parser.parse_args()
-    synthesizer = Synthesizer(
+    synthesizer = AudioSynthesizer(
         checkpoint.load(checkpoint.find_checkpoint(arguments.weights)), torch.device("cpu")
     )
     given = load_file(arguments.utterance)
@@ -65,7 +65,7 @@ def main() -> None:
         )
 
 
-class _Heard(Utterance):
+class _Heard(AudioUtterance):
     """An utterance that keeps its spectrogram."""
 
     def __init__(self, voice: AudioVoice, plan: Plan, *, seed: int) -> None:
@@ -79,7 +79,7 @@ class _Heard(Utterance):
 
 
 def speak(
-    synthesizer: Synthesizer, utterance: Utterance, tokens: NDArray[np.int32], pieces: int
+    synthesizer: AudioSynthesizer, utterance: AudioUtterance, tokens: NDArray[np.int32], pieces: int
 ) -> NDArray[np.int16]:
     """The audio of tokens that arrive in pieces; in one piece, it is made in one step."""
     audio = []

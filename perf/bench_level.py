@@ -12,7 +12,7 @@ from bench_rail import RailProbe
 from parley.errors import ParleyError
 from parley.launcher.processes import ProcessUsage
 from parley_client import Backoff, Deadlines, ToolTable, connect
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.script import ScriptTurn
 from parley_client.terminal.report import by_stage
@@ -129,7 +129,7 @@ async def _session(server: str, number: int, turns: tuple[ScriptTurn, ...], chun
             deadlines=Deadlines(connect_s=30),
         )
         async with line as call:
-            conversation = Conversation(call, chunk_ms=chunk_ms, record=False)
+            conversation = ScriptedConversation(call, chunk_ms=chunk_ms, record=False)
             result.reports = await conversation.run(turns)
             result.round_trips_ms = list(call.stats.round_trips_ms)
             result.gaps = conversation.tracker.playout.underruns

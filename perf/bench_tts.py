@@ -28,7 +28,7 @@ from tts_sessions import PLAN, Level, speak
 
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
 
 _SMALL = 8  # the fraction of the published widths
 _SESSIONS = (1, 2, 4, 8, 16, 32)
@@ -56,7 +56,9 @@ def main() -> None:
     print(f"utterances of {args.tokens / 25:.1f} s; floor: {flops / 1e9:.2f} GFLOP per second of audio,")
     print(f"{best / flops:.1f} s of audio per second at {best / 1e9:.0f} GFLOP/s")
     print(_HEADER)
-    synthesizer = Synthesizer(networks, device, voices=max(args.sessions or _SESSIONS), threads=args.threads)
+    synthesizer = AudioSynthesizer(
+        networks, device, voices=max(args.sessions or _SESSIONS), threads=args.threads
+    )
     for sessions in args.sessions or (_REAL_SESSIONS if args.real_size else _SESSIONS):
         together, alone = Level(sessions), Level(sessions)
         # The first run of each size is slow, and makes the voices' prompts.

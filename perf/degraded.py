@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 
 Wave = NDArray[np.float64]
 """Mono at 16 kHz, ``[n]``, full scale is 1."""
@@ -90,7 +90,7 @@ def far(speech: NDArray[np.int16]) -> NDArray[np.int16]:
 def telephone(speech: NDArray[np.int16]) -> NDArray[np.int16]:
     """As 8 kHz µ-law carries it."""
     form = AudioFormat("ulaw", 8_000)
-    return Decoder(form).decode(Encoder(form, RATE).encode(speech))
+    return AudioStreamDecoder(form).decode(Encoder(form, RATE).encode(speech))
 
 
 def versions(

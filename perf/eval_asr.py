@@ -29,7 +29,7 @@ from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.asr.offline.pipeline import step
 from parley.asr.offline.stream import OfflineStream, StreamLimits
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
-from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.05
@@ -67,7 +67,7 @@ def by_telephone(clip: Clip, *, line: bool) -> Clip:
         spectrum[(hertz < LINE_HZ[0]) | (hertz > LINE_HZ[1])] = 0
         audio = np.clip(np.fft.irfft(spectrum, len(audio)), -32_768, 32_767).astype(np.int16)
     form = AudioFormat("ulaw", 8_000)
-    return Clip(clip.name, clip.text, Decoder(form).decode(Encoder(form, 16_000).encode(audio)))
+    return Clip(clip.name, clip.text, AudioStreamDecoder(form).decode(Encoder(form, 16_000).encode(audio)))
 
 
 def transcribe_calls(export: checkpoint.Checkpoint, clips: Iterable[Clip]) -> list[str]:

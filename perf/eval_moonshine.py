@@ -30,8 +30,8 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.reader import Reader, Text
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.moonshine.reader import Reader, RecognizedText
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.worker import InlineReader, ThreadedReader
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.protocol import VadOptions
@@ -90,7 +90,7 @@ def hear_call(rail: MoonshinePipeline, audio: NDArray[np.int16]) -> str:
 
 def read_whole(reader: Reader, vad: SileroVad, audio: NDArray[np.int16]) -> str:
     """A recording as ``moonshine_transcribe`` reads it."""
-    recording = MoonshineRecording(audio, TranscribeRequest(), reader, RecordingLimits(_PAUSES))
+    recording = MoonshineRecording(audio, TranscribeRequest(), reader, MoonshineRecordingLimits(_PAUSES))
     rounds = MoonshineRounds(reader, vad)
     while not recording.done:
         rounds.run([recording])
@@ -163,7 +163,7 @@ def print_gate(
         _print_sure(f"{name}, read unasked", [reader.read(audio, _NOTHING) for audio in stretches])
 
 
-def _print_sure(name: str, texts: Sequence[Text | TranscriptEvent]) -> None:
+def _print_sure(name: str, texts: Sequence[RecognizedText | TranscriptEvent]) -> None:
     sure = np.array([text.confidence for text in texts])
     p5, p50, p95 = np.percentile(sure, [5, 50, 95]) if len(sure) else np.zeros(3)
     shares = "  ".join(f"{(sure >= least).sum():>4}" for least in (0.35, 0.40, 0.45, 0.50, 0.55))

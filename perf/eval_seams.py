@@ -19,7 +19,7 @@ import torch
 
 from parley.tts.clicks import CLICK, clicks, seam_scores
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "build"), str(ROOT / "tests" / "unit" / "tts" / "s3gen")]
@@ -42,7 +42,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         weights = args.weights or write_small_s3gen(Path(folder)).parent
         networks = checkpoint.load(checkpoint.find_checkpoint(weights))
-    synthesizer = Synthesizer(networks, torch.device("cpu"))
+    synthesizer = AudioSynthesizer(networks, torch.device("cpu"))
     flagged = seconds = 0.0
     scores: list[float] = []
     seeded: list[bool] = []

@@ -20,7 +20,7 @@ from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.errors import ParleyError, from_wire
 from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
-from parley_client.transport import Frame, Reply
+from parley_client.transport import Frame, ServerReply
 from parley_client.triton import TritonStream, TritonTransport, open_triton_channel
 
 RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
@@ -118,7 +118,7 @@ class AgentStream:
         """Break the stream off."""
         self._stream.cancel()
 
-    async def _receive(self) -> Reply | None:
+    async def _receive(self) -> ServerReply | None:
         async with asyncio.timeout(_ANSWER_S):
             return await self._stream.receive()
 

@@ -15,8 +15,8 @@ from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.estimator import MEL_BANDS
 from parley.tts.s3gen.hift import HOP
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, AudioUtterance
 
 _MATRIX = 2_048
 
@@ -26,9 +26,9 @@ def flops_per_second_of_audio(networks: Networks, device: torch.device, tokens: 
 
     Of linear layers, convolutions and attention; the rest is small. The voice's prompt is known.
     """
-    synthesizer = Synthesizer(networks, device)
+    synthesizer = AudioSynthesizer(networks, device)
     voice, spoken = make_speech(0, tokens)
-    utterance = Utterance(voice, PLAN, seed=0, rate=24_000)
+    utterance = AudioUtterance(voice, PLAN, seed=0, rate=24_000)
     utterance.push(spoken)
     utterance.end()
     synthesizer.prepare([utterance])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.conformer import Encoder
+from parley.tts.s3gen.conformer import TokenEncoder
 from parley.tts.s3gen.estimator import Estimator
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.hift import Vocoder
@@ -23,7 +23,7 @@ _VOCODER, _PITCH = 512, 512
 def random_networks(fraction: int, *, meanflow: bool = True) -> Networks:
     """Networks whose widths are the published ones divided by ``fraction`` (1 to 8, a power of two)."""
     torch.manual_seed(0)
-    encoder = Encoder(_ENCODER // fraction, _HEADS, _HIDDEN // fraction, _LAYERS, _UP_LAYERS)
+    encoder = TokenEncoder(_ENCODER // fraction, _HEADS, _HIDDEN // fraction, _LAYERS, _UP_LAYERS)
     estimator = Estimator(_ESTIMATOR // fraction, _INNER // fraction, _BLOCKS, _MID_LEVELS, meanflow=meanflow)
     flow = Flow(VOCABULARY, encoder, estimator)
     vocoder = Vocoder(_VOCODER // fraction, _PITCH // fraction)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from parley.errors import ParleyError
 from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
-from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.scheduler import S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
 from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan
 
 PROMPT_TOKENS = 75
@@ -69,10 +69,12 @@ class _Sink:
         self.ended.set()
 
 
-def speak(synthesizer: Synthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN) -> None:
+def speak(
+    synthesizer: AudioSynthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN
+) -> None:
     """One round: all sessions begin at once, with all of their tokens, and are heard to their ends."""
-    row_cost = 1.0 if synthesizer.device.type == "cpu" else Limits.row_cost
-    batch = Limits(max_batch=max_batch, row_cost=row_cost)
+    row_cost = 1.0 if synthesizer.device.type == "cpu" else S3GenLimits.row_cost
+    batch = S3GenLimits(max_batch=max_batch, row_cost=row_cost)
     service = S3GenService(synthesizer, plan, ServiceLimits(batch=batch, max_utterances=level.sessions))
     sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
     speech = [make_speech(number, tokens) for number in range(level.sessions)]

@@ -23,8 +23,8 @@ from chatterbox_export.tensors import read
 from parley.tts.s3gen import checkpoint as s3gen_checkpoint
 from parley.tts.s3gen.batch import AudioVoice as FlowVoice
 from parley.tts.s3gen.hift import HOP
-from parley.tts.s3gen.synthesizer import Synthesizer
-from parley.tts.s3gen.utterance import Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
 from parley.tts.t3.checkpoint import read_shape
 from parley.tts.t3.prompt import PromptEncoder
 from parley.tts.t3.request import TokenVoice as T3Voice
@@ -144,11 +144,11 @@ def served_mel(
     Returns:
         The spectrogram ``[80, n]`` without the prompt, and the noise ``[P + n, 80]`` that was used.
     """
-    utterance = Utterance(voice, plan, seed=1, rate=_RATE)
+    utterance = AudioUtterance(voice, plan, seed=1, rate=_RATE)
     utterance.push(tokens)
     utterance.end()
     row = utterance.row(len(tokens))
-    (mel,), _ = Synthesizer(networks, torch.device("cpu")).flow([row])
+    (mel,), _ = AudioSynthesizer(networks, torch.device("cpu")).flow([row])
     return mel, torch.from_numpy(row.noise)
 
 

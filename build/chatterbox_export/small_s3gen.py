@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chatterbox_export.small_listeners import small_listeners
 from parley.tts.s3gen.checkpoint import FILES
-from parley.tts.s3gen.conformer import Encoder
+from parley.tts.s3gen.conformer import TokenEncoder
 from parley.tts.s3gen.estimator import HEAD_SIZE, Estimator
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.hift import Vocoder
@@ -46,7 +46,7 @@ def small_s3gen(
         seed: of the weights.
     """
     generator = torch.Generator().manual_seed(seed)
-    encoder = Encoder(width, heads=4, hidden=2 * width, layers=layers, up_layers=layers)
+    encoder = TokenEncoder(width, heads=4, hidden=2 * width, layers=layers, up_layers=layers)
     estimator = Estimator(width, 2 * HEAD_SIZE, blocks=1, mid_levels=layers, meanflow=meanflow)
     flow = Flow(VOCABULARY, encoder, estimator)
     vocoder = Vocoder(channels, channels)

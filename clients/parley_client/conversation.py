@@ -38,7 +38,7 @@ class View(Protocol):
         ...
 
 
-class Conversation:
+class ScriptedConversation:
     """A call in which the user speaks recorded clips and listens to the answers.
 
     Args:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.errors import InvalidMessageError
 from parley_client.errors import UnknownEventError
-from parley_client.transport import Reply
+from parley_client.transport import ServerReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ CallEvent: TypeAlias = (
 )
 
 
-def read_event(reply: Reply) -> CallEvent:
+def read_event(reply: ServerReply) -> CallEvent:
     """The event in a reply.
 
     Raises:

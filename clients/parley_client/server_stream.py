@@ -15,7 +15,7 @@ from parley_client.events import CallEvent, read_event
 from parley_client.options import Deadlines
 from parley_client.send_queue import SendQueue
 from parley_client.stats import CallStats
-from parley_client.transport import Frame, Reply, Stream
+from parley_client.transport import Frame, ServerReply, Stream
 
 _log = logging.getLogger("parley.client")
 _START_ID = "start"
@@ -165,7 +165,7 @@ class ServerStream:
             # Only a cancelled task gets here with the call still open; nobody is to wait for it.
             self.fail(CallLostError("the program stopped listening"))
 
-    async def _take_or_fail(self, reply: Reply) -> None:
+    async def _take_or_fail(self, reply: ServerReply) -> None:
         try:
             await self._take(reply)
         except (CallLostError, SlowConsumerError) as error:
@@ -173,7 +173,7 @@ class ServerStream:
         except Exception as error:  # noqa: BLE001 - the call's end tells it
             self.fail(CallLostError(f"the stream broke: {error}"), error)
 
-    async def _receive(self) -> Reply | None:
+    async def _receive(self) -> ServerReply | None:
         try:
             async with asyncio.timeout(self._deadlines.silence_s):
                 return await self._stream.receive()
@@ -181,7 +181,7 @@ class ServerStream:
             silence = f"nothing came from the server for {self._deadlines.silence_s:g} s"
             raise CallLostError(silence) from error
 
-    async def _take(self, reply: Reply) -> None:
+    async def _take(self, reply: ServerReply) -> None:
         if reply.final or reply.error:
             self._stats.note_acknowledged(reply.request_id)
         try:
@@ -196,13 +196,13 @@ class ServerStream:
                 raise
             await self._queue(protocol.ErrorEvent.of(error))
 
-    def _is_fatal(self, error: ParleyError, reply: Reply) -> bool:
+    def _is_fatal(self, error: ParleyError, reply: ServerReply) -> bool:
         """Whether a failed request means that there is no session (any more)."""
         forgotten = isinstance(error, SessionNotFoundError) or _SEQUENCE_FORGOTTEN in reply.error
         gone = str(error).startswith(_PROCESS_GONE)
         return forgotten or gone or reply.request_id in (_START_ID, "") or not self.connected.done()
 
-    async def _deliver(self, reply: Reply) -> None:
+    async def _deliver(self, reply: ServerReply) -> None:
         try:
             event = read_event(reply)
         except UnknownEventError as error:

@@ -26,7 +26,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     """One response."""
 
     request_id: str = ""
@@ -51,7 +51,7 @@ class Stream(Protocol):
         """Say that no frame follows."""
         ...
 
-    async def receive(self) -> Reply | None:
+    async def receive(self) -> ServerReply | None:
         """The next reply. None: the server has ended the stream."""
         ...
 

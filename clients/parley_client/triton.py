@@ -21,7 +21,7 @@ from parley.errors import InferenceError, ParleyError
 from parley_client.channel import error_of, error_of_status, error_of_text, open_channel, wait_until_connected
 from parley_client.errors import ConnectError
 from parley_client.options import Keepalive
-from parley_client.transport import Frame, Reply
+from parley_client.transport import Frame, ServerReply
 
 MODEL = "voice_agent"
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -127,7 +127,7 @@ class TritonStream:
         except asyncio.InvalidStateError as error:
             raise await self._end() from error
 
-    async def receive(self) -> Reply | None:
+    async def receive(self) -> ServerReply | None:
         """The next response; None after the last."""
         try:
             response = await self._rpc.read()
@@ -159,7 +159,7 @@ def to_request(frame: Frame, call_id: str) -> Any:
     return request
 
 
-def to_reply(message: Any) -> Reply:
+def to_reply(message: Any) -> ServerReply:
     """Read a ``ModelStreamInferResponse``."""
     response = message.infer_response
     final = response.parameters.get("triton_final_response")
@@ -170,7 +170,7 @@ def to_reply(message: Any) -> Reply:
             event = raw[4:]
         elif output.name == "AUDIO":
             audio = np.frombuffer(raw, dtype="<i2").astype(np.int16, copy=False)
-    return Reply(
+    return ServerReply(
         request_id=response.id,
         event=event,
         audio=audio,

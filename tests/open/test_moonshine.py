@@ -22,7 +22,7 @@ from parley.asr.messages import (
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.reader import Reader
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.worker import InlineReader
 from parley.asr.pipeline.step import ChunkRequest
 from parley.canaries import ask_canaries
@@ -103,7 +103,7 @@ def test_a_person_is_understood_while_speaking_and_in_the_end(reader, vad, speec
 
 
 def test_a_recording_has_segments_with_times(reader, vad, speech):
-    recording = MoonshineRecording(speech, TranscribeRequest(), reader, RecordingLimits())
+    recording = MoonshineRecording(speech, TranscribeRequest(), reader, MoonshineRecordingLimits())
     rounds = MoonshineRounds(reader, vad)
     while not recording.done:
         rounds.run([recording])

@@ -12,7 +12,7 @@ import pytest_asyncio
 from parley.launcher.options import OPEN_PROFILE, ROOT, ServerOptions
 from parley.launcher.server import EmbeddedServer
 from parley_client import connect
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.script import load_script
 
@@ -54,7 +54,7 @@ async def turns(tmp_path_factory):
     )
     with EmbeddedServer(options) as server:
         async with connect(server.endpoints.grpc, tools=DEMO_TOOLS) as call:
-            reports = await Conversation(call, turn_timeout_s=60.0).run(load_script(SCRIPT).turns)
+            reports = await ScriptedConversation(call, turn_timeout_s=60.0).run(load_script(SCRIPT).turns)
     return {report.said: report for report in reports}
 
 

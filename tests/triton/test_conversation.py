@@ -17,7 +17,7 @@ from parley.launcher.options import ROOT
 from parley.protocol import AgentState, Interrupted, ResponseDone, SpeechStarted, SpeechStopped, Transcript
 from parley_client import AgentAudio, connect
 from parley_client.audio.files import resample
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.script import load_script
 
@@ -49,7 +49,7 @@ async def call_report(server):
     notes = Notes()
     script = load_script(SCRIPT)
     async with connect(server.endpoints.grpc, tools=DEMO_TOOLS) as call:
-        conversation = Conversation(call, notes)
+        conversation = ScriptedConversation(call, notes)
         reports = await conversation.run(script.turns)
     return notes, {report.said: report for report in reports}, conversation
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from parley.agent.config import Deadlines
+from parley.agent.config import AgentDeadlines
 from parley.agent.response import warm_up
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.errors import ContextTooLongError, InvalidMessageError, OverloadedError
@@ -131,7 +131,7 @@ async def test_a_shared_prefix_is_cached(chat):
 async def test_the_first_turn_finds_its_beginning_read(chat):
     # Unlike any other test's, so that nobody else has read it.
     system = ChatMessage(role="system", content=f"You are Parley. This is call {uuid.uuid4().hex}.")
-    await warm_up(chat, uuid.uuid4().hex, [system], TOOLS, Deadlines())
+    await warm_up(chat, uuid.uuid4().hex, [system], TOOLS, AgentDeadlines())
     wanted = request()
     wanted = msgspec.structs.replace(wanted, messages=[system, user("what time is it in tokyo")])
     completed = (await collect(chat, wanted))[-1]

@@ -20,7 +20,7 @@ from parley.launcher.options import ROOT
 from parley.protocol import Tool, ToolRequest, ToolRun
 from parley_client import connect
 from parley_client.audio.files import read_speech
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.demo_tools import get_weather, set_timer
 from parley_client.script import ScriptTurn
 from parley_client.tools import ToolTable
@@ -103,7 +103,7 @@ def _command(process):
 async def ask(server, clip, notes):
     async with connect(server.endpoints.grpc, tools=[set_timer]) as call:
         turn = ScriptTurn(name=clip, samples=read_speech(CLIPS / clip))
-        (report,) = await Conversation(call, notes, record=False).run([turn])
+        (report,) = await ScriptedConversation(call, notes, record=False).run([turn])
     assert report.problem == ""
     assert notes.of(ToolRequest) == [], "the client has nothing to do"
     return report

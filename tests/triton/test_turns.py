@@ -15,7 +15,7 @@ from parley.launcher.options import ROOT
 from parley.protocol import SpeechStarted, Transcript, TurnDecision, TurnMetrics, TurnOptions
 from parley_client import connect
 from parley_client.audio.files import read_speech
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.demo_tools import DEMO_TOOLS
 from parley_client.script import ScriptTurn
 
@@ -39,7 +39,7 @@ async def hold(server, samples, eagerness, notes=None):
     turn = TurnOptions(eagerness=eagerness)
     async with connect(server.endpoints.grpc, tools=DEMO_TOOLS, turn=turn) as call:
         script = [ScriptTurn(name="timer", text=WHOLE, samples=samples)]
-        (report,) = await Conversation(call, notes, record=False).run(script)
+        (report,) = await ScriptedConversation(call, notes, record=False).run(script)
     return notes, report
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from parley_client.commands.common import check_output
 from parley_client.commands.session import open_call, tool_table
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.errors import ClientError
 from parley_client.script import Script
 from parley_client.terminal.report import print_reports
@@ -33,7 +33,7 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     tools = tool_table(args, view.show_tool_answer)
     prompt = args.system_prompt or script.system_prompt
     async with open_call(args, tools, system_prompt=prompt) as call:
-        conversation = Conversation(
+        conversation = ScriptedConversation(
             call,
             view,
             chunk_ms=args.chunk_ms,
@@ -64,7 +64,7 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
     return 1 if any(report.problem for report in reports) else 0
 
 
-def write_recording(conversation: Conversation, out: Path, console: Console) -> None:
+def write_recording(conversation: ScriptedConversation, out: Path, console: Console) -> None:
     """Write the call as heard."""
     if conversation.recording is not None:
         conversation.recording.write(out)

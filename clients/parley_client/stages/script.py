@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from parley.errors import InvalidMessageError, SessionIdleError
-from parley.tts.segmenter import Segmenter
+from parley.tts.segmenter import TextSegmenter
 from parley_client.errors import CallEndedError
 
 MAX_TEXT = 20_000
@@ -35,7 +35,7 @@ class Script:
         """All that was written so far."""
         self.finished = False
         self._idle_s = idle_s
-        self._segmenter = Segmenter()
+        self._segmenter = TextSegmenter()
         self._waiting: deque[Segment] = deque()
         self._cut = 0  # characters in segments
         self._changed = asyncio.Event()

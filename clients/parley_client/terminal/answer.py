@@ -10,7 +10,7 @@ from parley_client.events import AgentAudio
 _TOLERANCE_MS = 50.0
 
 
-class Answer:
+class AnswerView:
     """The newest answer, from its first text or audio on.
 
     Args:

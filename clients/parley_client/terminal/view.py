@@ -16,7 +16,7 @@ from rich.text import Text
 from parley import protocol
 from parley_client.events import AgentAudio, CallEvent
 from parley_client.script import ScriptTurn
-from parley_client.terminal.answer import Answer
+from parley_client.terminal.answer import AnswerView
 from parley_client.terminal.output import OutputConsole, print_hanging
 
 Remarkable: TypeAlias = (
@@ -99,7 +99,7 @@ class CallView:
         )
         self._state = "listening"
         self._partial = ""
-        self._answer = Answer()
+        self._answer = AnswerView()
         self._typing = ""
         self._tools: OrderedDict[str, str] = OrderedDict()
         self._at_s = 0.0

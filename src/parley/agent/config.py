@@ -19,7 +19,7 @@ DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answer
 
 
 @dataclass(frozen=True)
-class Deadlines:
+class AgentDeadlines:
     """How long the agent waits, in seconds. Every wait has one."""
 
     asr_s: float = 5.0
@@ -122,7 +122,7 @@ class AgentConfig:
     fillers: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FILLERS)
     """What it says then, by language."""
     sampling: Sampling = field(default_factory=Sampling)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    deadlines: AgentDeadlines = field(default_factory=AgentDeadlines)
 
     @property
     def prompt_tokens(self) -> int:
@@ -184,7 +184,7 @@ class AgentConfig:
                 top_p=parameters.number("top_p", default.sampling.top_p),
                 max_tokens=parameters.integer("max_answer_tokens", default.sampling.max_tokens, minimum=16),
             ),
-            deadlines=Deadlines(
+            deadlines=AgentDeadlines(
                 asr_s=parameters.number("asr_deadline_s", waits.asr_s, minimum=0.1),
                 llm_s=parameters.number("llm_deadline_s", waits.llm_s, minimum=0.1),
                 llm_retries=parameters.integer("llm_retries", waits.llm_retries),

@@ -18,7 +18,7 @@ from parley.agent.dtmf import DtmfBuffer
 from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.ports import Engines
-from parley.agent.response import LlmResponse, Prompt, warm_up
+from parley.agent.response import LlmResponse, SystemPrompt, warm_up
 from parley.agent.speech import Speaker
 from parley.agent.spoken_text import check_spoken
 from parley.agent.summarization import Summarizer
@@ -41,7 +41,7 @@ _KEY_PAUSE_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Emit(Protocol):
+class EmitEvent(Protocol):
     """Sends an event to the client."""
 
     def __call__(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
@@ -72,7 +72,7 @@ class Conversation:
         engines: Engines,
         config: AgentConfig,
         *,
-        emit: Emit,
+        emit: EmitEvent,
         hang_up: Callable[[], None],
         turn_over: Callable[[], None],
     ) -> None:
@@ -350,7 +350,7 @@ class Conversation:
 
     # --- what the agent says --------------------------------------------------------------
 
-    def _think(self, prompt: Prompt) -> LlmResponse:
+    def _think(self, prompt: SystemPrompt) -> LlmResponse:
         return LlmResponse(
             self._engines.chat,
             prompt,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parley.agent.response import Prompt
+from parley.agent.response import SystemPrompt
 from parley.agent.turn import AgentTurn
 
 
@@ -16,7 +16,7 @@ class PreparedResponse:
 
     text: str
     turn: AgentTurn
-    prompt: Prompt
+    prompt: SystemPrompt
     task: asyncio.Task[None]
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.fillers import Filler
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor
@@ -40,7 +40,7 @@ from parley.llm.messages import (
     ToolCall,
 )
 from parley.protocol import Tool
-from parley.tts.segmenter import Segmenter
+from parley.tts.segmenter import TextSegmenter
 from parley.waiting import try_within, within
 
 _MAX_UNREADABLE = 2
@@ -154,7 +154,7 @@ class FixedText:
         if self._remember:
             self.thought.rounds.append(ToolRound(text=self._text, said=True))
         floor.write(self._text)
-        segmenter = Segmenter()
+        segmenter = TextSegmenter()
         for segment in [*segmenter.push(self._text), *segmenter.finish()]:
             await floor.say(0 if self._remember else UNREMEMBERED, segment)
 
@@ -174,7 +174,7 @@ class LlmResponse:
     def __init__(
         self,
         chat: ChatModel,
-        prompt: Prompt,
+        prompt: SystemPrompt,
         *,
         desk: ToolExecutor,
         fillers: Sequence[str] = (),
@@ -288,7 +288,7 @@ class LlmResponse:
             sampling=self._sampling,
             priority=Priority.ANSWER if floor.certain.is_set() else Priority.SPECULATION,
         )
-        segmenter = Segmenter()
+        segmenter = TextSegmenter()
         started = _now()
         try:
             async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
@@ -354,7 +354,7 @@ _PAUSE_GROWTH = 3.0
 
 
 async def generate(
-    chat: ChatModel, request: GenerateRequest, limits: Deadlines, *, retries: int | None = None
+    chat: ChatModel, request: GenerateRequest, limits: AgentDeadlines, *, retries: int | None = None
 ) -> AsyncGenerator[LlmEvent, None]:
     """The answer's events; the model is told to stop if this ends before the answer does.
 
@@ -395,7 +395,7 @@ async def generate(
 
 
 async def _attempt(
-    chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: Deadlines
+    chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: AgentDeadlines
 ) -> AsyncGenerator[LlmEvent, None]:
     done = False
     limit_s = overdue_at - _now()
@@ -416,7 +416,7 @@ async def _attempt(
 
 
 async def warm_up(
-    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: Deadlines
+    chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: AgentDeadlines
 ) -> None:
     """Let the model read what every prompt of a session begins with, while the user still listens.
 
@@ -441,7 +441,7 @@ async def warm_up(
         _log.warning("%s: %s", request.request_id, error.to_log())
 
 
-class Prompt:
+class SystemPrompt:
     """The conversation so far, as one answer sees it.
 
     An answer that is only prepared sees what the user has said as if it were part of the history, which it

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from parley.agent.config import Deadlines
+from parley.agent.config import AgentDeadlines
 from parley.agent.response import generate, warm_up
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
@@ -31,7 +31,7 @@ class Summarizer:
         limits: deadlines; a summary as a whole has ``limits.summary_s``.
     """
 
-    def __init__(self, chat: ChatModel, history: History, name: str, limits: Deadlines) -> None:
+    def __init__(self, chat: ChatModel, history: History, name: str, limits: AgentDeadlines) -> None:
         self._chat = chat
         self._history = history
         self._name = name

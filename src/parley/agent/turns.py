@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from parley.agent.endpointer import UserTurn
 from parley.agent.history_writer import HistoryWriter
 from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, PreparedResponse
-from parley.agent.response import FixedText, Prompt, ResponseSource
+from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.errors import InvalidMessageError, OverloadedError
@@ -84,7 +84,7 @@ class AgentTurns:
         history: History,
         *,
         desk: ToolExecutor,
-        think: Callable[[Prompt], ResponseSource],
+        think: Callable[[SystemPrompt], ResponseSource],
         by_speech: bool,
         handler: AgentTurnHandler,
         counted: Callable[[str], None],
@@ -137,7 +137,7 @@ class AgentTurns:
         self.discard()
         if self._current is not None or not self._open or not text or not self._preparation.allowed():
             return
-        prompt = Prompt(self._history, text)
+        prompt = SystemPrompt(self._history, text)
         turn = self._make(self._think(prompt))
         self._preparation.keep(PreparedResponse(text, turn, prompt, self._run(turn)))
 
@@ -175,7 +175,7 @@ class AgentTurns:
         )
         self._handler.answering()
         if prepared is None:
-            turn = self._make(self._think(Prompt(self._history)))
+            turn = self._make(self._think(SystemPrompt(self._history)))
             self._begin(turn, self._run(turn), occasion)
         else:
             prepared.prompt.settle()
@@ -371,7 +371,7 @@ class AgentTurns:
             return self._make(recital, interruptible=what.interruptible)
         self._unanswered = False
         self._handler.answering()
-        prompt = Prompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
+        prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
         return self._make(self._think(prompt))
 
     def _may_interrupt(self, current: AgentTurn | None, user: UserTurn) -> bool:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from parley.triton.model_control import Answer, ControlRequest, CountRestarts, Load, Unload, receive_all
+from parley.triton.model_control import (
+    ControlAnswer,
+    ControlRequest,
+    CountRestarts,
+    Load,
+    Unload,
+    receive_all,
+)
 
 _SHORT_S = 5.0
 
@@ -97,7 +104,7 @@ class ModelControl:
             return path
 
 
-def _exchange(path: Path, message: bytes, timeout_s: float) -> Answer:
+def _exchange(path: Path, message: bytes, timeout_s: float) -> ControlAnswer:
     """Send a message and read the answer; a refused connection is the caller's to handle."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -105,7 +112,7 @@ def _exchange(path: Path, message: bytes, timeout_s: float) -> Answer:
             connection.connect(str(path))
             connection.sendall(message)
             connection.shutdown(socket.SHUT_WR)
-            return msgspec.json.decode(receive_all(connection), type=Answer)
+            return msgspec.json.decode(receive_all(connection), type=ControlAnswer)
     except ConnectionRefusedError:
         raise
     except TimeoutError as error:

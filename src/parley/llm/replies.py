@@ -82,14 +82,14 @@ _CLOSE = "</tool_call>"
 
 
 @dataclass(frozen=True)
-class Text:
+class TextPiece:
     """A piece of the answer; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """A complete call; the name is whatever the model wrote."""
 
     name: str
@@ -104,7 +104,7 @@ class BadCall:
     reason: str
 
 
-Piece: TypeAlias = Text | Call | BadCall
+Piece: TypeAlias = TextPiece | ParsedCall | BadCall
 
 
 class ToolStream:
@@ -132,7 +132,9 @@ class ToolStream:
             raw, self._call, self._tail = "".join(self._call), None, ""
             call = _read_call(raw)
             # A model that stops right after the JSON has said all that is needed.
-            return [call if isinstance(call, Call) else BadCall(raw, "the answer ended within the call")]
+            return [
+                call if isinstance(call, ParsedCall) else BadCall(raw, "the answer ended within the call")
+            ]
         pieces: list[Piece] = []
         self._give(self._held.rstrip(), pieces)
         self._held = ""
@@ -172,7 +174,7 @@ class ToolStream:
             text = text.lstrip()
         if text:
             self._spoken = True
-            pieces.append(Text(text))
+            pieces.append(TextPiece(text))
 
 
 def _overlap(text: str, tag: str) -> int:
@@ -188,7 +190,7 @@ class _CallBody(msgspec.Struct):
     arguments: dict[str, Any] | str | None = None
 
 
-def _read_call(raw: str) -> Call | BadCall:
+def _read_call(raw: str) -> ParsedCall | BadCall:
     try:
         body = msgspec.json.decode(raw.strip(), type=_CallBody)
         arguments = body.arguments
@@ -198,4 +200,4 @@ def _read_call(raw: str) -> Call | BadCall:
         return BadCall(raw, str(error))
     if not body.name:
         return BadCall(raw, "the call has no name")
-    return Call(body.name, arguments or {})
+    return ParsedCall(body.name, arguments or {})

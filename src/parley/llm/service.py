@@ -19,7 +19,7 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.llm.prompt import PromptBuilder
-from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, Text
+from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
 from parley.llm.sampling import check_sampling
 from parley.runtime.admission import Admission
 
@@ -148,7 +148,7 @@ def _read(reply: Reply, step: Progress) -> list[Piece]:
 
 
 def _event(piece: Piece, call_id: str) -> LlmEvent:
-    if isinstance(piece, Text):
+    if isinstance(piece, TextPiece):
         return TextDelta(text=piece.text)
     if isinstance(piece, BadCall):
         raise InvalidModelOutputError(f"the model wrote a tool call that cannot be read: {piece.reason}")

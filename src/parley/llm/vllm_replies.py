@@ -14,7 +14,7 @@ from vllm.parser import ParserManager
 from parley.errors import InvalidMessageError, ModelLoadingError
 from parley.llm.guidance import KEPT, KeptByTools, guidable
 from parley.llm.prompt import described
-from parley.llm.replies import BadCall, Call, Piece, Reply, Text
+from parley.llm.replies import BadCall, ParsedCall, Piece, Reply, TextPiece
 from parley.protocol import Tool
 
 _log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class _VllmReply:
         if said:
             self._end_call(pieces)
             self._spoken = True
-            pieces.append(Text(said))
+            pieces.append(TextPiece(said))
 
     def _add(self, delta: Any, pieces: list[Piece]) -> None:
         if delta.index != self._index or self._call is None:
@@ -193,4 +193,4 @@ def _call(name: str, raw: str) -> Piece:
         return BadCall(raw, str(error))
     if not isinstance(arguments, dict) or not name:
         return BadCall(raw, "a call has a name, and its arguments are an object")
-    return Call(name, arguments)
+    return ParsedCall(name, arguments)

@@ -19,7 +19,7 @@ from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
 from parley.triton.request_loop import RequestLoop, tell_failure, wait_for_stop
 from parley.triton.responses import Responder
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.service import ChatterboxService
 from parley.tts.chatterbox.utterance import Parts
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
@@ -69,7 +69,7 @@ class ChatterboxModel:
 
     Parameters of the model, besides those of :func:`parley.triton.model_client.make_model_client`,
     :func:`parley.tts.voices.store.open_store` and
-    :meth:`parley.tts.chatterbox.limits.Limits.from_parameters`:
+    :meth:`parley.tts.chatterbox.limits.ChatterboxLimits.from_parameters`:
         ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
             used, and whether it knows tags such as ``[laugh]`` is read off it.
         ``checkpoint``: its T3 file, if it has more than one.
@@ -113,7 +113,7 @@ class ChatterboxModel:
     async def _open(self, parameters: Parameters) -> None:
         weights = resolve_weights(parameters, "chatterbox")
         variant = read_shape(find_checkpoint(weights, parameters.text("checkpoint", ""))).variant
-        limits = Limits.from_parameters(parameters)
+        limits = ChatterboxLimits.from_parameters(parameters)
         grammars = load_grammars(parameters.names("normalize", "en"), cache_dir() / "normalization")
         self._normalizer = ThreadNormalizer(
             TextNormalizer(grammars, tags=variant == "turbo"), limit_s=limits.normalize_s

@@ -14,7 +14,7 @@ from parley.asr.messages import TranscribeRequest
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
 from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.utterance import Window
 from parley.asr.moonshine.worker import ThreadedReader
 from parley.asr.offline.networks import RemoteModels
@@ -128,7 +128,7 @@ class MoonshineTranscription(RecordingRequests):
 
     def __init__(self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters) -> None:
         reader = load_reader(parameters, device_id=int(args["model_instance_device_id"]))
-        recording = RecordingLimits(
+        recording = MoonshineRecordingLimits(
             read_vad(parameters), read_window(parameters), parameters.integer("preroll_ms", 320)
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)

@@ -25,9 +25,9 @@ from parley.tts.s3gen.flow import SPEAKER_SIZE
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
 from parley.tts.s3gen.prompts import DEFAULT_VOICES
 from parley.tts.s3gen.schedule import DEFAULT_CHUNKS, ChunkSchedule, parse_sizes
-from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.scheduler import S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
 from parley.tts.s3gen.utterance import Plan
 from parley.tts.watermark import load_watermark
 
@@ -146,7 +146,7 @@ _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Loaded:
     """What a service needs."""
 
-    synthesizer: Synthesizer
+    synthesizer: AudioSynthesizer
     plan: Plan
     limits: ServiceLimits
     buckets: Buckets
@@ -202,7 +202,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
     if parameters.choice("compile", "false", ("true", "false")) == "true":
         compile_estimator(estimator, buckets)
-    synthesizer = Synthesizer(
+    synthesizer = AudioSynthesizer(
         networks,
         device,
         steps=parameters.integer("steps", 0),
@@ -251,9 +251,9 @@ def _plan(parameters: Parameters, *, guided: bool) -> Plan:
 
 
 def _limits(parameters: Parameters, device: torch.device) -> ServiceLimits:
-    batch = Limits()
+    batch = S3GenLimits()
     return ServiceLimits(
-        batch=Limits(
+        batch=S3GenLimits(
             max_batch=parameters.integer("max_batch", batch.max_batch, minimum=1),
             max_frames=parameters.integer("max_batch_frames", batch.max_frames, minimum=1),
             row_cost=1.0 if device.type == "cpu" else batch.row_cost,

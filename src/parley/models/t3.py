@@ -20,8 +20,8 @@ from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
-from parley.tts.t3.request import SpeechRequest, TokenVoice
-from parley.tts.t3.service import SpeechTokenService, Utterance
+from parley.tts.t3.request import TokenGeneration, TokenVoice
+from parley.tts.t3.service import SpeechTokenService, TokenUtterance
 from parley.tts.t3.vocabulary import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
 
 ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
@@ -37,7 +37,7 @@ ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
 
 def load_service(
     parameters: Parameters, default_weights: str, *, died: Callable[[str], None] = lambda _: None
-) -> tuple[SpeechTokenService, Engine[SpeechRequest]]:
+) -> tuple[SpeechTokenService, Engine[TokenGeneration]]:
     """Start the engine that the settings describe; call it on the event loop that will use it.
 
     Parameters of the model, besides those of :func:`parley.llm.startup.start_engine`:
@@ -84,7 +84,7 @@ def load_service(
     return service, started.engine
 
 
-def _translation(shape: T3Shape) -> Translation[SpeechRequest]:
+def _translation(shape: T3Shape) -> Translation[TokenGeneration]:
     from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
     from parley.tts.t3.engine import SpeechTranslation  # noqa: PLC0415 - imports vLLM
 
@@ -120,7 +120,7 @@ class SpeechTokenHandler:
                     return
 
 
-def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> Utterance:
+def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> TokenUtterance:
     speaker = inputs.get("SPEAKER_EMBEDDING")
     if speaker is None or speaker.size != SPEAKER_EMBEDDING_SIZE:
         raise InvalidMessageError(f"SPEAKER_EMBEDDING must have {SPEAKER_EMBEDDING_SIZE} numbers")
@@ -134,7 +134,7 @@ def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> Ut
         raise InvalidMessageError("both text and TEXT_TOKENS were sent")
     if text is not None and not text.size:
         raise InvalidMessageError("TEXT_TOKENS is empty")
-    return Utterance(
+    return TokenUtterance(
         request,
         TokenVoice(speaker.reshape(-1).astype(np.float32), prompt.astype(np.int32)),
         None if text is None else [int(token) for token in text.reshape(-1)],

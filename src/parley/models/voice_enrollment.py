@@ -18,7 +18,7 @@ from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import Variant, find_checkpoint, read_shape
 from parley.tts.voices.enrollment import checkpoint
-from parley.tts.voices.enrollment.checks import Limits, silero
+from parley.tts.voices.enrollment.checks import EnrollmentLimits, silero
 from parley.tts.voices.enrollment.conditionals import PROMPT_S, VoiceMaker
 from parley.tts.voices.enrollment.service import EnrollmentService, Policy
 from parley.tts.voices.messages import VoicesRequest
@@ -43,7 +43,7 @@ class EnrollmentModel:
         ``permit``: operations, of ``enroll,list,describe,delete``.
         ``require_consent``: ``true`` or ``false``.
         ``min_speech_s``, ``max_audio_s``, ``max_bytes``, ``min_level_db``, ``max_clipped``,
-            ``min_snr_db``: see :class:`parley.tts.voices.enrollment.checks.Limits`.
+            ``min_snr_db``: see :class:`parley.tts.voices.enrollment.checks.EnrollmentLimits`.
         ``max_waiting``: requests at once.
         ``timeout_s``: of one request.
         ``threads``: of the networks.
@@ -105,13 +105,13 @@ def _policy(parameters: Parameters) -> Policy:
             f"permit of model {parameters.model} has {', '.join(sorted(unknown))}; "
             f"possible are {', '.join(_OPERATIONS)}"
         )
-    default = Limits()
+    default = EnrollmentLimits()
     return Policy(
         permitted=permitted,
         require_consent=parameters.choice("require_consent", "true", ("true", "false")) == "true",
         max_waiting=parameters.integer("max_waiting", 8, minimum=1),
         timeout_s=parameters.number("timeout_s", 60.0, minimum=0.1),
-        limits=Limits(
+        limits=EnrollmentLimits(
             min_speech_s=parameters.number("min_speech_s", default.min_speech_s, minimum=1.0),
             max_s=parameters.number("max_audio_s", default.max_s, minimum=1.0),
             max_bytes=parameters.integer("max_bytes", default.max_bytes, minimum=1_000),

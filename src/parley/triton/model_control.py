@@ -51,7 +51,7 @@ class CountRestarts(msgspec.Struct, frozen=True, tag="count_restarts"):
     number: int = 1
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ControlAnswer(msgspec.Struct, frozen=True):
     """What became of a request."""
 
     error: str = ""
@@ -124,12 +124,12 @@ class ControlService:
                 except (OSError, ValueError):  # the launcher has given up, or died
                     _log.warning("a request was not answered", exc_info=True)
 
-    def _answer(self, message: bytes) -> Answer:
+    def _answer(self, message: bytes) -> ControlAnswer:
         try:
             self._obey(msgspec.json.decode(message, type=ControlRequest))
         except Exception as error:  # noqa: BLE001 - Triton's errors have no type of their own
-            return Answer(error=str(error) or type(error).__name__)
-        return Answer()
+            return ControlAnswer(error=str(error) or type(error).__name__)
+        return ControlAnswer()
 
     def _obey(self, request: ControlRequest) -> None:
         match request:

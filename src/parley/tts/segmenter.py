@@ -42,7 +42,7 @@ class SegmentLimits:
     """Later segments end between two words once they are this long."""
 
 
-class Segmenter:
+class TextSegmenter:
     """Takes text as it streams in and gives back whole segments.
 
     The first segment is cut early, so that speech can begin; the others are sentences. Nothing

@@ -99,7 +99,7 @@ def check_options(options: VadOptions) -> None:
         )
 
 
-class Segmenter:
+class SpeechSegmenter:
     """The state machine above, fed one window at a time."""
 
     def __init__(self, options: VadOptions, *, max_utterance_ms: int) -> None:
@@ -128,7 +128,7 @@ class Segmenter:
         self._speaking = False
         self._quiet_since: int | None = None
 
-    def fork(self) -> Segmenter:
+    def fork(self) -> SpeechSegmenter:
         """Return an independent copy."""
         return copy.copy(self)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from agent_fakes import FakeCall, calls, says
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.memory import ToolRound, cut_after, shorten_results
 from parley.errors import ContextTooLongError, InferenceError, ModelUnavailableError
 from parley.llm.history import estimate_tokens
 from parley.protocol import ErrorEvent, Start, Tool, ToolRequest, ToolResponse, TurnMetrics
 
 BOOK = Start(tools=[Tool(name="book")])
-NO_RETRIES = Deadlines(llm_retries=0, llm_s=2.0)
+NO_RETRIES = AgentDeadlines(llm_retries=0, llm_s=2.0)
 
 
 async def booked(*answers, config=None, count=1, output="booked", more=()) -> FakeCall:

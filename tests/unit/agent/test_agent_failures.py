@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from agent_fakes import FakeCall, FakeOutlet, calls, says, utterance
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrFallbackEvent, TranscriptEvent
 from parley.errors import (
     ContextTooLongError,
@@ -82,7 +82,7 @@ async def test_a_language_model_that_fails_in_the_middle_speaks_what_it_had():
 
 
 async def test_a_language_model_that_is_silent_for_too_long():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(llm_s=2.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(llm_s=2.0)))
     call.chat.first_s = 30
     call.hears((200, 1_000, "hello"))
     await call.start()
@@ -120,7 +120,7 @@ async def test_an_abort_that_hangs_holds_nothing_up():
     ],
 )
 async def test_every_response_ends_with_response_done(answer, audio_ms):
-    call = FakeCall(AgentConfig(apology="", deadlines=Deadlines(llm_retries=0)))
+    call = FakeCall(AgentConfig(apology="", deadlines=AgentDeadlines(llm_retries=0)))
     call.hears((200, 1_000, "hello"))
     call.chat.answers += [answer, answer]
     await call.start()
@@ -331,7 +331,7 @@ async def test_what_was_understood_of_two_utterances_whose_texts_are_lost_is_kep
 
 
 async def test_a_recogniser_that_stays_away_closes_the_session():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
     await call.until(500)
     call.rail.push_failures.append(ModelUnavailableError("gone"))
@@ -357,7 +357,7 @@ class Endless(deque):
 
 async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever():
     # As when a network behind it is gone: a new stream is opened without it.
-    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
     call.rail.push_failures = Endless(ModelUnavailableError("silero_vad is gone"))
     await call.until(19_000)
@@ -400,7 +400,7 @@ async def test_a_piece_that_the_recogniser_refuses_is_left_out():
 
 
 async def test_failures_far_apart_are_no_outage():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_outage_s=20.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
     for second in range(5, 60, 5):
         call.rail.push_failures.append(InferenceError("broken"))

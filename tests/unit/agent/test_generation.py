@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.response import generate, warm_up
 from parley.errors import (
     ContextTooLongError,
@@ -20,7 +20,7 @@ from parley.errors import (
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, Priority, TextDelta
 from parley.runtime.parameters import Parameters
 
-LIMITS = Deadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)
+LIMITS = AgentDeadlines(llm_s=10.0, llm_retries=2, llm_retry_s=0.2)
 ANSWER = [TextDelta(text="Yes."), Completed(finish_reason="stop")]
 SILENCE = object()
 
@@ -106,7 +106,7 @@ async def test_all_attempts_share_one_deadline():
 async def test_without_time_for_a_pause_there_is_no_other_try():
     model = Model([ModelUnavailableError("gone")], ANSWER)
     with pytest.raises(ModelUnavailableError):
-        await ask(model, Deadlines(llm_s=0.1, llm_retry_s=0.2))
+        await ask(model, AgentDeadlines(llm_s=0.1, llm_retry_s=0.2))
     assert len(model.asked) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agent_fakes import FakeCall, says
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.protocol import (
     Audio,
     Closed,
@@ -18,7 +18,7 @@ from parley.protocol import (
 )
 
 IDLE_S = 5.0
-CONFIG = AgentConfig(deadlines=Deadlines(idle_s=IDLE_S))
+CONFIG = AgentConfig(deadlines=AgentDeadlines(idle_s=IDLE_S))
 ANNOUNCEMENT = Say(text="This is a long announcement of the railway company. " * 20)
 
 

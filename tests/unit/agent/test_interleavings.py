@@ -10,7 +10,7 @@ import random_calls
 from agent_fakes import FakeCall, calls, now, says
 from random_calls import BATCHES, TOOLS, run_batch
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -73,7 +73,7 @@ def answer(rng: random.Random) -> list:
 
 
 def prepare(rng: random.Random) -> FakeCall:
-    deadlines = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=20.0, asr_outage_s=3.0)
+    deadlines = AgentDeadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=20.0, asr_outage_s=3.0)
     eagerness = rng.choice(("off", "eager", "normal", "patient"))
     call = FakeCall(AgentConfig(deadlines=deadlines, lead_ms=rng.choice((100, 500)), eagerness=eagerness))
     random_calls.fill(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from agent_fakes import CHUNK_MS, FakeCall, all_of_utterance, calls, says
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import OnsetEvent, OnsetLostEvent
 from parley.errors import InferenceError
 from parley.protocol import (
@@ -580,7 +580,7 @@ async def test_a_cough_while_the_agent_thinks_changes_nothing():
 
 
 async def test_words_over_a_turn_that_fails_are_answered():
-    call = FakeCall(AgentConfig(apology="", deadlines=Deadlines(llm_retries=0)))
+    call = FakeCall(AgentConfig(apology="", deadlines=AgentDeadlines(llm_retries=0)))
     call.chat.first_s = 0.6
     call.chat.answers += [[InferenceError("broken")]]
     call.hears((100, 500, "what is the weather in paris"), (1_150, 1_300, "rome"))

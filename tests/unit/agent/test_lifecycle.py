@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from agent_fakes import SILENCE, FakeCall, FakeOutlet, says, utterance
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.host import Incoming
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscriptEvent
 from parley.errors import (
@@ -509,7 +509,7 @@ async def test_a_client_that_goes_away():
 
 
 async def test_a_client_that_falls_silent():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(idle_s=5.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(idle_s=5.0)))
     await call.start()
     await call.until(20_010)
     assert call.outlet.reason is None
@@ -593,7 +593,7 @@ async def test_audio_that_nobody_can_hear_in_time_is_dropped():
 
 
 async def test_dropped_audio_is_reported_once_a_second():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(asr_s=60.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_s=60.0)))
     call.rail.push_s = 12.0
     await call.start()
     await call.until(11_900)
@@ -705,7 +705,7 @@ async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
 
 
 def long_speech():
-    call = FakeCall(AgentConfig(deadlines=Deadlines(unread_s=5.0, idle_s=600.0)))
+    call = FakeCall(AgentConfig(deadlines=AgentDeadlines(unread_s=5.0, idle_s=600.0)))
     return call, Say(text="A long announcement, for all who wait. " * 10)
 
 

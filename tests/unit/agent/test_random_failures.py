@@ -13,7 +13,7 @@ import random_calls
 from agent_fakes import FakeCall, calls, now, says
 from random_calls import BATCHES, TOOLS, run_batch
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.errors import (
     ContextTooLongError,
     InferenceError,
@@ -53,7 +53,7 @@ from parley.protocol import (
 RUNS = 600
 ACTIVE_S = 10.0
 QUIET_S = 60.0
-DEADLINES = Deadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0)
+DEADLINES = AgentDeadlines(llm_s=2.0, tts_s=2.0, tool_s=1.5, asr_s=1.0, idle_s=1_000.0, asr_outage_s=30.0)
 SENTENCES = (*random_calls.SENTENCES, "Are you sure?")
 
 

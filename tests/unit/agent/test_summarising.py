@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.summarization import Summarizer
 from parley.errors import InferenceError, ModelLoadingError
 from parley.llm.history import History
@@ -14,7 +14,7 @@ from parley.llm.messages import ChatMessage, Completed, Priority, TextDelta
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 
-LIMITS = Deadlines(summary_s=5.0)
+LIMITS = AgentDeadlines(summary_s=5.0)
 TOOLS = [Tool(name="get_time")]
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from agent_fakes import FakeChat, FakeSynthesizer, says
 
-from parley.agent.config import AgentConfig, Deadlines
-from parley.agent.response import LlmResponse, Prompt
+from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.agent.response import LlmResponse, SystemPrompt
 from parley.agent.speech import Speaker
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
@@ -23,7 +23,7 @@ class Room:
     def __init__(self, answer):
         self.sent = []
         self.chat, self.synthesizer = FakeChat(), FakeSynthesizer()
-        config = AgentConfig(deadlines=Deadlines(llm_retries=0))
+        config = AgentConfig(deadlines=AgentDeadlines(llm_retries=0))
         self.chat.answers.append(answer)
         stage = TurnOutput(
             self.synthesizer,
@@ -33,7 +33,7 @@ class Room:
         )
         thinker = LlmResponse(
             self.chat,
-            Prompt(History("", 1_000)),
+            SystemPrompt(History("", 1_000)),
             desk=ToolExecutor((), self.sent.append, config),
             sampling=config.sampling,
             config=config,

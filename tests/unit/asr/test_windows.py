@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.asr.checkpoint import ParakeetConfig
-from parley.asr.files.recording import Window, WindowPlan
+from parley.asr.files.recording import EncoderWindow, WindowPlan
 from parley.errors import ModelLoadingError
 
 PLAN = WindowPlan.of(ParakeetConfig(), window_ms=1_600, left_ms=400, right_ms=240)
@@ -13,15 +13,15 @@ PLAN = WindowPlan.of(ParakeetConfig(), window_ms=1_600, left_ms=400, right_ms=24
 
 def test_a_stretch_that_fits_is_one_window():
     assert PLAN.longest == 160
-    assert PLAN.windows(160) == [Window(0, 160, 0, None)]
-    assert PLAN.windows(0) == [Window(0, 0, 0, None)]
+    assert PLAN.windows(160) == [EncoderWindow(0, 160, 0, None)]
+    assert PLAN.windows(0) == [EncoderWindow(0, 0, 0, None)]
 
 
 def test_a_longer_one_is_encoded_with_context_on_both_sides():
     assert PLAN.windows(300) == [
-        Window(0, 120, 0, 12),
-        Window(56, 216, 5, 12),
-        Window(152, 300, 5, None),
+        EncoderWindow(0, 120, 0, 12),
+        EncoderWindow(56, 216, 5, 12),
+        EncoderWindow(152, 300, 5, None),
     ]
 
 

@@ -16,7 +16,7 @@ import train_qwen_voice
 from convert_qwen_gguf import main as convert
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.reading import CallStream
-from parley.llm.replies import Call, Text
+from parley.llm.replies import ParsedCall, TextPiece
 from qwen_gguf.source import Source
 from qwen_voice import adapter
 from qwen_voice.base import load_base
@@ -112,15 +112,17 @@ def test_what_is_learned_is_what_the_parser_of_answers_reads(sessions):
                 stream = CallStream(functions)
                 tool = next(one for one in functions.values() if one.tool.name == call.name)
                 read = stream.feed(tool.call(call.arguments)) + stream.finish()
-                assert [piece for piece in read if isinstance(piece, Call)] == [
-                    Call(call.name, call.arguments)
+                assert [piece for piece in read if isinstance(piece, ParsedCall)] == [
+                    ParsedCall(call.name, call.arguments)
                 ]
             else:
                 stream = CallStream(functions)
                 read = (
                     stream.feed(f"say({json.dumps(message.content, ensure_ascii=False)})") + stream.finish()
                 )
-                assert "".join(piece.text for piece in read if isinstance(piece, Text)) == message.content
+                assert (
+                    "".join(piece.text for piece in read if isinstance(piece, TextPiece)) == message.content
+                )
     assert packer_sees > 300
 
 

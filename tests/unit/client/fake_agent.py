@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from parley import protocol
-from parley_client.transport import Frame, Reply
+from parley_client.transport import Frame, ServerReply
 
 CONNECTED = protocol.Connected(session_id="fake", output_sample_rate=22_050)
 
@@ -19,7 +19,7 @@ class FakeStream:
 
     def __init__(self):
         self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
-        self.replies: asyncio.Queue[Reply | Exception | None] = asyncio.Queue()
+        self.replies: asyncio.Queue[ServerReply | Exception | None] = asyncio.Queue()
         self.seen: list[Frame] = []
         self.cancelled = asyncio.Event()
         self.may_send = asyncio.Event()
@@ -35,7 +35,7 @@ class FakeStream:
     async def finish(self) -> None:
         self.frames.put_nowait(None)
 
-    async def receive(self) -> Reply | None:
+    async def receive(self) -> ServerReply | None:
         reply = await self.replies.get()
         if isinstance(reply, Exception):
             raise reply
@@ -48,14 +48,14 @@ class FakeStream:
 
     def say(self, event: protocol.ServerEvent, samples: np.ndarray | None = None) -> None:
         audio = np.zeros(0, np.int16) if samples is None else samples
-        self.replies.put_nowait(Reply("start", protocol.encode(event), audio))
+        self.replies.put_nowait(ServerReply("start", protocol.encode(event), audio))
 
     def acknowledge(self, frame: Frame, error: str = "") -> None:
-        self.replies.put_nowait(Reply(frame.request_id, final=True, error=error))
+        self.replies.put_nowait(ServerReply(frame.request_id, final=True, error=error))
 
     def hang_up(self, reason: str = "ended") -> None:
         self.say(protocol.Closed(reason=reason))
-        self.replies.put_nowait(Reply("start", final=True))
+        self.replies.put_nowait(ServerReply("start", final=True))
 
     def fail(self, error: Exception) -> None:
         self.replies.put_nowait(error)

@@ -31,7 +31,7 @@ from parley_client import (
     ToolTable,
     connect,
 )
-from parley_client.transport import Reply
+from parley_client.transport import ServerReply
 
 QUICK = Deadlines(connect_s=0.2, send_s=0.05, acknowledge_s=0.05, silence_s=2.0, consumer_s=0.05, close_s=0.2)
 PATIENT = Deadlines(connect_s=5, send_s=5, acknowledge_s=5, silence_s=5, consumer_s=5, close_s=5)
@@ -121,7 +121,7 @@ async def test_audio_events_carry_samples():
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"{}", b'{"type":"speech_started"}', b'{"type":7}'])
 async def test_an_unreadable_event_is_reported_and_the_call_goes_on(raw):
     async def behaviour(stream):
-        await serve(stream, lambda _: stream.replies.put_nowait(Reply("start", raw)))
+        await serve(stream, lambda _: stream.replies.put_nowait(ServerReply("start", raw)))
 
     async with dial(FakeAgent(behaviour)) as call:
         await call.send_audio(b"\0\0")
@@ -136,7 +136,7 @@ async def test_events_of_unknown_types_are_skipped_with_one_warning_each(caplog)
     async def behaviour(stream):
         def say_more(_):
             for kind in ("unheard_of", "unheard_of", "another"):
-                stream.replies.put_nowait(Reply("start", b'{"type":"%s","text":7}' % kind.encode()))
+                stream.replies.put_nowait(ServerReply("start", b'{"type":"%s","text":7}' % kind.encode()))
             stream.say(protocol.Updated())
 
         await serve(stream, say_more)

@@ -17,7 +17,7 @@ from parley import protocol
 from parley.errors import ModelUnavailableError
 from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, connect
 from parley_client.audio.files import speech_span
-from parley_client.conversation import Conversation
+from parley_client.conversation import ScriptedConversation
 from parley_client.script import ScriptTurn
 from parley_client.terminal.report import by_stage, latency_table, print_reports
 from parley_client.terminal.view import CallView, make_console
@@ -113,7 +113,7 @@ def line(agent):
 async def test_turns_are_spoken_answered_and_measured():
     agent, watcher = TinyAgent(), Watcher()
     async with line(agent) as call:
-        conversation = Conversation(call, watcher, chunk_ms=10)
+        conversation = ScriptedConversation(call, watcher, chunk_ms=10)
         turns = [ScriptTurn(name, clip(), pause_ms=20) for name in ("one", "two")]
         reports = await conversation.run(turns)
     assert [report.name for report in reports] == watcher.turns == ["one", "two"]
@@ -138,7 +138,7 @@ async def test_turns_are_spoken_answered_and_measured():
 
 async def test_a_turn_speaks_over_the_answer_before_it():
     async with line(TinyAgent(answer_ms=5000)) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=1.0)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=1.0)
         story, stop = await conversation.run(
             [ScriptTurn("story", clip()), ScriptTurn("stop", clip(), barge_in_ms=100)]
         )
@@ -190,7 +190,7 @@ async def test_turns_are_typed_and_pressed_after_the_greeting_was_heard():
     agent, watcher = Reading(), Watcher()
     silent = np.zeros(0, np.int16)
     async with line(agent) as call:
-        conversation = Conversation(call, watcher, chunk_ms=10, turn_timeout_s=2.0, greeted=True)
+        conversation = ScriptedConversation(call, watcher, chunk_ms=10, turn_timeout_s=2.0, greeted=True)
         reports = await conversation.run(
             [
                 ScriptTurn("typed", silent, write="two coffees", pause_ms=0),
@@ -236,7 +236,7 @@ class Doubtful(TinyAgent):
 async def test_an_mhm_pauses_the_answer_which_is_then_heard_to_its_end():
     agent = Doubtful()
     async with line(agent) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=3.0)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=3.0)
         story, mhm = await conversation.run(
             [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(200), barge_in_ms=100)]
         )
@@ -262,7 +262,7 @@ async def test_a_pause_that_never_ends_is_a_problem_and_the_conversation_goes_on
                 stream.say(protocol.TurnMetrics(turn=2))
 
     async with line(Undecided()) as call:
-        reports = await Conversation(call, chunk_ms=10, turn_timeout_s=0.5).run(
+        reports = await ScriptedConversation(call, chunk_ms=10, turn_timeout_s=0.5).run(
             [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(), barge_in_ms=50)]
         )
     assert reports[1].problem == "paused, and nothing more was heard for 0.5 s"
@@ -270,7 +270,7 @@ async def test_a_pause_that_never_ends_is_a_problem_and_the_conversation_goes_on
 
 async def test_a_missing_answer_is_a_problem_and_the_conversation_goes_on():
     async with line(TinyAgent(answers=False)) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.1)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=0.1)
         reports = await conversation.run(
             [ScriptTurn("one", clip(), pause_ms=0), ScriptTurn("two", clip(), barge_in_ms=10)]
         )
@@ -283,13 +283,13 @@ async def test_a_missing_answer_is_a_problem_and_the_conversation_goes_on():
 async def test_words_that_are_not_understood_are_not_waited_for(monkeypatch):
     monkeypatch.setattr("parley_client.conversation._NOTHING_HEARD_S", 0.02)
     async with line(TinyAgent(answers=False, understands=False)) as call:
-        (report,) = await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
+        (report,) = await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
     assert report.problem == "heard, but no word of it understood"
 
 
 async def test_a_deaf_agent_is_a_problem():
     async with line(polite) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.05)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=0.05)
         (report,) = await conversation.run([ScriptTurn("one", clip())])
     assert report.problem == "no speech was noticed in it"
 
@@ -305,7 +305,7 @@ async def test_speech_without_a_transcript_is_a_problem():
         await serve(stream, on_frame)
 
     async with line(notices) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.05)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=0.05)
         (report,) = await conversation.run([ScriptTurn("one", clip())])
     assert report.problem == "not heard within 0.05 s"
 
@@ -313,7 +313,7 @@ async def test_speech_without_a_transcript_is_a_problem():
 async def test_silence_is_not_waited_for_as_long_as_an_answer(monkeypatch):
     monkeypatch.setattr("parley_client.conversation._NOTICE_S", 0.05)
     async with line(polite) as call, asyncio.timeout(5):
-        (report,) = await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip() * 0)])
+        (report,) = await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip() * 0)])
     assert report.problem == "no speech was noticed in it"
 
 
@@ -327,7 +327,7 @@ async def test_a_lost_call_ends_the_conversation():
 
     async with line(breaks) as call:
         with pytest.raises(CallLostError, match="gone"):
-            await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
+            await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
 
 
 async def test_a_call_that_the_server_ends_ends_the_conversation():
@@ -340,13 +340,13 @@ async def test_a_call_that_the_server_ends_ends_the_conversation():
 
     async with line(closes) as call:
         with pytest.raises(CallEndedError, match="shutdown"):
-            await Conversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
+            await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
 
 
 async def test_cancelling_a_conversation_leaves_no_task_behind():
     before, watcher = asyncio.all_tasks(), Watcher()
     async with line(TinyAgent(answer_ms=5000)) as call:
-        conversation = Conversation(call, watcher, chunk_ms=10)
+        conversation = ScriptedConversation(call, watcher, chunk_ms=10)
         task = asyncio.create_task(conversation.run([ScriptTurn("one", clip())]))
         await watcher.begun.wait()
         task.cancel()
@@ -390,7 +390,7 @@ class Failing(TinyAgent):
 async def problem_of(agent, **options):
     call = connect(transport=FakeAgent(agent), retry=NO_RETRY, **options)
     async with call as opened:
-        conversation = Conversation(opened, chunk_ms=10, turn_timeout_s=5.0)
+        conversation = ScriptedConversation(opened, chunk_ms=10, turn_timeout_s=5.0)
         (report,) = await conversation.run([ScriptTurn("one", clip())])
     return report.problem
 
@@ -425,7 +425,7 @@ async def test_a_failure_is_told_beside_what_was_waited_for_in_vain():
             stream.say(error())
 
     async with line(Mute(answers=False)) as call:
-        conversation = Conversation(call, chunk_ms=10, turn_timeout_s=0.2)
+        conversation = ScriptedConversation(call, chunk_ms=10, turn_timeout_s=0.2)
         (report,) = await conversation.run([ScriptTurn("one", clip())])
     assert report.problem == (
         "no complete answer within 0.2 s; the model espeak is not loaded (model_unavailable)"
@@ -533,7 +533,7 @@ async def test_a_clip_whose_second_part_cuts_the_answer_to_its_first_is_heard_ou
             stream.say(protocol.TurnMetrics(turn=2))
 
     async with line(Hasty()) as call:
-        (thanks,) = await Conversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
+        (thanks,) = await ScriptedConversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
             [ScriptTurn("thanks", clip())]
         )
     assert (thanks.heard, thanks.answer) == ("Thank you. Goodbye.", "Bye!")
@@ -636,7 +636,7 @@ async def test_an_mhm_that_is_ignored_waits_for_the_answer_that_goes_on():
             stream.say(protocol.TurnMetrics(turn=1))
 
     async with line(Deaf()) as call:
-        story, mhm = await Conversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
+        story, mhm = await ScriptedConversation(call, chunk_ms=10, turn_timeout_s=3.0).run(
             [ScriptTurn("story", clip()), ScriptTurn("mhm", clip(200), barge_in_ms=100)]
         )
     assert (story.problem, mhm.problem) == ("", "")

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from xgrammar import Grammar
 
 from parley.errors import ModelLoadingError
-from parley.llm.replies import Text
+from parley.llm.replies import TextPiece
 from parley.llm.vllm_replies import VllmFormat
 from parley.protocol import Tool
 
@@ -55,10 +55,10 @@ def read(tokenizer, tool_parser, reasoning_parser, text, tools, *, tokens):
         pieces += reply.read(written[len(begun) :], group, last=number == len(groups))
     found = []
     for piece in pieces:
-        if isinstance(piece, Text) and found and isinstance(found[-1], str):
+        if isinstance(piece, TextPiece) and found and isinstance(found[-1], str):
             found[-1] += piece.text
         else:
-            found.append(piece.text if isinstance(piece, Text) else vars(piece))
+            found.append(piece.text if isinstance(piece, TextPiece) else vars(piece))
     return found
 
 

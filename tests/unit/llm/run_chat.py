@@ -12,7 +12,7 @@ import logging
 import sys
 from pathlib import Path
 
-from parley.agent.config import Deadlines
+from parley.agent.config import AgentDeadlines
 from parley.agent.response import warm_up
 from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.llm.replies import HermesFormat
@@ -118,7 +118,7 @@ async def main(folder, policy):
     if policy == "priority":
         system = [ChatMessage(role="system", content="Speak of boats.")]
         warmed = [ChatMessage(role="user", content="hello")]
-        await warm_up(guided, "call", system, tools, Deadlines())
+        await warm_up(guided, "call", system, tools, AgentDeadlines())
         turn = GenerateRequest(request_id="turn", messages=system + warmed, tools=tools)
         completed = [event async for event in guided.generate(turn)][-1]
         found["warmed"] = [completed.cached_tokens, completed.prompt_tokens]

@@ -29,7 +29,7 @@ from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.reading import CallStream
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.python_calls.schemas import compact
-from parley.llm.replies import BadCall, Call, Text
+from parley.llm.replies import BadCall, ParsedCall, TextPiece
 from parley.llm.service import ChatService
 from parley.protocol import Tool
 
@@ -261,8 +261,8 @@ def parse(pieces):
     found = [piece for text in pieces for piece in stream.feed(text)] + stream.finish()
     joined = []
     for piece in found:
-        if isinstance(piece, Text) and joined and isinstance(joined[-1], Text):
-            joined[-1] = Text(joined[-1].text + piece.text)
+        if isinstance(piece, TextPiece) and joined and isinstance(joined[-1], TextPiece):
+            joined[-1] = TextPiece(joined[-1].text + piece.text)
         else:
             joined.append(piece)
     return joined
@@ -272,34 +272,38 @@ def parse(pieces):
     ("text", "expected"),
     [
         ("", []),
-        ('say("Hello there.")', [Text("Hello there.")]),
-        ('\nsay(" Hello. ")\n', [Text("Hello.")]),
-        ('say("Café (no, 日本) 😀")', [Text("Café (no, 日本) 😀")]),
-        ('say("She said \\"no\\".\\nOh")', [Text('She said "no". Oh')]),
-        ('say("It ends here', [Text("It ends here")]),
-        ('say(text="Hello there.")', [Text("Hello there.")]),
-        ('say(text=" She said \\"no\\". ")\nstop()', [Text('She said "no".'), Call("stop", {})]),
-        ('say(text="It ends here', [Text("It ends here")]),
+        ('say("Hello there.")', [TextPiece("Hello there.")]),
+        ('\nsay(" Hello. ")\n', [TextPiece("Hello.")]),
+        ('say("Café (no, 日本) 😀")', [TextPiece("Café (no, 日本) 😀")]),
+        ('say("She said \\"no\\".\\nOh")', [TextPiece('She said "no". Oh')]),
+        ('say("It ends here', [TextPiece("It ends here")]),
+        ('say(text="Hello there.")', [TextPiece("Hello there.")]),
+        ('say(text=" She said \\"no\\". ")\nstop()', [TextPiece('She said "no".'), ParsedCall("stop", {})]),
+        ('say(text="It ends here', [TextPiece("It ends here")]),
         ("sa", []),
         ("say(", []),
         ("say(te", []),
         ('say(text="', []),
         ('say("', []),
-        ("set_timer(minutes=10)", [Call("set_timer", {"minutes": 10})]),
-        ('set_timer(minutes=10, label="tea")', [Call("set_timer", {"minutes": 10, "label": "tea"})]),
+        ("set_timer(minutes=10)", [ParsedCall("set_timer", {"minutes": 10})]),
+        ('set_timer(minutes=10, label="tea")', [ParsedCall("set_timer", {"minutes": 10, "label": "tea"})]),
         (
             'set_timer(minutes=10, label="a ) b, c=")',
-            [Call("set_timer", {"minutes": 10, "label": "a ) b, c="})],
+            [ParsedCall("set_timer", {"minutes": 10, "label": "a ) b, c="})],
         ),
-        ("stop()", [Call("stop", {})]),
-        ("stop()  # done", [Call("stop", {})]),
-        ('odd(**{"user-id": "x"})', [Call("odd", {"user-id": "x"})]),
+        ("stop()", [ParsedCall("stop", {})]),
+        ("stop()  # done", [ParsedCall("stop", {})]),
+        ('odd(**{"user-id": "x"})', [ParsedCall("odd", {"user-id": "x"})]),
         (
             'book_table(people=2, area="inside", outdoor=False, wishes=["a", "b"])',
-            [Call("book-table", {"people": 2, "area": "inside", "outdoor": False, "wishes": ["a", "b"]})],
+            [
+                ParsedCall(
+                    "book-table", {"people": 2, "area": "inside", "outdoor": False, "wishes": ["a", "b"]}
+                )
+            ],
         ),
-        ("set_timer(minutes=None)", [Call("set_timer", {"minutes": None})]),
-        ('say("One.")\nstop()', [Text("One."), Call("stop", {})]),
+        ("set_timer(minutes=None)", [ParsedCall("set_timer", {"minutes": None})]),
+        ('say("One.")\nstop()', [TextPiece("One."), ParsedCall("stop", {})]),
         ("set_timer(minutes=1", [BadCall("set_timer(minutes=1", "the answer ended within the call")]),
         ('set_timer(label="tea', [BadCall('set_timer(label="tea', "the answer ended within the call")]),
         ("set_timer(10)", [BadCall("set_timer(10)", "the answer ended within the call")]),
@@ -308,9 +312,9 @@ def parse(pieces):
         ("say(text=stop())", [BadCall("say(text=stop())", "the answer ended within the call")]),
         ('say(words="Hello.")', [BadCall('say(words="Hello.")', "there is no function say")]),
         ("say(stop())", [BadCall("say(stop())", "the answer ended within the call")]),
-        ("Hello, I am fine.", [Text("Hello, I am fine.")]),
-        ("Yes", [Text("Yes")]),
-        ("```python\nstop()\n```", [Text("```python\nstop()\n```")]),
+        ("Hello, I am fine.", [TextPiece("Hello, I am fine.")]),
+        ("Yes", [TextPiece("Yes")]),
+        ("```python\nstop()\n```", [TextPiece("```python\nstop()\n```")]),
     ],
 )
 def test_the_same_however_it_is_cut(text, expected):
@@ -326,16 +330,16 @@ def test_the_same_however_it_is_cut(text, expected):
 def test_text_is_given_out_as_it_comes():
     stream = CallStream(BY_NAME)
     assert stream.feed("sa") == []
-    assert stream.feed('y("Hel') == [Text("Hel")]
-    assert stream.feed("lo ") == [Text("lo")]
-    assert stream.feed('there")') == [Text(" there")]
+    assert stream.feed('y("Hel') == [TextPiece("Hel")]
+    assert stream.feed("lo ") == [TextPiece("lo")]
+    assert stream.feed('there")') == [TextPiece(" there")]
     assert stream.finish() == []
 
 
 def test_a_call_is_given_out_with_its_last_bracket():
     stream = CallStream(BY_NAME)
     assert stream.feed("set_timer(minutes=1") == []
-    assert stream.feed("0)") == [Call("set_timer", {"minutes": 10})]
+    assert stream.feed("0)") == [ParsedCall("set_timer", {"minutes": 10})]
 
 
 @given(st.text(max_size=200))
@@ -479,7 +483,7 @@ def test_every_valid_call_can_be_written_and_is_read_as_it_was_meant(matcher, ar
     written = function.call(meant)
     assert matcher(made)(written)
     stream = CallStream({function.name: function})
-    assert stream.feed(written) + stream.finish() == [Call("act", meant)]
+    assert stream.feed(written) + stream.finish() == [ParsedCall("act", meant)]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +503,7 @@ def test_without_tools_the_answer_is_text_that_can_be_spoken(matcher, text, acce
 def test_without_tools_nothing_is_read_as_a_call():
     reply = PythonFormat().begin([], [])
     assert reply.structural_tag is None
-    assert reply.read('say("x")', [], last=True) == [Text('say("x")')]
+    assert reply.read('say("x")', [], last=True) == [TextPiece('say("x")')]
 
 
 def test_a_schema_that_is_not_supported_leaves_the_others_guided(caplog):

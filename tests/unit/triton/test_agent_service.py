@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from parley.agent.config import AgentConfig, Deadlines
+from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.asr.messages import AsrOptions
 from parley.engines.openai_chat import OpenAiChatModel
 from parley.errors import InferenceError, ModelLoadingError
@@ -50,7 +50,11 @@ async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
     port = SilentPort()
     await ask_all(
         make_engines(
-            AgentConfig(deadlines=Deadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)), port, print, print, print
+            AgentConfig(deadlines=AgentDeadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)),
+            port,
+            print,
+            print,
+            print,
         )
     )
     margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}

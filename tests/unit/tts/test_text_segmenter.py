@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.tts.segmenter import Segmenter, SegmentLimits
+from parley.tts.segmenter import SegmentLimits, TextSegmenter
 
 WORDS = [
     *("Hello", "there,", "3.5", "Dr.", "e.g.", "p.m.", "stop.", "what?", "no!", "a", "I", "J.", "and"),
@@ -15,7 +15,7 @@ WORDS = [
 
 
 def cut(text, size=None):
-    segmenter = Segmenter()
+    segmenter = TextSegmenter()
     size = size or len(text) or 1
     found = [segment for at in range(0, len(text), size) for segment in segmenter.push(text[at : at + size])]
     return found + segmenter.finish()
@@ -49,7 +49,7 @@ def test_cuts(text, segments):
 
 
 def test_a_number_is_not_cut_before_its_end_is_known():
-    segmenter = Segmenter()
+    segmenter = TextSegmenter()
     assert segmenter.push("It is 3.") == []
     assert segmenter.push("5 degrees. ") == ["It is 3.5 degrees."]
 
@@ -87,7 +87,7 @@ def test_how_the_text_arrives_does_not_matter_and_nothing_is_lost(words, size):
     ],
 )
 def test_text_that_was_cut_off_ends_with_a_whole_sentence_or_word(text, spoken, dropped):
-    segmenter = Segmenter()
+    segmenter = TextSegmenter()
     segments = segmenter.push(text)
     last, rest = segmenter.finish_cut()
     assert ([*segments, *last], rest) == (spoken, dropped)

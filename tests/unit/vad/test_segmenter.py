@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from parley.errors import InvalidMessageError
 from parley.protocol import VadOptions
-from parley.vad.segmenter import OnsetHeard, OnsetLost, Segmenter, SpeechBegan, SpeechEnded
+from parley.vad.segmenter import OnsetHeard, OnsetLost, SpeechBegan, SpeechEnded, SpeechSegmenter
 
 WINDOW = 512
 SPEECH = SpeechBegan | SpeechEnded
@@ -15,7 +15,7 @@ LOUD, MIDDLE, QUIET = 0.9, 0.4, 0.1  # the default thresholds are 0.5 and 0.35
 
 def run_all(probabilities, *, max_utterance_ms=60_000, **options):
     """All changes that a default segmenter reports."""
-    segmenter = Segmenter(VadOptions(**options), max_utterance_ms=max_utterance_ms)
+    segmenter = SpeechSegmenter(VadOptions(**options), max_utterance_ms=max_utterance_ms)
     return [change for probability in probabilities for change in segmenter.push(probability)]
 
 
@@ -79,7 +79,7 @@ def test_speech_without_a_pause_is_ended_and_begins_anew():
 
 
 def test_flush_ends_speech_where_it_stands_or_where_silence_began():
-    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     assert segmenter.flush() == []
     for _ in range(5):
         segmenter.push(LOUD)
@@ -91,7 +91,7 @@ def test_flush_ends_speech_where_it_stands_or_where_silence_began():
 
 
 def test_flush_forgets_speech_that_was_only_beginning():
-    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     segmenter.push(LOUD)
     assert segmenter.flush() == [OnsetLost()]
     assert segmenter.onset is None
@@ -99,7 +99,7 @@ def test_flush_forgets_speech_that_was_only_beginning():
 
 
 def test_an_onset_is_told_with_the_first_window_and_either_becomes_speech_or_is_lost():
-    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     steps = [segmenter.push(p) for p in (QUIET, LOUD, QUIET, LOUD, MIDDLE, LOUD, LOUD)]
     assert steps == [
         [],
@@ -137,7 +137,7 @@ def test_a_faint_onset_is_told_early_and_speech_begins_where_it_would_have_begun
 
 
 def test_a_faint_sound_that_goes_on_is_told_once_until_it_was_quiet():
-    segmenter = Segmenter(VadOptions(onset_threshold=0.15), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(onset_threshold=0.15), max_utterance_ms=60_000)
     found = [segmenter.push(FAINT) for _ in range(20)]
     assert found == [[OnsetHeard(0)], [], [], [], [OnsetLost()], *([[]] * 15)]
     assert segmenter.push(LOUD) == [OnsetHeard(20 * WINDOW)]
@@ -155,8 +155,10 @@ def test_a_faint_sound_that_goes_on_is_told_once_until_it_was_quiet():
 def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_speech, silence, longest, faint):
     """``None`` stands for a flush."""
     options = VadOptions(min_speech_ms=min_speech, silence_ms=silence, onset_threshold=faint)
-    segmenter = Segmenter(options, max_utterance_ms=longest)
-    plain = Segmenter(VadOptions(min_speech_ms=min_speech, silence_ms=silence), max_utterance_ms=longest)
+    segmenter = SpeechSegmenter(options, max_utterance_ms=longest)
+    plain = SpeechSegmenter(
+        VadOptions(min_speech_ms=min_speech, silence_ms=silence), max_utterance_ms=longest
+    )
     follows = {
         None: OnsetHeard,
         OnsetHeard: (OnsetLost, SpeechBegan),
@@ -189,13 +191,13 @@ def test_whatever_is_heard_every_onset_becomes_speech_or_is_lost(script, min_spe
 
 
 def test_a_window_cut_short_counts_for_what_it_has():
-    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     segmenter.push(LOUD, samples=100)
     assert segmenter.position == 100
 
 
 def test_a_fork_goes_its_own_way():
-    segmenter = Segmenter(VadOptions(), max_utterance_ms=60_000)
+    segmenter = SpeechSegmenter(VadOptions(), max_utterance_ms=60_000)
     twin = segmenter.fork()
     for _ in range(3):
         twin.push(LOUD)
@@ -219,7 +221,7 @@ def test_a_fork_goes_its_own_way():
 )
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(InvalidMessageError):
-        Segmenter(VadOptions(**options), max_utterance_ms=60_000)
+        SpeechSegmenter(VadOptions(**options), max_utterance_ms=60_000)
 
 
 def test_a_threshold_below_the_margin_still_ends_speech():

@@ -52,7 +52,7 @@ class AudioFormat:
         return rate < self.sample_rate, abs(rate - self.sample_rate)
 
 
-class Decoder:
+class AudioStreamDecoder:
     """Turns a client's bytes into what the agent hears; keeps its place between pieces of any size.
 
     Args:

@@ -30,7 +30,7 @@ class _Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedCaller:
     """That a connection was let in.
 
     Attributes:
@@ -59,13 +59,13 @@ class Admission:
                 raise
 
 
-def admission_of(connection: HTTPConnection) -> Admission | None:
+def admission_of(connection: HTTPConnection) -> AdmittedCaller | None:
     """How a connection was let in; None: not by the guard."""
     return getattr(connection.state, "admission", None)
 
 
 async def until_revoked(connection: HTTPConnection) -> None:
-    """Wait as long as a connection may stay; raises as :meth:`Admission.until_revoked`."""
+    """Wait as long as a connection may stay; raises as :meth:`AdmittedCaller.until_revoked`."""
     admission = admission_of(connection)
     if admission is None:
         await asyncio.get_running_loop().create_future()

@@ -22,7 +22,7 @@ from parley_gateway.errors import (
 )
 from parley_gateway.security import keys, tokens
 from parley_gateway.security.addresses import ClientAddresses, counted_as
-from parley_gateway.security.admission import Admission
+from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.audit import audit
 from parley_gateway.security.credentials import find_credential
 from parley_gateway.security.jwts import JwtVerifier
@@ -126,7 +126,7 @@ class Guard:
             if not is_counted:
                 await self._rates.hit("ip_requests", attempt.counted)
             principal = await self._judge(attempt)
-        connection.state.admission = Admission(self, principal, scope)
+        connection.state.admission = AdmittedCaller(self, principal, scope)
         return principal
 
     async def count(self, connection: HTTPConnection) -> None:
@@ -164,7 +164,7 @@ class Guard:
         attempt = self._attempt(connection, scope, session_id, None)
         with _audited(attempt):
             attempt.reach(principal)
-        connection.state.admission = Admission(self, principal, scope)
+        connection.state.admission = AdmittedCaller(self, principal, scope)
 
     def _attempt(
         self,

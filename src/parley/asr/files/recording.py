@@ -53,7 +53,7 @@ class Stretch:
     samples: NDArray[np.int16]
     offset_ms: int
     """Where it begins in the recording; negative in the silence before it."""
-    windows: deque[Window]
+    windows: deque[EncoderWindow]
     state: RowState | None = None
     """The decoder's state after the windows so far."""
     _stream: LogMelStream = field(init=False)
@@ -69,7 +69,7 @@ class Stretch:
         self._stream = LogMelStream(self.mel)
         self._frames = np.zeros((self.mel.bands, 0), np.float32)
 
-    def features(self, window: Window) -> NDArray[np.float32]:
+    def features(self, window: EncoderWindow) -> NDArray[np.float32]:
         """The window's features, normalised: f32 ``[bands, T]``; windows must be asked for in order.
 
         A stretch without a single frame gives one frame of silence.
@@ -152,7 +152,7 @@ class Recording:
         """Whether all of it is recognised."""
         return self.search.track is None and self._current == len(self.search.stretches)
 
-    def next_window(self) -> tuple[Stretch, Window] | None:
+    def next_window(self) -> tuple[Stretch, EncoderWindow] | None:
         """The next window to encode, in order; None when there is none (yet)."""
         while self.search.track is None and self._current < len(self.search.stretches):
             if self._current == len(self._stretches):
@@ -197,7 +197,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Window:
+class EncoderWindow:
     """One run of the encoder, over feature frames ``start`` to ``end`` of a stretch."""
 
     start: int
@@ -241,11 +241,11 @@ class WindowPlan:
         """Feature frames of the longest window."""
         return self.left + self.chunk + self.right
 
-    def windows(self, frames: int) -> list[Window]:
+    def windows(self, frames: int) -> list[EncoderWindow]:
         """The windows of a stretch of ``frames`` feature frames; one if it fits into one."""
         if frames <= self.longest:
-            return [Window(0, frames, 0, None)]
-        windows: list[Window] = []
+            return [EncoderWindow(0, frames, 0, None)]
+        windows: list[EncoderWindow] = []
         position = 0
         while frames - position > self.chunk + self.right:
             windows.append(self._window(position, self.chunk + self.right, self.chunk))
@@ -253,9 +253,9 @@ class WindowPlan:
         windows.append(self._window(position, frames - position, None))
         return windows
 
-    def _window(self, position: int, ahead: int, kept: int | None) -> Window:
+    def _window(self, position: int, ahead: int, kept: int | None) -> EncoderWindow:
         start = max(position - self.left, 0)
-        return Window(
+        return EncoderWindow(
             start,
             position + ahead,
             (position - start) // self.subsampling,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.files.recording import Recording, Stretch, Window
+from parley.asr.files.recording import EncoderWindow, Recording, Stretch
 from parley.asr.files.search import listen_together
 from parley.asr.offline.networks import DecodedPiece, RowState
 from parley.asr.pipeline.segmentation import Detector
@@ -63,7 +63,7 @@ class _Run:
 
     recording: Recording
     stretch: Stretch
-    window: Window
+    window: EncoderWindow
 
 
 @dataclass(frozen=True)

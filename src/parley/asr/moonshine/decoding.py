@@ -23,7 +23,7 @@ _LONGEST_PHRASE = 16
 
 
 @dataclass(frozen=True)
-class Tokens:
+class GeneratedTokens:
     """A text as it was read."""
 
     ids: list[int]
@@ -49,7 +49,7 @@ def read(
     audio: NDArray[np.float32],
     boosting: PhraseAutomaton,
     unwanted: Callable[[], bool] = lambda: False,
-) -> Tokens:
+) -> GeneratedTokens:
     """Read audio: f32 ``[n]``, see :meth:`Network.encode`.
 
     Args:
@@ -81,7 +81,7 @@ def read(
             ids = ids[:-loop]
             probabilities = probabilities[: len(ids)]
             break
-    return Tokens(
+    return GeneratedTokens(
         ids,
         sum(probabilities) / len(probabilities),
         round(1000 * (encoded - began), 3),

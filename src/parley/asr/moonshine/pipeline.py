@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
-from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
-from parley.asr.moonshine.utterance import EarlyText, PartialText, PendingText, Utterance, Window
+from parley.asr.moonshine.reader import Reader, RecognizedText, confidence_of, text_of
+from parley.asr.moonshine.utterance import EarlyText, MoonshineUtterance, PartialText, PendingText, Window
 from parley.asr.moonshine.worker import ReadRequest, TextReader
 from parley.asr.pipeline.segmentation import (
     PER_MS,
@@ -162,7 +162,7 @@ class MoonshinePipeline:
             if isinstance(happening, OnsetEvent | OnsetLostEvent):
                 stream.untold.append(happening)
             elif isinstance(happening, UtteranceBegan):
-                stream.utterance = Utterance(
+                stream.utterance = MoonshineUtterance(
                     happening.event.utterance, happening.start, happening.onset, self._limits.window
                 )
                 stream.untold.append(happening.event)
@@ -174,13 +174,13 @@ class MoonshinePipeline:
                 self._end(item, stream.utterance, happening)
                 stream.utterance = None
 
-    def _add(self, item: _Item, utterance: Utterance, heard: UtteranceAudio) -> None:
+    def _add(self, item: _Item, utterance: MoonshineUtterance, heard: UtteranceAudio) -> None:
         utterance.hear(heard.samples)
         if utterance.is_full:
             audio = utterance.cut()
             utterance.settled.append(self._ask(item, audio, utterance.number, final=True))
 
-    def _end(self, item: _Item, utterance: Utterance, ended: UtteranceEnded) -> None:
+    def _end(self, item: _Item, utterance: MoonshineUtterance, ended: UtteranceEnded) -> None:
         stream = item.work.stream
         utterance.forget_partial()
         utterance.forget_early(unless_ended_ms=ended.event.at_ms)
@@ -212,7 +212,7 @@ class MoonshinePipeline:
         elif stream.options.partial_interval_ms:
             self._ask_partial(item, utterance)
 
-    def _ask_early(self, item: _Item, utterance: Utterance, end: int) -> EarlyText:
+    def _ask_early(self, item: _Item, utterance: MoonshineUtterance, end: int) -> EarlyText:
         """Have the final text made while it is waited whether the utterance is over."""
         stream, joined = item.work.stream, None
         piece = utterance.piece(end)
@@ -220,7 +220,7 @@ class MoonshinePipeline:
             joined = stream.turn.with_piece(piece).joined()
         return EarlyText(self._ask_whole(item, utterance, joined), joined, end)
 
-    def _ask_partial(self, item: _Item, utterance: Utterance) -> None:
+    def _ask_partial(self, item: _Item, utterance: MoonshineUtterance) -> None:
         waited_ms = (utterance.position - utterance.asked_at) / PER_MS
         interval_ms = item.work.stream.options.partial_interval_ms
         if utterance.partial is not None or waited_ms < max(interval_ms, utterance.rest_ms):
@@ -232,7 +232,9 @@ class MoonshinePipeline:
             return  # there will be another one, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
 
-    def _ask_whole(self, item: _Item, utterance: Utterance, joined: JoinedTurn | None) -> ReadRequest:
+    def _ask_whole(
+        self, item: _Item, utterance: MoonshineUtterance, joined: JoinedTurn | None
+    ) -> ReadRequest:
         """Have an utterance read to its end, with those that it is joined to."""
         if joined is None:
             return self._ask(item, utterance.rest(), utterance.number, final=True)
@@ -307,11 +309,11 @@ class MoonshineStream:
         self.track = track
         self.options = options
         self.boosting = boosting
-        self.utterance: Utterance | None = None
+        self.utterance: MoonshineUtterance | None = None
         self.turn = TurnAudio(min(options.join_ms, longest_ms))
         """What the next utterance is read with."""
         self.untold: list[AsrEvent | PendingText] = []
-        self.read: list[Text] = []
+        self.read: list[RecognizedText] = []
         """What was read for the next reply."""
         self._said: dict[int, str] = {}  # the turn's texts by utterance
 

@@ -30,7 +30,7 @@ LEAST_CONFIDENCE = 0.45
 
 
 @dataclass(frozen=True)
-class Text:
+class RecognizedText:
     """What was said in a stretch of audio; nothing if ``text`` is empty."""
 
     text: str
@@ -41,15 +41,15 @@ class Text:
     """What it took to read."""
 
 
-NO_TEXT = Text("", 0.0)
+NO_TEXT = RecognizedText("", 0.0)
 
 
-def text_of(pieces: Iterable[Text]) -> str:
+def text_of(pieces: Iterable[RecognizedText]) -> str:
     """The texts of pieces that follow one another."""
     return " ".join(piece.text for piece in pieces if piece.text)
 
 
-def confidence_of(pieces: Sequence[Text]) -> float:
+def confidence_of(pieces: Sequence[RecognizedText]) -> float:
     """Their confidence, that of each counted as often as it has words; 0 where there are none."""
     words = [len(piece.text.split()) for piece in pieces]
     total = sum(count * piece.confidence for count, piece in zip(words, pieces, strict=True))
@@ -121,7 +121,7 @@ class Reader:
         audio: NDArray[np.int16],
         boosting: PhraseAutomaton,
         unwanted: Callable[[], bool] = lambda: False,
-    ) -> Text:
+    ) -> RecognizedText:
         """Read a stretch of at most some seconds: i16 ``[n]``, 16 kHz mono.
 
         Args:
@@ -140,5 +140,5 @@ class Reader:
             raise InferenceError("the decoder's scores are not finite")
         text = self._vocabulary.text(tokens.ids)
         if not any(map(str.isalnum, text)) or tokens.confidence < self._least_confidence:
-            return Text("", 0.0, tokens.encoder_ms, tokens.decoder_ms)
-        return Text(text, round(tokens.confidence, 4), tokens.encoder_ms, tokens.decoder_ms)
+            return RecognizedText("", 0.0, tokens.encoder_ms, tokens.decoder_ms)
+        return RecognizedText(text, round(tokens.confidence, 4), tokens.encoder_ms, tokens.decoder_ms)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parley.asr.files.search import SpeechSearch, listen_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
-from parley.asr.moonshine.reader import Reader, Text, confidence_of, text_of
+from parley.asr.moonshine.reader import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.utterance import Window, pieces
 from parley.asr.pipeline.segmentation import PER_MS, Detector
 from parley.errors import ParleyError
@@ -22,7 +22,7 @@ _PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True)
-class RecordingLimits:
+class MoonshineRecordingLimits:
     """How a recording is cut into what is read at once."""
 
     vad: VadOptions | None = field(default_factory=VadOptions)
@@ -36,7 +36,11 @@ class MoonshineRecording:
     """A recording, and how far it has come."""
 
     def __init__(
-        self, audio: NDArray[np.int16], request: TranscribeRequest, reader: Reader, limits: RecordingLimits
+        self,
+        audio: NDArray[np.int16],
+        request: TranscribeRequest,
+        reader: Reader,
+        limits: MoonshineRecordingLimits,
     ) -> None:
         """Begin.
 
@@ -55,7 +59,7 @@ class MoonshineRecording:
         self.error: ParleyError | None = None
         self._window = limits.window
         self._pieces: deque[tuple[int, int]] | None = None
-        self._read: list[tuple[int, int, Text]] = []
+        self._read: list[tuple[int, int, RecognizedText]] = []
 
     @property
     def done(self) -> bool:

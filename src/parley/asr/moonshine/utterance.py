@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
-from parley.asr.moonshine.reader import NO_TEXT, Text, confidence_of, text_of
+from parley.asr.moonshine.reader import NO_TEXT, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.worker import ReadRequest, TextReader
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
@@ -38,7 +38,7 @@ class PartialText:
     """How many settled pieces come before it."""
 
 
-class Utterance:
+class MoonshineUtterance:
     """What is known of it between two steps: at most a window of audio, and the texts of what was cut off."""
 
     def __init__(self, number: int, start: int, onset: int, window: Window) -> None:
@@ -70,7 +70,7 @@ class Utterance:
         """The partial text that was told last."""
         self.stable = StablePrefix()
 
-    def fork(self) -> Utterance:
+    def fork(self) -> MoonshineUtterance:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin._parts = list(self._parts)  # noqa: SLF001 - same class
@@ -219,7 +219,7 @@ class PendingText:
 
     def look(
         self, said_before: Callable[[JoinedTurn], Sequence[str]]
-    ) -> tuple[list[AsrEvent], list[Text]] | None:
+    ) -> tuple[list[AsrEvent], list[RecognizedText]] | None:
         """The events and the readings they are made of; None: they are not there yet.
 
         Args:
@@ -229,8 +229,8 @@ class PendingText:
             ParleyError: the speech could not be read.
         """
         if self._cut_off:
-            return [self._fallback, self._event([Text(self._known, 0.0)], said_before)], []
-        texts: list[Text] = []
+            return [self._fallback, self._event([RecognizedText(self._known, 0.0)], said_before)], []
+        texts: list[RecognizedText] = []
         for at, asked in enumerate(self._parts):
             part = self._ask_anew(at) if asked.dropped else asked
             if not part.done:
@@ -265,7 +265,7 @@ class PendingText:
         return AsrFallbackEvent(utterance=self.number, from_model=MODEL, to_model=MODEL, reason=STREAM_ENDED)
 
     def _event(
-        self, texts: Sequence[Text], said_before: Callable[[JoinedTurn], Sequence[str]]
+        self, texts: Sequence[RecognizedText], said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> TranscriptEvent:
         text, confidence, first = text_of(texts), confidence_of(texts), 0
         if self.joined is not None and text and not self._cut_off:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.moonshine.decoding import Abandoned
-from parley.asr.moonshine.reader import Reader, Text
+from parley.asr.moonshine.reader import Reader, RecognizedText
 from parley.errors import ModelUnavailableError, OverloadedError, ParleyError, ShuttingDownError
 
 _MOST_FAILURES = 3
@@ -76,7 +76,7 @@ class ReadRequest:
         self.boosting = boosting
         self.final = final
         self.of = of
-        self.future: Future[Text | None] = Future()
+        self.future: Future[RecognizedText | None] = Future()
         self.dropped = False
         """Nobody wants it any more."""
         self._clock = clock
@@ -93,7 +93,7 @@ class ReadRequest:
         """From asking to the text, waiting included."""
         return 1000 * (self._done_at - self._asked_at)
 
-    def result(self) -> Text | None:
+    def result(self) -> RecognizedText | None:
         """What has become of it, once it is :attr:`done`; raises the ``ParleyError`` that it failed with."""
         return self.future.result(0)
 
@@ -101,10 +101,10 @@ class ReadRequest:
         """Nobody wants it any more."""
         self.dropped = True
 
-    def settle(self, read: Callable[[], Text]) -> None:
+    def settle(self, read: Callable[[], RecognizedText]) -> None:
         """Read it now."""
         try:
-            text: Text | None = read()
+            text: RecognizedText | None = read()
         except Abandoned:
             text = None
         except Exception as error:  # noqa: BLE001 - raised where the text is looked at
@@ -224,7 +224,7 @@ class ThreadedReader:
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
 
-    def _read(self, asked: ReadRequest) -> Text:
+    def _read(self, asked: ReadRequest) -> RecognizedText:
         try:
             text = self._reader.read(asked.audio, asked.boosting, partial(self._unwanted, asked))
         except Abandoned:

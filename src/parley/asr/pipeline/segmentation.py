@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from parley.asr.messages import OnsetEvent, OnsetLostEvent, SpeechStartedEvent, SpeechStoppedEvent
 from parley.protocol import VadOptions
-from parley.vad.segmenter import Change, OnsetHeard, OnsetLost, Segmenter, SpeechBegan, SpeechEnded
+from parley.vad.segmenter import Change, OnsetHeard, OnsetLost, SpeechBegan, SpeechEnded, SpeechSegmenter
 from parley.vad.silero import CONTEXT, STATE, WINDOW
 
 PER_MS = 16
@@ -95,7 +95,7 @@ class StreamSegmenter:
         Raises:
             InvalidMessageError: the options are out of range.
         """
-        self._segmenter = Segmenter(options, max_utterance_ms=max_utterance_ms)
+        self._segmenter = SpeechSegmenter(options, max_utterance_ms=max_utterance_ms)
         self._preroll = preroll_ms * PER_MS
         self.vad_state = np.zeros(STATE, np.float32)
         self.vad_context = np.zeros(CONTEXT, np.float32)

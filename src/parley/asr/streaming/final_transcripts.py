@@ -28,7 +28,7 @@ from parley.asr.messages import (
     TranscriptEvent,
 )
 from parley.asr.pipeline.turn_audio import JoinedTurn, rest_of
-from parley.asr.streaming.utterance import EarlyText, StreamingUtterance
+from parley.asr.streaming.utterance import EarlyTranscript, StreamingUtterance
 from parley.errors import DeadlineExceededError, ParleyError, ShuttingDownError
 from parley.protocol import Alternative, Word
 
@@ -132,7 +132,9 @@ class FinalTranscriber:
         model = self.policy.finals
         if utterance.early is None and model and not self.rests(model):
             asked_at = self.clock()
-            utterance.early = EarlyText(self.ask(model, utterance, joined, options), joined, end, asked_at)
+            utterance.early = EarlyTranscript(
+                self.ask(model, utterance, joined, options), joined, end, asked_at
+            )
 
     def let_rest(self, model: str) -> None:
         """Note that a model was late."""

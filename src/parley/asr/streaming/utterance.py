@@ -21,7 +21,7 @@ from parley.errors import ParleyError
 
 
 @dataclass(frozen=True)
-class EarlyText:
+class EarlyTranscript:
     """A call to a model that hears an utterance again, made before it was certain to be over."""
 
     call: Future[TranscribeReply]
@@ -73,7 +73,7 @@ class StreamingUtterance:
         """Whether no more audio comes."""
         self.frame = 0
         """Feature frames that the encoder has had."""
-        self.early: EarlyText | None = None
+        self.early: EarlyTranscript | None = None
         """Another model's text of it, asked for when it seemed to be over."""
         self.failure: ParleyError | None = None
         """Why it is not recognised any further."""

@@ -8,7 +8,7 @@ from parley.llm.guidance import KeptByTools
 from parley.llm.python_calls.functions import as_functions
 from parley.llm.python_calls.grammar import CallGrammar
 from parley.llm.python_calls.reading import CallStream
-from parley.llm.replies import Piece, Reply, Text
+from parley.llm.replies import Piece, Reply, TextPiece
 from parley.protocol import Tool
 
 
@@ -59,4 +59,4 @@ class _TextReply:
         self.skip_special_tokens = True
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
-        return [Text(text)] if text else []
+        return [TextPiece(text)] if text else []

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.llm.python_calls.functions import SAY, Function
-from parley.llm.replies import BadCall, Call, Piece, Text
+from parley.llm.replies import BadCall, ParsedCall, Piece, TextPiece
 
 _CALL = re.compile(r"([A-Za-z_]\w*)\(", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -136,7 +136,7 @@ class CallStream:
         if function is None:
             pieces.append(BadCall(self._held[:end], f"there is no function {name}"))
         else:
-            pieces.append(Call(function.tool.name, arguments))
+            pieces.append(ParsedCall(function.tool.name, arguments))
         self._held = self._held[end:]
         self._state = self._end
         return True
@@ -153,7 +153,7 @@ class CallStream:
             text = text.lstrip()
         if text:
             self._spoken = True
-            pieces.append(Text(text))
+            pieces.append(TextPiece(text))
 
 
 def _read(text: str) -> tuple[str, dict[str, Any], int] | None:

@@ -8,7 +8,7 @@ from parley.runtime.parameters import Parameters
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChatterboxLimits:
     """Seconds, unless a field says otherwise."""
 
     max_utterances: int = 64
@@ -41,7 +41,7 @@ class Limits:
     """For a model to confirm that it has stopped."""
 
     @classmethod
-    def from_parameters(cls, parameters: Parameters) -> Limits:
+    def from_parameters(cls, parameters: Parameters) -> ChatterboxLimits:
         """Read the settings of a model.
 
         Raises:

@@ -52,7 +52,7 @@ class AudioModel(Protocol):
         ...
 
 
-class Voices(Protocol):
+class VoiceCache(Protocol):
     """The part of :class:`parley.tts.voices.base.VoiceStore` that is used."""
 
     async def get(self, voice_id: str) -> Voice:

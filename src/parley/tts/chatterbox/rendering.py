@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, SessionNotFoundError
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.models import AudioModel
 from parley.tts.chatterbox.token_queue import TokenQueue, Tokens
 from parley.tts.s3gen.client import VoiceTensors
@@ -28,7 +28,7 @@ async def render(
     voice: VoiceTensors,
     tokens: TokenQueue,
     *,
-    limits: Limits,
+    limits: ChatterboxLimits,
     hear: Callable[[NDArray[np.int16]], None],
 ) -> None:
     """Make audio of ``tokens`` while they come; the model is told to stop if this ends early.
@@ -69,7 +69,7 @@ async def _listen(
     voice: VoiceTensors,
     first: Tokens,
     *,
-    limits: Limits,
+    limits: ChatterboxLimits,
     hear: Callable[[NDArray[np.int16]], None],
 ) -> None:
     ended = False
@@ -82,7 +82,9 @@ async def _listen(
         raise InferenceError(f"s3gen ended {message.utterance_id} before its last audio")
 
 
-async def _feed(model: AudioModel, utterance_id: str, tokens: TokenQueue, sent: int, limits: Limits) -> None:
+async def _feed(
+    model: AudioModel, utterance_id: str, tokens: TokenQueue, sent: int, limits: ChatterboxLimits
+) -> None:
     complete = False
     while not complete:
         more, complete = await tokens.take()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parley.tts.segmenter import Segmenter, SegmentLimits
+from parley.tts.segmenter import SegmentLimits, TextSegmenter
 
 
 @dataclass(frozen=True)
-class Segment:
+class TextSegment:
     """What T3 gets at once."""
 
     number: int
@@ -26,7 +26,7 @@ def cut(text: str, longest: int) -> list[str]:
     if len(text) <= longest:
         return [text]
     clause = longest * 2 // 3
-    segmenter = Segmenter(
+    segmenter = TextSegmenter(
         SegmentLimits(first_clause=clause, first_longest=longest, clause=clause, longest=longest)
     )
     sentences = [*segmenter.push(text), *segmenter.finish()]

@@ -17,9 +17,9 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.runtime.admission import Admission
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.models import Send
-from parley.tts.chatterbox.utterance import Parts, Style, Utterance
+from parley.tts.chatterbox.utterance import ChatterboxUtterance, Parts, Style
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 
 _NOTHING = np.zeros(0, np.int16)
@@ -43,7 +43,7 @@ class ChatterboxService:
     def __init__(
         self,
         parts: Parts,
-        limits: Limits,
+        limits: ChatterboxLimits,
         *,
         default_voice: str = "default",
         sample_rate: int = 24_000,
@@ -55,7 +55,7 @@ class ChatterboxService:
         self._sample_rate = sample_rate
         self._draw_seed = draw_seed
         self._admission = Admission(limits.max_utterances)
-        self._utterances: dict[str, Utterance] = {}
+        self._utterances: dict[str, ChatterboxUtterance] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class ChatterboxService:
             return
         style = self._style(request)
         with self._admission.place(request.request_id):
-            utterance = Utterance(request, style, self._parts, self._limits, send)
+            utterance = ChatterboxUtterance(request, style, self._parts, self._limits, send)
             self._utterances[request.request_id] = utterance
             try:
                 if not request.final and not send(

@@ -13,25 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, InvalidMessageError, OverloadedError, ParleyError, SessionIdleError
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.models import (
     AudioModel,
     Normalizer,
     Send,
     TokenModel,
-    Voices,
+    VoiceCache,
     audio_voice,
     token_voice,
 )
 from parley.tts.chatterbox.rendering import render
-from parley.tts.chatterbox.segments import Segment, cut
+from parley.tts.chatterbox.segments import TextSegment, cut
 from parley.tts.chatterbox.timing import HeardWords, Pace, SegmentTimes
 from parley.tts.chatterbox.token_queue import TokenQueue
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
 from parley.tts.normalization.normalizer import SpokenText
 from parley.tts.plain_text import is_speakable
 from parley.tts.s3gen.messages import OpenUtterance
-from parley.tts.s3gen.scheduler import Playout
+from parley.tts.s3gen.scheduler import PlayoutSchedule
 from parley.tts.t3.messages import SpeechSampling, SpeechTokensRequest, TokensCompleted
 from parley.tts.t3.request import TokenVoice
 from parley.tts.voices.voice import Voice
@@ -44,13 +44,17 @@ _LONGEST_PER_LETTER = 8
 _LONGEST_START = 100
 
 
-def longest(text: str, limits: Limits) -> int:
+def longest(text: str, limits: ChatterboxLimits) -> int:
     """Tokens that a text may take."""
     return min(limits.max_tokens, _LONGEST_START + _LONGEST_PER_LETTER * len(text))
 
 
 async def draw(
-    model: TokenModel, request: SpeechTokensRequest, voice: TokenVoice, tokens: TokenQueue, limits: Limits
+    model: TokenModel,
+    request: SpeechTokensRequest,
+    voice: TokenVoice,
+    tokens: TokenQueue,
+    limits: ChatterboxLimits,
 ) -> None:
     """Put the tokens of ``request`` into ``tokens``; the model is told to stop if this ends early.
 
@@ -89,7 +93,7 @@ class Parts:
 
     tokens: TokenModel
     audio: AudioModel
-    voices: Voices
+    voices: VoiceCache
     normalizer: Normalizer
 
 
@@ -109,12 +113,12 @@ class Style:
 class _Take:
     """A segment on its way."""
 
-    segment: Segment
+    segment: TextSegment
     spoken: SpokenText
     tokens: TokenQueue
 
 
-class Utterance:
+class ChatterboxUtterance:
     """Speaks what is pushed until it ends, fails or is stopped.
 
     Everything must be called on one event loop. Whatever ends it, neither model works for it any
@@ -128,14 +132,16 @@ class Utterance:
         send: takes the audio.
     """
 
-    def __init__(self, request: SpeakRequest, style: Style, parts: Parts, limits: Limits, send: Send) -> None:
+    def __init__(
+        self, request: SpeakRequest, style: Style, parts: Parts, limits: ChatterboxLimits, send: Send
+    ) -> None:
         self._style = style
         self._parts = parts
         self._limits = limits
         self._send = send
         # A client may use an id again, and the models remember what they were told to stop.
         self._name = f"{request.request_id}-{uuid4().hex[:8]}"
-        self._segments: deque[Segment] = deque()
+        self._segments: deque[TextSegment] = deque()
         self._arrived = asyncio.Event()
         self._characters = 0
         self._count = 0
@@ -144,7 +150,7 @@ class Utterance:
         self._room = asyncio.Semaphore(_UNDER_WAY)
         self._pace = Pace()
         self._samples = 0
-        self._playout = Playout(_now())
+        self._playout = PlayoutSchedule(_now())
         self._work: asyncio.Task[None] | None = None
         self._stopped = False
         self._ended = asyncio.Event()
@@ -210,7 +216,7 @@ class Utterance:
         if len(self._segments) + len(pieces) > limits.max_waiting:
             raise OverloadedError(f"{len(self._segments)} segments are waiting to be spoken already")
         for piece in pieces:
-            self._segments.append(Segment(self._count, piece, self._characters))
+            self._segments.append(TextSegment(self._count, piece, self._characters))
             self._count += 1
             self._characters += len(piece)
         self._final = final
@@ -245,7 +251,7 @@ class Utterance:
                 take.tokens.end()
         self._takes.put_nowait(None)
 
-    async def _next_segment(self) -> Segment | None:
+    async def _next_segment(self) -> TextSegment | None:
         while not self._segments:
             if self._final:
                 return None
@@ -257,7 +263,7 @@ class Utterance:
                 raise SessionIdleError(f"no text for {self._limits.idle_s:g} s") from error
         return self._segments.popleft()
 
-    def _tokens_request(self, segment: Segment, text: str) -> SpeechTokensRequest:
+    def _tokens_request(self, segment: TextSegment, text: str) -> SpeechTokensRequest:
         style = self._style
         return SpeechTokensRequest(
             request_id=self._model_id(segment),
@@ -270,10 +276,10 @@ class Utterance:
             chunk_tokens=self._limits.event_tokens,
         )
 
-    def _model_id(self, segment: Segment) -> str:
+    def _model_id(self, segment: TextSegment) -> str:
         return f"{self._name}-{segment.number}"
 
-    def _seed(self, segment: Segment) -> int:
+    def _seed(self, segment: TextSegment) -> int:
         return (self._style.seed + segment.number) % _SEEDS
 
     # --- making audio ---------------------------------------------------------------------

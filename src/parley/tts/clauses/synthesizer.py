@@ -20,7 +20,7 @@ from parley.errors import (
 )
 from parley.runtime.admission import EarlyAborts
 from parley.tts.clauses.network import ClauseNetwork, Stop, StoppedError
-from parley.tts.clauses.utterance import Utterance
+from parley.tts.clauses.utterance import ClauseUtterance
 from parley.tts.messages import SpeakRequest, SpeechChunk
 
 MAX_TEXT = 4_000
@@ -30,7 +30,7 @@ _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
 _log = logging.getLogger(__name__)
 
 
-class SpeechSink(Protocol):
+class ClauseSink(Protocol):
     """Where the audio of one request goes. Called from the thread of the network."""
 
     @property
@@ -54,8 +54,8 @@ class SpeechSink(Protocol):
 @dataclass(eq=False)
 class _Job:
     request: SpeakRequest
-    sink: SpeechSink
-    utterance: Utterance
+    sink: ClauseSink
+    utterance: ClauseUtterance
     due: float
     """When the audio that was sent has been heard (seconds of the monotonic clock)."""
     stop: Stop = field(default_factory=Stop)
@@ -83,7 +83,7 @@ class ClauseSynthesizer:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+    def submit(self, request: SpeakRequest, sink: ClauseSink) -> None:
         """Begin a request; its sink is told everything that happens from now on."""
         try:
             self._admit(request, sink)
@@ -117,7 +117,7 @@ class ClauseSynthesizer:
         if self._thread.is_alive():
             _log.error("the synthesis thread did not stop within %g s", timeout_s)
 
-    def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+    def _admit(self, request: SpeakRequest, sink: ClauseSink) -> None:
         if not request.request_id:
             raise InvalidMessageError("request_id is empty")
         if not request.final:
@@ -135,7 +135,7 @@ class ClauseSynthesizer:
         if self._early_aborts.take(request.request_id):
             sink.finish()
             return
-        job = _Job(request, sink, Utterance(request, self._network), time.monotonic())
+        job = _Job(request, sink, ClauseUtterance(request, self._network), time.monotonic())
         with self._changed:
             if self._closed:
                 raise ShuttingDownError("the model is being unloaded")

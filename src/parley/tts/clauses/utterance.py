@@ -26,7 +26,7 @@ _READ_AT_ONCE = 250
 _NOTHING = np.zeros(0, np.int16)
 
 
-class Utterance:
+class ClauseUtterance:
     """Makes the audio of a request, piece by piece, as one stream.
 
     Args:

@@ -20,7 +20,7 @@ from parley.tts.english.sounds import (
     progressive,
     stressed,
 )
-from parley.tts.english.tokens import CLOSING, OPENING, PAUSES, SENTENCE_ENDS, Token, tokens_of
+from parley.tts.english.tokens import CLOSING, OPENING, PAUSES, SENTENCE_ENDS, TextToken, tokens_of
 from parley.tts.normalization.alignment import WrittenWord
 from parley.tts.normalization.normalizer import SpokenText
 
@@ -232,7 +232,7 @@ def load_pronouncer(dictionary: Path, network: Path) -> EnglishPronouncer:
     return EnglishPronouncer(load_dictionary(dictionary), load_network(network))
 
 
-def _gather(tokens: list[Token]) -> tuple[list[_Draft], list[WrittenWord]]:
+def _gather(tokens: list[TextToken]) -> tuple[list[_Draft], list[WrittenWord]]:
     """The words with their marks, and the written words of which something was lost."""
     drafts: list[_Draft] = []
     lost: list[WrittenWord] = []

@@ -129,7 +129,7 @@ _SYMBOLS = {
 
 
 @dataclass(frozen=True)
-class Token:
+class TextToken:
     """A piece of what is said."""
 
     kind: Literal["word", "mark", "lost"]
@@ -138,7 +138,7 @@ class Token:
     """The word of the original text that it belongs to."""
 
 
-def tokens_of(words: tuple[WrittenWord, ...], is_word: Callable[[str], bool]) -> list[Token]:
+def tokens_of(words: tuple[WrittenWord, ...], is_word: Callable[[str], bool]) -> list[TextToken]:
     """Take a text apart.
 
     Args:
@@ -151,7 +151,7 @@ def tokens_of(words: tuple[WrittenWord, ...], is_word: Callable[[str], bool]) ->
         for number, chunk in enumerate(chunks):
             last = written is words[-1] and number == len(chunks) - 1
             pieces = _Chunk(_readable(chunk, is_word), is_word, last=last).pieces()
-            tokens += [Token(kind, text, written) for kind, text in pieces]
+            tokens += [TextToken(kind, text, written) for kind, text in pieces]
     return tokens
 
 

@@ -24,7 +24,7 @@ LATER_PIECES = 64
 _BEFORE, _AFTER = 4, 3
 
 
-class Parts(Protocol):
+class PiperParts(Protocol):
     """What is used of :class:`parley.tts.piper.parts.VoiceParts`."""
 
     hop: int
@@ -53,7 +53,7 @@ class StreamedSound:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: PiperParts,
         prior: Prior,
         starts: Sequence[int],
         *,

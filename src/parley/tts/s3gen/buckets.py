@@ -78,7 +78,7 @@ def warm_up(synthesizer: Flows, buckets: Buckets, *, keep: bool) -> None:
 
 
 class Flows(Protocol):
-    """The part of :class:`parley.tts.s3gen.synthesizer.Synthesizer` that is used."""
+    """The part of :class:`parley.tts.s3gen.synthesizer.AudioSynthesizer` that is used."""
 
     @property
     def empty(self) -> Past:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from parley.errors import ModelLoadingError, WeightsNotFoundError
-from parley.tts.s3gen.conformer import Encoder
+from parley.tts.s3gen.conformer import TokenEncoder
 from parley.tts.s3gen.estimator import HEAD_SIZE, Estimator
 from parley.tts.s3gen.flow import Flow
 from parley.tts.s3gen.hift import Vocoder
@@ -90,7 +90,7 @@ def build(tensors: Tensors) -> Networks:
 
 def _flow(tensors: Tensors) -> Flow:
     attention = tensors["flow.encoder.encoders.0.self_attn.pos_bias_u"]
-    encoder = Encoder(
+    encoder = TokenEncoder(
         width=attention.numel(),
         heads=len(attention),
         hidden=len(tensors["flow.encoder.encoders.0.feed_forward.w_1.bias"]),

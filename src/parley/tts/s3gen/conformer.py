@@ -173,7 +173,7 @@ class Upsample(nn.Module):
         return smooth
 
 
-class Encoder(nn.Module):
+class TokenEncoder(nn.Module):
     """See the module."""
 
     def __init__(self, width: int, heads: int, hidden: int, layers: int, up_layers: int) -> None:

@@ -129,7 +129,7 @@ class TransformerBlock(nn.Module):
         return changed
 
 
-class Level(nn.ModuleList):
+class AudioLevel(nn.ModuleList):
     """A residual block, transformer blocks and, at the ends of the U, a convolution."""
 
     def __init__(
@@ -199,11 +199,11 @@ class Estimator(nn.Module):
         time_width = 4 * width
         self.time_mlp = TimeEmbedding(time_width)
         self.time_embed_mixer = nn.Linear(2 * time_width, time_width, bias=False) if meanflow else None
-        self.down_blocks = nn.ModuleList([Level(_INPUTS, width, inner, time_width, blocks, conv=True)])
+        self.down_blocks = nn.ModuleList([AudioLevel(_INPUTS, width, inner, time_width, blocks, conv=True)])
         self.mid_blocks = nn.ModuleList(
-            Level(width, width, inner, time_width, blocks, conv=False) for _ in range(mid_levels)
+            AudioLevel(width, width, inner, time_width, blocks, conv=False) for _ in range(mid_levels)
         )
-        self.up_blocks = nn.ModuleList([Level(2 * width, width, inner, time_width, blocks, conv=True)])
+        self.up_blocks = nn.ModuleList([AudioLevel(2 * width, width, inner, time_width, blocks, conv=True)])
         self.final_block = CausalBlock(width, width)
         self.final_proj = nn.Conv1d(width, MEL_BANDS, 1)
 
@@ -236,7 +236,7 @@ class Estimator(nn.Module):
         times = self.time_mlp(step)
         time = times[:1] if self.time_embed_mixer is None else self.time_embed_mixer(times.reshape(1, -1))
         levels = (*self.down_blocks, *self.mid_blocks, *self.up_blocks)
-        return torch.stack([level.shift(time) for level in levels if isinstance(level, Level)])
+        return torch.stack([level.shift(time) for level in levels if isinstance(level, AudioLevel)])
 
     def forward(  # noqa: PLR0917 - compiled: all are given by place
         self,
@@ -262,8 +262,8 @@ class Estimator(nn.Module):
         """
         carry = Carry(*past, lengths)
         down, up = self.down_blocks[0], self.up_blocks[0]
-        assert isinstance(down, Level)
-        assert isinstance(up, Level)
+        assert isinstance(down, AudioLevel)
+        assert isinstance(up, AudioLevel)
         skip = down(torch.cat([x, inputs], dim=1), mask, carry, shifts[0])
         x = down.smooth(skip, carry)
         for number, level in enumerate(self.mid_blocks, 1):

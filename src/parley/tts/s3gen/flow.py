@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that everybody kno
 
 from parley.tts.s3gen.batch import FlowBatch
 from parley.tts.s3gen.carry import Carry
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, Encoder
+from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, TokenEncoder
 from parley.tts.s3gen.estimator import HEAD_SIZE, MEL_BANDS, Estimator
 from parley.tts.s3gen.past import Past, PastBatch
 
@@ -22,7 +22,7 @@ GUIDANCE = 0.7
 """How far the guided mode goes beyond the conditional direction, as upstream."""
 
 
-class Decoder(nn.Module):
+class FlowDecoder(nn.Module):
     """Integrates the flow. A module of its own because upstream's key names say so."""
 
     def __init__(self, estimator: Estimator) -> None:
@@ -94,13 +94,13 @@ class Decoder(nn.Module):
 class Flow(nn.Module):
     """See the module."""
 
-    def __init__(self, vocabulary: int, encoder: Encoder, estimator: Estimator) -> None:
+    def __init__(self, vocabulary: int, encoder: TokenEncoder, estimator: Estimator) -> None:
         super().__init__()
         self.input_embedding = nn.Embedding(vocabulary, encoder.width)
         self.spk_embed_affine_layer = nn.Linear(SPEAKER_SIZE, MEL_BANDS)
         self.encoder = encoder
         self.encoder_proj = nn.Linear(encoder.width, MEL_BANDS)
-        self.decoder = Decoder(estimator)
+        self.decoder = FlowDecoder(estimator)
 
     @property
     def meanflow(self) -> bool:

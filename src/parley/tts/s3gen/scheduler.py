@@ -20,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Limits:
+class S3GenLimits:
     """Of one batch."""
 
     max_batch: int = 8
@@ -47,10 +47,10 @@ class Work(Generic[Key]):
     frames: int
     """Length of its row in the flow, as padded."""
     deadline: float
-    """See :class:`Playout`."""
+    """See :class:`PlayoutSchedule`."""
 
 
-class Playout:
+class PlayoutSchedule:
     """When a listener runs dry.
 
     The audio of an utterance is taken to be played from the moment at which its first piece is
@@ -79,7 +79,7 @@ class Playout:
         return self._dry_at - now
 
 
-def choose(ready: Sequence[Work[Key]], limits: Limits) -> list[Work[Key]]:
+def choose(ready: Sequence[Work[Key]], limits: S3GenLimits) -> list[Work[Key]]:
     """The next batch, most urgent first; empty only if nothing is ready.
 
     Args:

@@ -30,9 +30,9 @@ from parley.errors import (
 from parley.runtime.admission import EarlyAborts
 from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
+from parley.tts.s3gen.scheduler import PlayoutSchedule, S3GenLimits, Work, choose
 from parley.tts.s3gen.synthesizer import Job
-from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, Plan, Utterance
+from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, AudioUtterance, Plan
 
 
 class AudioSink(Protocol):
@@ -52,7 +52,7 @@ class AudioSink(Protocol):
 
 
 class Steps(Protocol):
-    """The part of :class:`parley.tts.s3gen.synthesizer.Synthesizer` that is used."""
+    """The part of :class:`parley.tts.s3gen.synthesizer.AudioSynthesizer` that is used."""
 
     @property
     def vocabulary(self) -> int:
@@ -63,7 +63,7 @@ class Steps(Protocol):
         """Called first by the thread that will call the rest."""
         ...
 
-    def prepare(self, utterances: Sequence[Utterance]) -> None:
+    def prepare(self, utterances: Sequence[AudioUtterance]) -> None:
         """Make what can be made before their tokens have come."""
         ...
 
@@ -81,7 +81,7 @@ _LONGEST_AFTER_S = 60.0
 class ServiceLimits:
     """What the model takes on."""
 
-    batch: Limits
+    batch: S3GenLimits
     max_utterances: int = 64
     """Open at once."""
     idle_s: float = 10.0
@@ -92,9 +92,9 @@ class ServiceLimits:
 
 @dataclass
 class _Entry:
-    utterance: Utterance
+    utterance: AudioUtterance
     sink: AudioSink
-    playout: Playout
+    playout: PlayoutSchedule
     fed_at: float
     prepared: bool = False
 
@@ -164,7 +164,7 @@ class S3GenService:
             raise InvalidMessageError(f"after_s is {message.after_s}; it must be 0 to {_LONGEST_AFTER_S:g}")
         self._check_tokens(voice.tokens)
         self._check_tokens(tokens)
-        utterance = Utterance(voice, self._plan, seed=message.seed, rate=message.sample_rate)
+        utterance = AudioUtterance(voice, self._plan, seed=message.seed, rate=message.sample_rate)
         utterance.push(tokens)
         with self._changed:
             if self._closed:
@@ -177,7 +177,9 @@ class S3GenService:
             if len(self._entries) >= self._limits.max_utterances:
                 raise TooManySessionsError(f"{self._limits.max_utterances} utterances are open already")
             now = self._clock()
-            self._entries[message.utterance_id] = _Entry(utterance, sink, Playout(now + message.after_s), now)
+            self._entries[message.utterance_id] = _Entry(
+                utterance, sink, PlayoutSchedule(now + message.after_s), now
+            )
             if message.final:
                 self._end(message.utterance_id)
             self._changed.notify()
@@ -323,7 +325,7 @@ class S3GenService:
                 entry.close(failure)
 
 
-def _describe(utterance: Utterance, samples: int) -> AudioChunk:
+def _describe(utterance: AudioUtterance, samples: int) -> AudioChunk:
     rate, end = utterance.output.rate, utterance.output.samples
     begin = end - samples
     return AudioChunk(

@@ -19,7 +19,7 @@ from parley.tts.s3gen.checkpoint import Networks
 from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
 from parley.tts.s3gen.past import Past, PastBatch
 from parley.tts.s3gen.prompts import DEFAULT_VOICES, PromptPasts
-from parley.tts.s3gen.utterance import Utterance, prompt_row
+from parley.tts.s3gen.utterance import AudioUtterance, prompt_row
 from parley.tts.s3gen.vocoding import VocoderJob, vocode
 from parley.tts.s3gen.workspace import Workspace
 
@@ -31,7 +31,7 @@ _PROMPTS = 8  # that are made in one run of the flow
 class Job:
     """Make the frames of an utterance up to a token, and the audio that is certain then."""
 
-    utterance: Utterance
+    utterance: AudioUtterance
     end: int
 
 
@@ -43,7 +43,7 @@ class _Piece:
     kept: Past | None
 
 
-class Synthesizer:
+class AudioSynthesizer:
     """Runs the networks. Not to be used from two threads at once.
 
     Args:
@@ -92,7 +92,7 @@ class Synthesizer:
         return self._networks.flow.vocabulary
 
     @torch.inference_mode()
-    def prepare(self, utterances: Sequence[Utterance]) -> None:
+    def prepare(self, utterances: Sequence[AudioUtterance]) -> None:
         """Make what can be made of utterances before their first tokens have come.
 
         Raises:

@@ -107,7 +107,7 @@ class Plan:
         return not (self.full_attention or self.recompute)
 
 
-class Utterance:
+class AudioUtterance:
     """What is known of an utterance; bounded by ``plan.max_tokens`` and ``plan.past_tokens``.
 
     Args:

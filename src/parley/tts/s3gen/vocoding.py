@@ -25,7 +25,7 @@ _FULL = 0.75  # of the longest window, that a shorter one beside it must have
 
 
 @dataclass(frozen=True)
-class Window:
+class AudioWindow:
     """A stretch of frames for a network."""
 
     tensors: tuple[Tensor, ...]
@@ -88,10 +88,10 @@ class VocoderState:
         self._mel = torch.cat([self._mel, mel], dim=1) if self._mel.numel() else mel
         self._end += mel.shape[1]
 
-    def pitch_window(self, *, last: bool) -> Window:
+    def pitch_window(self, *, last: bool) -> AudioWindow:
         """The frames around those whose pitch is wanted next, ``[80, n]``."""
         begin = max(self._known - F0_CONTEXT, self._first)
-        return Window((self._mel[:, begin - self._first :],), first=begin == 0, last=last)
+        return AudioWindow((self._mel[:, begin - self._first :],), first=begin == 0, last=last)
 
     def new_pitch(self, pitch: Tensor, *, last: bool) -> Tensor:
         """Of the pitch of :meth:`pitch_window`, the frames that are new and certain."""
@@ -105,14 +105,14 @@ class VocoderState:
         """Append the source of the frames of :meth:`new_pitch`."""
         self._waves = torch.cat([self._waves.to(waves), waves])
 
-    def window(self, *, last: bool) -> Window | None:
+    def window(self, *, last: bool) -> AudioWindow | None:
         """Spectrogram ``[80, n]`` and source ``[480 n]`` to decode next, if any."""
         if self._until(last=last) <= self._sent:
             return None
         begin = max(self._sent - _LEFT, self._first)
         part = slice(begin - self._first, self._known - self._first)
         waves = self._waves[part.start * HOP : part.stop * HOP]
-        return Window((self._mel[:, part], waves), first=begin == 0, last=last)
+        return AudioWindow((self._mel[:, part], waves), first=begin == 0, last=last)
 
     def take(self, waveform: Tensor, *, last: bool) -> Tensor:
         """The new samples of the decoded :meth:`window`; what is not needed any more is dropped."""
@@ -160,7 +160,7 @@ def vocode(vocoder: Vocoder, jobs: Sequence[VocoderJob]) -> list[Tensor]:
     return [made.get(id(job), job.mel.new_zeros(0)) for job in jobs]
 
 
-def _together(run: Callable[..., Tensor], windows: Sequence[Window]) -> list[Tensor]:
+def _together(run: Callable[..., Tensor], windows: Sequence[AudioWindow]) -> list[Tensor]:
     """Run on windows of similar lengths in one call each; the results in the windows' order.
 
     A window that ends where its utterance goes on is padded there, one that begins where its

@@ -10,7 +10,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from parley.llm.engine import Progress
 from parley.llm.vllm_types import read_output
-from parley.tts.t3.request import SpeechRequest
+from parley.tts.t3.request import TokenGeneration
 from parley.tts.t3.vocabulary import DRAWING_KEY, END_OF_SPEECH
 
 
@@ -24,7 +24,7 @@ class SpeechTranslation:
     def __init__(self, *, guided: bool) -> None:
         self._guided = guided
 
-    def prompt(self, request: SpeechRequest) -> Any:
+    def prompt(self, request: TokenGeneration) -> Any:
         """The prompt, as embeddings; its ids are for the model alone."""
         prompt = request.prompt
         return {
@@ -33,7 +33,7 @@ class SpeechTranslation:
             "prompt_is_token_ids": [False] * len(prompt.ids),
         }
 
-    def sampling(self, request: SpeechRequest) -> Any:
+    def sampling(self, request: TokenGeneration) -> Any:
         """How tokens are drawn."""
         drawing = request.drawing
         common: dict[str, Any] = {

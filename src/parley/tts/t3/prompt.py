@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from parley.errors import ModelLoadingError
 from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.conditioning import ConditioningEncoder
-from parley.tts.t3.request import Prompt, TokenVoice
+from parley.tts.t3.request import TokenPrompt, TokenVoice
 from parley.tts.t3.side_channel import prompt_ids
 from parley.tts.t3.vocabulary import START_OF_SPEECH
 
@@ -72,7 +72,7 @@ class PromptEncoder(nn.Module):
 
     def encode(
         self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
-    ) -> Prompt:
+    ) -> TokenPrompt:
         """Compute the prompt of one utterance.
 
         Args:
@@ -101,7 +101,7 @@ class PromptEncoder(nn.Module):
                 unconditional = torch.cat([head, places, start, start])
                 embeddings = torch.cat([conditional, unconditional], -1)
         ids = prompt_ids(len(embeddings), guidance_weight, self._shape.speech_vocabulary, START_OF_SPEECH)
-        return Prompt(embeddings.cpu(), ids)
+        return TokenPrompt(embeddings.cpu(), ids)
 
     def _voice_rows(self, voice: TokenVoice) -> Tensor:
         tokens = voice.prompt_tokens[: self._shape.max_prompt_tokens]

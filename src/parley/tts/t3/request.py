@@ -24,7 +24,7 @@ class TokenVoice:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TokenPrompt:
     """What stands before the speech of one utterance."""
 
     embeddings: Tensor
@@ -38,7 +38,7 @@ class PromptSource(Protocol):
 
     def encode(
         self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
-    ) -> Prompt:
+    ) -> TokenPrompt:
         """Compute the prompt of one utterance; see :class:`parley.tts.t3.prompt.PromptEncoder`."""
         ...
 
@@ -57,11 +57,11 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class SpeechRequest:
+class TokenGeneration:
     """One utterance to be continued with speech tokens."""
 
     request_id: str
-    prompt: Prompt
+    prompt: TokenPrompt
     max_tokens: int
     drawing: Drawing
     priority: int = 0

@@ -22,9 +22,9 @@ from parley.tts.t3.messages import (
     TokensCompleted,
     TokensDrawn,
 )
-from parley.tts.t3.request import Drawing, PromptSource, SpeechRequest, TokenVoice
+from parley.tts.t3.request import Drawing, PromptSource, TokenGeneration, TokenVoice
 from parley.tts.t3.side_channel import MAX_PROMPT
-from parley.tts.t3.text import TextReader
+from parley.tts.t3.text import TokenTextReader
 from parley.tts.t3.vocabulary import SPEECH_CODES
 
 # Of the published code.
@@ -76,7 +76,7 @@ _NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
-class Utterance:
+class TokenUtterance:
     """One request with its tensors."""
 
     request: SpeechTokensRequest
@@ -86,7 +86,7 @@ class Utterance:
 
 
 class SpeechTokenService:
-    """Answers :class:`Utterance` on one event loop.
+    """Answers :class:`TokenUtterance` on one event loop.
 
     Args:
         engine: runs the model.
@@ -100,9 +100,9 @@ class SpeechTokenService:
 
     def __init__(
         self,
-        engine: Engine[SpeechRequest],
+        engine: Engine[TokenGeneration],
         prompts: PromptSource,
-        reader: TextReader,
+        reader: TokenTextReader,
         shape: T3Shape,
         *,
         max_length: int,
@@ -121,7 +121,9 @@ class SpeechTokenService:
         """Requests running or waiting."""
         return len(self._admission)
 
-    async def generate(self, utterance: Utterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
+    async def generate(
+        self, utterance: TokenUtterance
+    ) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         """Stream the utterance's speech tokens; the last event is ``TokensCompleted``.
 
         Tokens that are marks are drawn like the others, but not sent.
@@ -149,7 +151,7 @@ class SpeechTokenService:
         if request_id in self._admission:
             await self._engine.abort(request_id)
 
-    async def _run(self, utterance: Utterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
+    async def _run(self, utterance: TokenUtterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         request = utterance.request
         wanted = await self._prepare(utterance)
         if self._admission.was_aborted(request.request_id):
@@ -176,7 +178,7 @@ class SpeechTokenService:
         )
         yield completed, _NO_TOKENS
 
-    async def _prepare(self, utterance: Utterance) -> SpeechRequest:
+    async def _prepare(self, utterance: TokenUtterance) -> TokenGeneration:
         request = utterance.request
         drawn = drawing(request.sampling, self._shape.variant)
         check_drawing(drawn, guided=self._shape.guided)
@@ -201,7 +203,7 @@ class SpeechTokenService:
             raise ContextTooLongError(
                 f"the prompt has {len(prompt.ids)} positions; the model takes {self._max_length} with speech"
             )
-        return SpeechRequest(request.request_id, prompt, min(request.max_tokens, room), drawn)
+        return TokenGeneration(request.request_id, prompt, min(request.max_tokens, room), drawn)
 
     def _longest_head(self) -> int:
         """Positions of a prompt besides the text."""

@@ -38,7 +38,7 @@ _ENDS = (*".!?-,", *"、，。？！")  # noqa: RUF001 - those of Chinese and Ja
 _NOT_TURBO = frozenset({"...", " - ", ";"})
 
 
-class TextReader(Protocol):
+class TokenTextReader(Protocol):
     """Turns text into T3's text tokens."""
 
     languages: frozenset[str]
@@ -53,7 +53,7 @@ class TextReader(Protocol):
         ...
 
 
-def load_reader(folder: Path, shape: T3Shape) -> TextReader:
+def load_reader(folder: Path, shape: T3Shape) -> TokenTextReader:
     """The reader of a checkpoint's folder.
 
     Raises:

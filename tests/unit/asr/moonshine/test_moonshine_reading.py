@@ -23,7 +23,7 @@ from parley.asr.moonshine.networks import (
     Vocabulary,
     read_vocabulary,
 )
-from parley.asr.moonshine.reader import NO_TEXT, Reader, Text, confidence_of, text_of
+from parley.asr.moonshine.reader import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.utterance import Window, pieces, quietest
 from parley.errors import InferenceError, ModelLoadingError
 
@@ -293,7 +293,7 @@ def test_scores_that_are_no_numbers_are_a_failure():
 
 
 def test_pieces_count_by_their_words():
-    texts = [Text("one two three", 0.9), NO_TEXT, Text("four", 0.5)]
+    texts = [RecognizedText("one two three", 0.9), NO_TEXT, RecognizedText("four", 0.5)]
     assert text_of(texts) == "one two three four"
     assert confidence_of(texts) == pytest.approx(0.8)
     assert confidence_of([NO_TEXT]) == 0.0

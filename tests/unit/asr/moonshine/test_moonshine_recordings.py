@@ -10,7 +10,7 @@ from asr_fakes import LoudnessModels
 from moonshine_fakes import MS, LengthNetwork, broken, new_reader
 
 from parley.asr.messages import TranscribeRequest
-from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRounds, RecordingLimits
+from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.utterance import Window
 from parley.errors import InferenceError, InvalidMessageError
 from parley.protocol import VadOptions
@@ -52,7 +52,9 @@ def finish(reader, models):
 
 
 def new(reader, audio, *, vad=VAD, window=Window(3_000, 1_500), **request):  # noqa: B008 - frozen
-    return MoonshineRecording(audio, TranscribeRequest(**request), reader, RecordingLimits(vad, window))
+    return MoonshineRecording(
+        audio, TranscribeRequest(**request), reader, MoonshineRecordingLimits(vad, window)
+    )
 
 
 def times(reply):

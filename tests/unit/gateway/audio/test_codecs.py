@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parley.errors import UnsupportedSampleRateError
-from parley_gateway.audio.codecs import SAMPLE_RATES, AudioFormat, Decoder, Encoder
+from parley_gateway.audio.codecs import SAMPLE_RATES, AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.audio.g711 import decode_alaw, decode_ulaw, encode_ulaw
 from parley_gateway.audio.polyphase import LiveResampler
 
@@ -77,9 +77,9 @@ def test_long_pieces_take_little_memory(from_rate, to_rate):
 
 def test_a_long_message_is_read_a_second_at_a_time():
     coded = encode_ulaw(tone(440, 8_000, 2.5))
-    pieces = list(Decoder(AudioFormat("ulaw", 8_000)).pieces(coded))
+    pieces = list(AudioStreamDecoder(AudioFormat("ulaw", 8_000)).pieces(coded))
     assert [len(piece) for piece in pieces] == [16_000, 16_000, 8_000]
-    assert_rounded_alike(np.concatenate(pieces), Decoder(AudioFormat("ulaw", 8_000)).decode(coded))
+    assert_rounded_alike(np.concatenate(pieces), AudioStreamDecoder(AudioFormat("ulaw", 8_000)).decode(coded))
 
 
 def test_every_piece_is_answered_at_once():
@@ -117,7 +117,7 @@ def test_reset_forgets_what_was_before():
 
 
 def test_half_a_sample_waits_for_its_other_half():
-    decoder = Decoder(AudioFormat("pcm16", 16_000))
+    decoder = AudioStreamDecoder(AudioFormat("pcm16", 16_000))
     raw = np.array([1, -2, 3], "<i2").tobytes()
     assert decoder.decode(raw[:3]).tolist() == [1]
     assert decoder.decode(raw[3:]).tolist() == [-2, 3]
@@ -131,11 +131,11 @@ def test_telephone_audio_comes_through_both_ways(encoding, decode):
     assert form.agent_rate == 8_000
     assert len(coded) == len(spoken)
     assert power_db(decode(coded) - spoken.astype(int), spoken) < -35
-    assert len(Decoder(form).decode(coded)) == 2 * len(spoken)
+    assert len(AudioStreamDecoder(form).decode(coded)) == 2 * len(spoken)
 
 
 def test_silence_is_silence():
-    heard = Decoder(AudioFormat("ulaw", 8_000)).decode(encode_ulaw(np.zeros(800, np.int16)))
+    heard = AudioStreamDecoder(AudioFormat("ulaw", 8_000)).decode(encode_ulaw(np.zeros(800, np.int16)))
     assert not heard.any()
 
 

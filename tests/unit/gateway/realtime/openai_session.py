@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from parley import protocol
 from parley_client.events import AgentAudio
-from parley_gateway.apis.realtime.conversation import Conversation
+from parley_gateway.apis.realtime.conversation import RealtimeConversation
 from parley_gateway.apis.realtime.output_audio import EventSpeaker
 from parley_gateway.apis.realtime.server_events import server_event
 from parley_gateway.apis.realtime.session_config import SessionConfig
@@ -86,7 +86,9 @@ class Session:
         self.port = FakePort()
         self.config = SessionConfig("sess_1", "gpt-realtime")
         speaker = EventSpeaker(self._emit, lambda: self.config.output_format)
-        self.conversation = Conversation(self.config, self.port, self._emit, speaker, lambda: self.now)
+        self.conversation = RealtimeConversation(
+            self.config, self.port, self._emit, speaker, lambda: self.now
+        )
         self.conversation.begin()
         if session is not None:
             self.send("session.update", session={"type": "realtime", **session})

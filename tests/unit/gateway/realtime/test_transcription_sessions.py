@@ -9,7 +9,7 @@ from openai_session import check_event, run
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
 from parley_client.stages import FinalizedEvent
 from parley_gateway.apis.realtime.server_events import server_event
-from parley_gateway.apis.realtime.transcription import Transcriber
+from parley_gateway.apis.realtime.transcription import SessionTranscriber
 from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
@@ -34,7 +34,7 @@ class Session:
         self.events = []
         self.ears = Ears()
         self.config = TranscriptionConfig(given or {})
-        self.transcriber = Transcriber(self.config, self.ears, self._emit)
+        self.transcriber = SessionTranscriber(self.config, self.ears, self._emit)
         self.transcriber.begin()
         self.take()
 

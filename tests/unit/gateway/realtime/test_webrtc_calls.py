@@ -19,7 +19,7 @@ from parley_gateway.apis.realtime.webrtc import peer
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
-from parley_gateway.security.admission import Admission
+from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.principal import ANONYMOUS
 
 LOUD = 4_000
@@ -269,7 +269,7 @@ async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, mon
     callee = peer.Peer(
         "rtc_1",
         one.gateway,
-        Admission(one.gateway.guard, ANONYMOUS, "agent"),
+        AdmittedCaller(one.gateway.guard, ANONYMOUS, "agent"),
         SessionConfig("sess_1", "x", webrtc=True),
         IceNetwork(),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parley.errors import SessionNotFoundError, UnsupportedVoiceError
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.service import ChatterboxService
 from parley.tts.chatterbox.utterance import Parts
 from parley.tts.messages import MoreText, SpeakRequest
@@ -229,7 +229,7 @@ class Rig:
         self.voices = FakeVoices()
         self.service = ChatterboxService(
             Parts(self.tokens, self.audio, self.voices, FakeNormalizer()),
-            Limits(**limits),
+            ChatterboxLimits(**limits),
             draw_seed=lambda: 7,
         )
 

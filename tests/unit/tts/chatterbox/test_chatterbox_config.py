@@ -16,7 +16,7 @@ from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.launcher.options import ROOT
 from parley.models import chatterbox
 from parley.runtime.parameters import Parameters
-from parley.tts.chatterbox.limits import Limits
+from parley.tts.chatterbox.limits import ChatterboxLimits
 
 FOLDER = ROOT / "model_repository" / "chatterbox"
 CONFIGS = [FOLDER / "config.pbtxt", FOLDER / "configs" / "tiny.pbtxt"]
@@ -129,7 +129,7 @@ def test_settings_are_those_of_the_environment(parameters):
         "PARLEY_CHATTERBOX_MAX_TEXT": "9",
         "PARLEY_CHATTERBOX_MAX_UTTERANCES": "5",
     }
-    limits = Limits.from_parameters(parameters(**environment))
+    limits = ChatterboxLimits.from_parameters(parameters(**environment))
     assert (limits.idle_s, limits.max_text, limits.max_utterances) == (3.0, 9, 5)
 
 

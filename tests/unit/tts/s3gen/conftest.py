@@ -10,7 +10,7 @@ from s3gen_fakes import CPU, make_voice
 sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.synthesizer import Synthesizer
+from parley.tts.s3gen.synthesizer import AudioSynthesizer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,7 +38,7 @@ def guided_networks():
 
 @pytest.fixture
 def synthesizer(networks):
-    return Synthesizer(networks, CPU)
+    return AudioSynthesizer(networks, CPU)
 
 
 @pytest.fixture(scope="session")

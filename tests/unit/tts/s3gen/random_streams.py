@@ -12,8 +12,8 @@ from s3gen_fakes import make_tokens, make_voice
 
 from parley.tts.clicks import clicks
 from parley.tts.s3gen.schedule import ChunkSchedule
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
 
 _VOICES = [make_voice(prompt, seed) for seed, prompt in enumerate((0, 10, 25, 40, 60, 75))]
 _RATES = (8_000, 16_000, 22_050, 24_000, 44_100, 48_000)
@@ -24,7 +24,7 @@ _SCHEDULES = ((12, 13, 25, 50, 100), (10, 15, 25), (5,), (20, 7, 40), (30, 60))
 class Stream:
     """One utterance on its way."""
 
-    utterance: Utterance
+    utterance: AudioUtterance
     tokens: NDArray[np.int64]
     pieces: list[NDArray[np.int16]]
     chunk_ends: list[int]
@@ -51,7 +51,7 @@ class Stream:
         return clicks(self.audio, self.seams(), self.rate)
 
 
-def random_streams(synthesizer: Synthesizer, rng: random.Random, count: int) -> Iterator[Stream]:
+def random_streams(synthesizer: AudioSynthesizer, rng: random.Random, count: int) -> Iterator[Stream]:
     """So many utterances, made in groups that share their steps."""
     while count > 0:
         group = _group(rng, min(count, rng.randint(1, 8)))
@@ -77,7 +77,7 @@ def _group(rng: random.Random, size: int) -> list[Stream]:
     )
     return [
         Stream(
-            Utterance(rng.choice(_VOICES), plan, seed=rng.randrange(10**6), rate=rng.choice(_RATES)),
+            AudioUtterance(rng.choice(_VOICES), plan, seed=rng.randrange(10**6), rate=rng.choice(_RATES)),
             make_tokens(rng.randint(2, 120), rng.randrange(10**6)),
             [],
             [],

@@ -7,7 +7,7 @@ import torch
 
 from parley.tts.s3gen.batch import AudioVoice
 from parley.tts.s3gen.synthesizer import Job
-from parley.tts.s3gen.utterance import Utterance
+from parley.tts.s3gen.utterance import AudioUtterance
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def make_tokens(count, seed=1):
     return np.random.default_rng(seed).integers(0, 6561, count)
 
 
-class Recorded(Utterance):
+class Recorded(AudioUtterance):
     """An utterance that remembers the frames and 24 kHz samples that were made of it."""
 
     def __init__(self, *args, **kwargs):

@@ -9,8 +9,8 @@ from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
 
 from parley.errors import InferenceError
 from parley.tts.s3gen.buckets import Buckets
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
 
 
 def pushed(voice, tokens, seed=0, *, ended=False, plan=None):
@@ -34,8 +34,8 @@ def unequal(plan):
 @pytest.mark.parametrize("buckets", [Buckets(), Buckets((64, 320), (2, 8))], ids=["exact", "padded"])
 def test_flow_of_a_ragged_batch(request, kind, buckets):
     networks = request.getfixturevalue(kind)
-    padded = Synthesizer(networks, CPU, buckets=buckets)
-    alone = Synthesizer(networks, CPU)
+    padded = AudioSynthesizer(networks, CPU, buckets=buckets)
+    alone = AudioSynthesizer(networks, CPU)
     rows = [utterance.row(utterance.next_end()) for utterance in unequal(Plan(recompute=True))]
     together, _ = padded.flow(rows)
     for row, mel in zip(rows, together, strict=True):
@@ -90,7 +90,7 @@ def test_one_that_cannot_be_made_fails_alone(synthesizer, voice, monkeypatch):
 
 
 def test_rows_need_no_prompt(synthesizer):
-    utterance = Utterance(make_voice(0), Plan(), seed=1, rate=24_000)
+    utterance = AudioUtterance(make_voice(0), Plan(), seed=1, rate=24_000)
     audio = stream(synthesizer, utterance, make_tokens(20), 20)
     assert sum(map(len, audio)) == 20 * 960
 

@@ -13,7 +13,7 @@ from parley.errors import InvalidMessageError, ModelLoadingError, WeightsNotFoun
 from parley.models.s3gen import load_s3gen, read_voice
 from parley.runtime.parameters import Parameters
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.utterance import Utterance
+from parley.tts.s3gen.utterance import AudioUtterance
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_model_with_its_own_settings(weights, voice):
     assert loaded.plan.schedule.sizes == (8, 20)
     assert loaded.plan.hold_back == 14
     assert loaded.plan.past_tokens == 60
-    utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+    utterance = AudioUtterance(voice, loaded.plan, seed=0, rate=24_000)
     assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(90), 30))) == 90 * 960
 
 
@@ -78,7 +78,7 @@ def test_when_the_past_is_kept(tmp_path, voice, meanflow, values, keeps):
     loaded = load_s3gen(settings(path.parent, **buckets, **values), "none")
     assert loaded.plan.keeps_past == keeps
     assert loaded.buckets.frames == ((40,) if keeps else (200,))
-    utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+    utterance = AudioUtterance(voice, loaded.plan, seed=0, rate=24_000)
     assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(30), 30))) == 30 * 960
 
 
@@ -104,7 +104,7 @@ def test_lower_precision_sounds_alike(weights, voice):
     mels = []
     for precision in ("float32", "bfloat16"):
         loaded = load_s3gen(settings(weights, precision=precision), "none")
-        utterance = Utterance(voice, loaded.plan, seed=0, rate=24_000)
+        utterance = AudioUtterance(voice, loaded.plan, seed=0, rate=24_000)
         utterance.push(make_tokens(30))
         mels.append(loaded.synthesizer.flow([utterance.row(12)])[0][0])
     difference = (mels[0] - mels[1]).abs()
@@ -211,7 +211,7 @@ def test_all_audio_is_marked(weights, voice):
         np.concatenate(
             stream(
                 loaded.synthesizer,
-                Utterance(voice, dataclasses.replace(loaded.plan, watermark=mark), seed=0, rate=24_000),
+                AudioUtterance(voice, dataclasses.replace(loaded.plan, watermark=mark), seed=0, rate=24_000),
                 make_tokens(60),
                 20,
             )

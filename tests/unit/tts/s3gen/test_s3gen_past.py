@@ -8,8 +8,8 @@ import torch
 from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
 
 from parley.tts.s3gen.prompts import PromptPasts
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
 from parley.tts.s3gen.workspace import Workspace
 
 TOKENS = make_tokens(230)
@@ -24,7 +24,7 @@ def streamed(synthesizer, voice, plan, tokens=TOKENS):
 @pytest.mark.parametrize("kind", ["networks", "guided_networks"])
 @pytest.mark.parametrize("past_tokens", [0, 30])
 def test_kept_or_recomputed(request, voice, kind, past_tokens):
-    synthesizer = Synthesizer(request.getfixturevalue(kind), CPU)
+    synthesizer = AudioSynthesizer(request.getfixturevalue(kind), CPU)
     tokens = TOKENS if kind == "networks" else TOKENS[:90]
     plan = Plan(past_tokens=past_tokens)
     kept = streamed(synthesizer, voice, plan, tokens)
@@ -42,7 +42,7 @@ def test_a_bounded_past_is_another_past(synthesizer, voice):
 def test_what_is_kept_is_bounded(synthesizer, voice):
     kept = {}
     for past_tokens in (0, 40):
-        utterance = Utterance(voice, Plan(past_tokens=past_tokens), seed=1, rate=24_000)
+        utterance = AudioUtterance(voice, Plan(past_tokens=past_tokens), seed=1, rate=24_000)
         utterance.push(make_tokens(600))
         while (end := utterance.next_end()) is not None:
             synthesizer.step([Job(utterance, end)])
@@ -76,7 +76,7 @@ def test_a_step_costs_its_new_frames(synthesizer, voice, monkeypatch):
 
     monkeypatch.setattr(synthesizer._networks.flow.decoder.estimator, "forward", counted)
     for seed in range(2):
-        utterance = Utterance(voice, Plan(max_step=1), seed=seed, rate=24_000)
+        utterance = AudioUtterance(voice, Plan(max_step=1), seed=seed, rate=24_000)
         utterance.push(TOKENS[:100])
         utterance.end()
         while (end := utterance.next_end()) is not None:

@@ -7,7 +7,7 @@ import pytest
 from parley.errors import ModelLoadingError
 from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.schedule import ChunkSchedule, parse_sizes
-from parley.tts.s3gen.scheduler import Limits, Playout, Work, choose
+from parley.tts.s3gen.scheduler import PlayoutSchedule, S3GenLimits, Work, choose
 
 
 def keys(batch):
@@ -16,29 +16,29 @@ def keys(batch):
 
 def test_who_runs_dry_first_comes_first():
     ready = [Work("later", 100, 5.0), Work("first", 100, -1.0), Work("soon", 100, 2.0)]
-    assert keys(choose(ready, Limits(max_batch=2))) == ["first", "soon"]
-    assert keys(choose(ready, Limits(max_batch=1))) == ["first"]
-    assert choose([], Limits()) == []
+    assert keys(choose(ready, S3GenLimits(max_batch=2))) == ["first", "soon"]
+    assert keys(choose(ready, S3GenLimits(max_batch=1))) == ["first"]
+    assert choose([], S3GenLimits()) == []
 
 
 def test_long_rows_do_not_hold_up_an_urgent_short_one():
     ready = [Work("urgent", 100, 0.0), Work("long", 900, 1.0), Work("alike", 150, 2.0)]
-    assert keys(choose(ready, Limits(stretch=1.5))) == ["urgent", "alike"]
+    assert keys(choose(ready, S3GenLimits(stretch=1.5))) == ["urgent", "alike"]
 
 
 def test_short_rows_join_an_urgent_long_one():
     ready = [Work("short", 100, 2.0), Work("urgent", 900, 0.0)]
-    assert keys(choose(ready, Limits())) == ["urgent", "short"]
+    assert keys(choose(ready, S3GenLimits())) == ["urgent", "short"]
 
 
 def test_starting_a_run_costs_time_too():
     ready = [Work("urgent", 24, 0.0), Work("longer", 60, 1.0), Work("long", 100, 2.0)]
-    assert keys(choose(ready, Limits(overhead=64))) == ["urgent", "longer"]
-    assert keys(choose(ready, Limits(overhead=0))) == ["urgent"]
+    assert keys(choose(ready, S3GenLimits(overhead=64))) == ["urgent", "longer"]
+    assert keys(choose(ready, S3GenLimits(overhead=0))) == ["urgent"]
 
 
 def test_where_rows_are_not_free_only_equals_join():
-    on_cpu = Limits(row_cost=1.0, stretch=3.0)
+    on_cpu = S3GenLimits(row_cost=1.0, stretch=3.0)
     unequal = [Work("urgent", 100, 0.0), Work("short", 26, 1.0), Work("alike", 90, 2.0)]
     assert keys(choose(unequal, on_cpu)) == ["urgent", "alike"], "padding would cost more than a start"
     assert keys(choose([Work("a", 24, 0.0), Work("b", 26, 1.0)], on_cpu)) == ["a", "b"]
@@ -46,12 +46,12 @@ def test_where_rows_are_not_free_only_equals_join():
 
 def test_memory_is_bounded():
     ready = [Work(n, 500, float(n)) for n in range(8)]
-    assert keys(choose(ready, Limits(max_frames=1_600))) == [0, 1, 2]
-    assert keys(choose(ready, Limits(max_frames=10))) == [0], "the most urgent is always served"
+    assert keys(choose(ready, S3GenLimits(max_frames=1_600))) == [0, 1, 2]
+    assert keys(choose(ready, S3GenLimits(max_frames=10))) == [0], "the most urgent is always served"
 
 
 def test_a_listener_runs_dry_when_all_was_played():
-    playout = Playout(now=10.0)
+    playout = PlayoutSchedule(now=10.0)
     assert playout.deadline == 10.0
     playout.sent(0.5, now=11.0)
     assert playout.deadline == 11.5
@@ -66,7 +66,7 @@ def test_nobody_starves_and_few_run_dry(seed):
     """Long and short utterances share a server that is fast enough for all of them together."""
     rng = random.Random(seed)
     now = 0.0
-    playouts = {n: Playout(0.0) for n in range(12)}
+    playouts = {n: PlayoutSchedule(0.0) for n in range(12)}
     left = {n: rng.randrange(5, 40) for n in range(12)}
     made = dict.fromkeys(range(12), 0)
     lengths = {n: rng.choice([150, 200, 1_500]) for n in range(12)}
@@ -74,7 +74,7 @@ def test_nobody_starves_and_few_run_dry(seed):
     gaps = dict.fromkeys(range(12), 0.0)
     while any(left.values()):
         ready = [Work(n, lengths[n], playouts[n].deadline) for n in left if left[n]]
-        batch = choose(ready, Limits(max_batch=4))
+        batch = choose(ready, S3GenLimits(max_batch=4))
         now += 0.02 + 0.00003 * max(work.frames for work in batch)
         for work in batch:
             late = -playouts[work.key].ahead(now)

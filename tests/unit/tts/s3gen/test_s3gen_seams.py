@@ -13,9 +13,9 @@ from parley.tts.clicks import clicks, seam_scores
 def streams(networks):
     from s3gen_fakes import CPU
 
-    from parley.tts.s3gen.synthesizer import Synthesizer
+    from parley.tts.s3gen.synthesizer import AudioSynthesizer
 
-    return list(random_streams(Synthesizer(networks, CPU), random.Random(4), 30))
+    return list(random_streams(AudioSynthesizer(networks, CPU), random.Random(4), 30))
 
 
 def test_no_seam_of_any_utterance_clicks(streams):

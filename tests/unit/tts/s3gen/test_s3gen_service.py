@@ -18,7 +18,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.tts.s3gen.messages import OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduler import Limits
+from parley.tts.s3gen.scheduler import S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.utterance import Plan
 
@@ -94,7 +94,7 @@ def make_service():
     services = []
 
     def make(steps, plan=None, **limits):
-        service = S3GenService(steps, plan or Plan(), ServiceLimits(**{"batch": Limits(), **limits}))
+        service = S3GenService(steps, plan or Plan(), ServiceLimits(**{"batch": S3GenLimits(), **limits}))
         services.append(service)
         return service
 
@@ -136,7 +136,7 @@ def test_all_that_wait_share_the_next_step(make_service, synthesizer, voice):
 
 def test_what_is_heard_after_other_audio_can_wait(make_service, synthesizer, voice):
     steps = Gated(synthesizer)
-    service = make_service(steps, batch=Limits(max_batch=1))
+    service = make_service(steps, batch=S3GenLimits(max_batch=1))
     sinks = [Sink() for _ in range(3)]
     for number, (tokens, after_s) in enumerate([(10, 0.0), (11, 30.0), (12, 0.0)]):
         message = opening(str(number), final=True, after_s=after_s)
@@ -338,7 +338,7 @@ def test_refusals(make_service, synthesizer, voice):
 
 
 def test_close_tells_everyone(synthesizer, voice):
-    service, sink = S3GenService(synthesizer, Plan(), ServiceLimits(batch=Limits())), Sink()
+    service, sink = S3GenService(synthesizer, Plan(), ServiceLimits(batch=S3GenLimits())), Sink()
     service.open(opening(), voice, make_tokens(3), sink)
     service.close()
     assert isinstance(sink.error, ShuttingDownError)

@@ -10,8 +10,8 @@ from s3gen_fakes import CPU, Recorded, make_tokens, make_voice, stream
 from parley.errors import InvalidInputError
 from parley.tts.clicks import clicks
 from parley.tts.s3gen.schedule import ChunkSchedule
-from parley.tts.s3gen.synthesizer import Job, Synthesizer
-from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, Plan, Utterance
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
 from parley.tts.s3gen.vocoding import VocoderJob, vocode
 
 TOKENS = make_tokens(130)
@@ -19,7 +19,7 @@ TOKENS = make_tokens(130)
 
 def whole(synthesizer, networks, voice, plan, *, rate=24_000, tokens=TOKENS):
     """Everything in one piece, the prompt too: spectrogram, 24 kHz samples, PCM."""
-    utterance = Utterance(voice, replace(plan, recompute=True), seed=5, rate=rate)
+    utterance = AudioUtterance(voice, replace(plan, recompute=True), seed=5, rate=rate)
     utterance.push(tokens)
     utterance.end()
     mel = synthesizer.flow([utterance.row(len(tokens))])[0][0]
@@ -44,7 +44,7 @@ def test_streamed_is_whole(synthesizer, networks, voice, pieces, rate):
 
 
 def test_guided_flow_streams_exactly(guided_networks, voice):
-    synthesizer = Synthesizer(guided_networks, CPU)
+    synthesizer = AudioSynthesizer(guided_networks, CPU)
     tokens = TOKENS[:45]
     mel, wave, _ = whole(synthesizer, guided_networks, voice, Plan(), tokens=tokens)
     utterance = Recorded(voice, Plan(), seed=5, rate=24_000)
@@ -94,7 +94,7 @@ def test_seed_and_voice_matter(synthesizer, voice):
 def test_no_seam_clicks(synthesizer, voice):
     seams = 0
     for seed in range(6):
-        utterance = Utterance(voice, Plan(), seed=seed, rate=22_050)
+        utterance = AudioUtterance(voice, Plan(), seed=seed, rate=22_050)
         pieces = stream(synthesizer, utterance, make_tokens(70, seed), 4)
         ends = np.cumsum([len(piece) for piece in pieces])[:-1]
         assert clicks(np.concatenate(pieces), list(ends), 22_050) == []
@@ -108,7 +108,7 @@ def test_a_vocoder_that_forgets_clicks(networks, voice, synthesizer):
         pieces = [
             vocode(
                 networks.vocoder,
-                [VocoderJob(Utterance(voice, Plan(), seed=5, rate=24_000).vocoder, part, last=True)],
+                [VocoderJob(AudioUtterance(voice, Plan(), seed=5, rate=24_000).vocoder, part, last=True)],
             )[0]
             for part in mel.split(26, dim=1)
         ]
@@ -119,20 +119,20 @@ def test_a_vocoder_that_forgets_clicks(networks, voice, synthesizer):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 14])
 def test_short_utterances(synthesizer, voice, count):
-    utterance = Utterance(voice, Plan(), seed=1, rate=24_000)
+    utterance = AudioUtterance(voice, Plan(), seed=1, rate=24_000)
     audio = np.concatenate(stream(synthesizer, utterance, TOKENS[:count], 1))
     assert len(audio) == count * SAMPLES_PER_TOKEN
 
 
 def test_an_utterance_without_tokens_is_finished_at_once(voice):
-    utterance = Utterance(voice, Plan(), seed=1, rate=24_000)
+    utterance = AudioUtterance(voice, Plan(), seed=1, rate=24_000)
     utterance.end()
     assert utterance.finished
     assert utterance.next_end() is None
 
 
 def test_first_audio_needs_fifteen_tokens(synthesizer, voice):
-    utterance = Utterance(voice, Plan(), seed=1, rate=24_000)
+    utterance = AudioUtterance(voice, Plan(), seed=1, rate=24_000)
     utterance.push(TOKENS[:14])
     assert utterance.next_end() is None
     utterance.push(TOKENS[14:100])
@@ -142,7 +142,7 @@ def test_first_audio_needs_fifteen_tokens(synthesizer, voice):
 
 
 def test_full_attention_crossfades(networks, voice):
-    synthesizer = Synthesizer(networks, CPU)
+    synthesizer = AudioSynthesizer(networks, CPU)
     plan = Plan(full_attention=True)
     mel, _, _ = whole(synthesizer, networks, voice, plan)
     utterance = Recorded(voice, plan, seed=5, rate=24_000)
@@ -155,7 +155,7 @@ def test_full_attention_crossfades(networks, voice):
 
 
 def test_limits(voice):
-    utterance = Utterance(voice, Plan(max_tokens=20), seed=1, rate=24_000)
+    utterance = AudioUtterance(voice, Plan(max_tokens=20), seed=1, rate=24_000)
     with pytest.raises(InvalidInputError, match="20 tokens"):
         utterance.push(make_tokens(21))
     utterance.push(make_tokens(20))
@@ -165,7 +165,7 @@ def test_limits(voice):
 
 
 def test_state_stays_small(synthesizer, voice):
-    utterance = Utterance(voice, Plan(), seed=1, rate=24_000)
+    utterance = AudioUtterance(voice, Plan(), seed=1, rate=24_000)
     sizes = []
     for piece in np.array_split(make_tokens(700), 70):
         utterance.push(piece)

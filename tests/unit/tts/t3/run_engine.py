@@ -30,7 +30,7 @@ from parley.tts.t3 import plugin
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.engine import SpeechTranslation
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Drawing, SpeechRequest, TokenVoice
+from parley.tts.t3.request import Drawing, TokenGeneration, TokenVoice
 
 COUNT = 60
 BLOCK = 32
@@ -101,7 +101,7 @@ def utterance(number):
         prompt.embeddings, weight, draw, COUNT, greedy if seed is None else seeded(seed)
     )
     drawing = Drawing(draw.temperature, draw.top_p, draw.top_k, draw.min_p, draw.repetition_penalty, seed)
-    return SpeechRequest(f"r{number}", prompt, COUNT, drawing), expected, margin
+    return TokenGeneration(f"r{number}", prompt, COUNT, drawing), expected, margin
 
 
 def run(requests, *, together):

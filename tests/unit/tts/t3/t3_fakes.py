@@ -8,8 +8,8 @@ import torch
 from parley.llm.engine import Progress
 from parley.tts.t3.checkpoint import T3Shape
 from parley.tts.t3.messages import SpeechTokensRequest
-from parley.tts.t3.request import Prompt, TokenVoice
-from parley.tts.t3.service import SpeechTokenService, Utterance
+from parley.tts.t3.request import TokenPrompt, TokenVoice
+from parley.tts.t3.service import SpeechTokenService, TokenUtterance
 
 SHAPE = T3Shape(
     variant="original",
@@ -66,7 +66,7 @@ class Prompts:
         self.asked.append((voice, list(text), exaggeration, guidance_weight))
         self._hold()
         length = 36 + len(text)
-        return Prompt(torch.zeros(length, 4), [8194] * (length - 1) + [6561])
+        return TokenPrompt(torch.zeros(length, 4), [8194] * (length - 1) + [6561])
 
 
 class Reader:
@@ -88,7 +88,7 @@ def voice(**fields):
 
 def utterance(*, text_tokens=None, **fields):
     request = SpeechTokensRequest(**{"request_id": "r", "text": "Hello.", **fields})
-    return Utterance(request, voice(), text_tokens)
+    return TokenUtterance(request, voice(), text_tokens)
 
 
 def service(engine, *, prompts=None, shape=SHAPE, **options):

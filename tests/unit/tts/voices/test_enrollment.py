@@ -20,7 +20,7 @@ from parley.errors import (
     UnsupportedVoiceError,
     VoiceExistsError,
 )
-from parley.tts.voices.enrollment.checks import Limits
+from parley.tts.voices.enrollment.checks import EnrollmentLimits
 from parley.tts.voices.enrollment.service import EnrollmentService, Policy, slug
 from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.messages import DeleteVoice, DescribeVoice, EnrollVoice, ListVoices
@@ -147,7 +147,7 @@ async def test_consent_can_be_a_matter_of_the_operator(make_service, recording):
 
 
 async def test_what_is_wrong_with_a_recording_is_kept(make_service):
-    service = make_service(limits=Limits(min_speech_s=2.0, min_snr_db=200.0))
+    service = make_service(limits=EnrollmentLimits(min_speech_s=2.0, min_snr_db=200.0))
     (made,) = (await service.answer(enroll(), as_file(speech(6.0, 8_000), 8_000))).voices
     assert made.details.warnings == ["noisy", "narrow band"]
 

@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from parley.errors import ModelLoadingError, WeightsNotFoundError
 from parley.tts.voices.enrollment import checkpoint, loudness
 from parley.tts.voices.enrollment.checkpoint import _stretches
-from parley.tts.voices.enrollment.conditionals import Recording, VoiceMaker
+from parley.tts.voices.enrollment.conditionals import ReferenceRecording, VoiceMaker
 from parley.tts.voices.messages import VoiceDetails
 from parley.tts.voices.voice import read_voice, write_voice
 
 
 def make(networks, audio, rate=RATE, variant="original", **options):
     details = VoiceDetails(name="Anna", consent="Yes.")
-    return VoiceMaker(networks, variant, **options).make(Recording.of(audio, rate), "anna", details)
+    return VoiceMaker(networks, variant, **options).make(ReferenceRecording.of(audio, rate), "anna", details)
 
 
 def distance(one, other):

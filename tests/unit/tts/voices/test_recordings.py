@@ -21,7 +21,7 @@ from parley.errors import (
     ReferenceTooShortError,
     UnsupportedSampleRateError,
 )
-from parley.tts.voices.enrollment.checks import Limits, examine
+from parley.tts.voices.enrollment.checks import EnrollmentLimits, examine
 from parley.tts.voices.enrollment.conditionals import resample
 from parley.tts.voices.enrollment.reading import read_recording
 
@@ -108,7 +108,7 @@ def test_a_file_is_not_read_beyond_what_is_taken():
 
 
 def look(audio, detect, rate=RATE, **limits):
-    return examine(audio, resample(audio, rate, RATE), rate, detect, Limits(**limits))
+    return examine(audio, resample(audio, rate, RATE), rate, detect, EnrollmentLimits(**limits))
 
 
 def noise(seconds, level):

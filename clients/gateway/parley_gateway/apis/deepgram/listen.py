@@ -17,7 +17,7 @@ from parley_gateway.apis.deepgram import messages as forms
 from parley_gateway.apis.deepgram.errors import close_for, message_of, refuse
 from parley_gateway.apis.deepgram.idle import IdleLimit
 from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read_query
-from parley_gateway.audio.codecs import Decoder
+from parley_gateway.audio.codecs import AudioStreamDecoder
 from parley_gateway.closing import Close
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
@@ -64,7 +64,7 @@ class _Listening:
         self._websocket = websocket
         self._recognition = recognition
         self._gateway = gateway
-        self._decoder = Decoder(options.form)
+        self._decoder = AudioStreamDecoder(options.form)
         self._meter = meter
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
         self._transaction = forms.Transaction(recognition.model)

@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from parley.asr.messages import AsrOptions
 from parley.errors import InvalidMessageError
 from parley.protocol import VadOptions
-from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoding
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoding
 from parley_gateway.audio.encoding import SpeechFormat
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
@@ -116,7 +116,7 @@ def check_stream(options: ListenOptions) -> None:
         InvalidMessageError: the audio has no encoding.
         UnsupportedSampleRateError: it cannot have this rate.
     """
-    Decoder(options.form)
+    AudioStreamDecoder(options.form)
 
 
 def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:

@@ -85,7 +85,7 @@ AnswerEvent: TypeAlias = (
 )
 
 
-class Conversation:
+class RealtimeConversation:
     """One session.
 
     Args:

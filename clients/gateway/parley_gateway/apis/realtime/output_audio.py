@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from parley_client.events import AgentAudio
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
-from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class AudioDecoder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._decoder = Decoder(FORMATS[name])
+        self._decoder = AudioStreamDecoder(FORMATS[name])
         self._bytes_per_s = FORMATS[name].bytes_per_s
 
     async def read(self, encoded: str) -> AsyncIterator[tuple[NDArray[np.int16], float]]:

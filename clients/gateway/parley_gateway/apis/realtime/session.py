@@ -12,7 +12,7 @@ from parley import protocol
 from parley.errors import ParleyError, SessionIdleError
 from parley_client.call import Call
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
-from parley_gateway.apis.realtime.conversation import Conversation
+from parley_gateway.apis.realtime.conversation import RealtimeConversation
 from parley_gateway.apis.realtime.output_audio import Speaker
 from parley_gateway.apis.realtime.server_events import Emit, server_event
 from parley_gateway.apis.realtime.session_config import SessionConfig
@@ -24,7 +24,7 @@ API = "realtime"
 
 
 class RealtimeSession:
-    """Runs a :class:`Conversation`: opens its call, tells it the time, and ends.
+    """Runs a :class:`RealtimeConversation`: opens its call, tells it the time, and ends.
 
     Args:
         gateway: The parts of the process.
@@ -50,7 +50,7 @@ class RealtimeSession:
         self._settings = gateway.settings.realtime
         self._send = send
         self._uplink = AgentCommands(self._settings, self._tell)
-        self.conversation = Conversation(
+        self.conversation = RealtimeConversation(
             config, self._uplink, self._emit, speaker(self._emit), time.monotonic, webrtc=webrtc
         )
         self._rescheduled = asyncio.Event()

@@ -57,7 +57,7 @@ class _Turn(InputTurn):
     texts: list[str] = field(default_factory=list)
 
 
-class Transcriber:
+class SessionTranscriber:
     """One transcription session.
 
     Every utterance is an item; where the client says itself when a turn is over, every turn is.
@@ -220,7 +220,7 @@ _Wish = NDArray[np.int16] | None
 
 
 class TranscribingSession:
-    """Runs a :class:`Transcriber` over one WebSocket.
+    """Runs a :class:`SessionTranscriber` over one WebSocket.
 
     Args:
         gateway: The parts of the process.
@@ -237,7 +237,7 @@ class TranscribingSession:
         self._settings = gateway.settings.realtime
         self._writer = writer
         self._config = TranscriptionConfig(given)
-        self._transcriber = Transcriber(self._config, self, self._emit)
+        self._transcriber = SessionTranscriber(self._config, self, self._emit)
         self._wishes: CommandQueue[_Wish] = CommandQueue(self._settings.waiting)
 
     async def serve(self, websocket: WebSocket, principal: Principal) -> None:

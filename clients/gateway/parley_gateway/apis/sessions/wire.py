@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
-from parley_gateway.audio.codecs import AudioFormat, Decoder, Encoder, Encoding
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
 G711_RATE = 8_000
 """Of µ-law and A-law, both ways (Hz)."""
@@ -26,7 +26,7 @@ class SessionWire:
         self.input_sample_rate = protocol.INPUT_SAMPLE_RATE if encoding == "pcm16" else G711_RATE
         """Of messages to the gateway (Hz)."""
         form = AudioFormat(encoding, self.input_sample_rate)
-        self._decoder = None if encoding == "pcm16" else Decoder(form)
+        self._decoder = None if encoding == "pcm16" else AudioStreamDecoder(form)
         self._encoder = None if encoding == "pcm16" else Encoder(form, G711_RATE)
 
     def read(self, message: bytes) -> Iterable[bytes | NDArray[np.int16]]:

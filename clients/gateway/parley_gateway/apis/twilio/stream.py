@@ -36,7 +36,7 @@ from parley_gateway.apis.twilio.playback import Playback
 from parley_gateway.apis.twilio.settings import TwilioSettings
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.apis.twilio.voice import NONCE
-from parley_gateway.audio.codecs import AudioFormat, Decoder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder
 from parley_gateway.closing import close_of, close_of_call
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
@@ -145,7 +145,7 @@ class _Stream:
         self._call = call
         self._received = received
         self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._decoder = Decoder(AudioFormat("ulaw", SAMPLE_RATE))
+        self._decoder = AudioStreamDecoder(AudioFormat("ulaw", SAMPLE_RATE))
         self._playback = Playback(start.stream_sid, self._writer.send_json, self._report)
 
     async def run(self) -> None:

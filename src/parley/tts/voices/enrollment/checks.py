@@ -27,7 +27,7 @@ Detect: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class EnrollmentLimits:
     """What a recording must be like."""
 
     min_speech_s: float = 5.0
@@ -73,7 +73,11 @@ def silero(session: Any) -> Detect:
 
 
 def examine(
-    audio: NDArray[np.float32], heard: NDArray[np.float32], rate: int, detect: Detect, limits: Limits
+    audio: NDArray[np.float32],
+    heard: NDArray[np.float32],
+    rate: int,
+    detect: Detect,
+    limits: EnrollmentLimits,
 ) -> Examination:
     """Look at a recording.
 

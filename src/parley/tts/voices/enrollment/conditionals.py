@@ -31,7 +31,7 @@ Audio = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Recording:
+class ReferenceRecording:
     """A recording at the rates at which it is heard."""
 
     full: Audio
@@ -40,7 +40,7 @@ class Recording:
     """f32 ``[m]``, 16 kHz."""
 
     @classmethod
-    def of(cls, audio: Audio, rate: int) -> Recording:
+    def of(cls, audio: Audio, rate: int) -> ReferenceRecording:
         """A recording of any rate."""
         full = resample(audio, rate, PROMPT_RATE)
         return cls(full, resample(full, PROMPT_RATE, RATE))
@@ -68,7 +68,7 @@ class VoiceMaker:
         """Of everything that shapes a voice beside the recording."""
         return f"{self._networks.digest} {self._variant} {self._prompt_tokens}"
 
-    def make(self, recording: Recording, voice_id: str, details: VoiceDetails) -> Voice:
+    def make(self, recording: ReferenceRecording, voice_id: str, details: VoiceDetails) -> Voice:
         """The voice of a recording's speaker.
 
         Args:
@@ -77,7 +77,7 @@ class VoiceMaker:
             details: as far as they do not follow from the recording and the networks.
         """
         if self._variant == "turbo":
-            recording = Recording.of(loudness.normalize(recording.full, PROMPT_RATE), PROMPT_RATE)
+            recording = ReferenceRecording.of(loudness.normalize(recording.full, PROMPT_RATE), PROMPT_RATE)
         tokens = min(
             self._prompt_tokens,
             len(recording.full) * TOKENS_PER_SECOND // PROMPT_RATE,

@@ -21,8 +21,8 @@ from parley.errors import (
     OverloadedError,
 )
 from parley.tts.voices.base import VoiceStore
-from parley.tts.voices.enrollment.checks import Detect, Limits, examine
-from parley.tts.voices.enrollment.conditionals import Recording
+from parley.tts.voices.enrollment.checks import Detect, EnrollmentLimits, examine
+from parley.tts.voices.enrollment.conditionals import ReferenceRecording
 from parley.tts.voices.enrollment.reading import read_recording
 from parley.tts.voices.messages import (
     DeleteVoice,
@@ -50,7 +50,7 @@ class Maker(Protocol):
         """Of everything that shapes a voice beside the recording."""
         ...
 
-    def make(self, recording: Recording, voice_id: str, details: VoiceDetails) -> Voice:
+    def make(self, recording: ReferenceRecording, voice_id: str, details: VoiceDetails) -> Voice:
         """The voice of a recording's speaker."""
         ...
 
@@ -66,7 +66,7 @@ class Policy:
     """Requests that are being answered or wait for it."""
     timeout_s: float = 60.0
     """Of one request."""
-    limits: Limits = field(default_factory=Limits)
+    limits: EnrollmentLimits = field(default_factory=EnrollmentLimits)
 
 
 class EnrollmentService:
@@ -160,7 +160,7 @@ class EnrollmentService:
         samples, rate = read_recording(
             audio, message.sample_rate, max_bytes=limits.max_bytes, max_s=limits.max_s
         )
-        recording = Recording.of(samples, rate)
+        recording = ReferenceRecording.of(samples, rate)
         found = examine(samples, recording.heard, rate, self._detect, limits)
         if voice_id is None:
             content = sha256(recording.full.tobytes() + self._maker.signature.encode()).hexdigest()

@@ -27,7 +27,7 @@ from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.apis.realtime.webrtc.peer import Peer
 from parley_gateway.errors import ForbiddenError, NotFoundError
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.admission import Admission
+from parley_gateway.security.admission import AdmittedCaller
 
 _END_S = 5.0
 
@@ -61,7 +61,7 @@ class WebRtcCalls:
                 given = {**self._secrets.find(request), **session}
                 model = given.get("model") or request.query_params.get("model")
                 config = first_config(self._gateway, model, given, webrtc=True)
-                admission = Admission(self._gateway.guard, principal, "agent")
+                admission = AdmittedCaller(self._gateway.guard, principal, "agent")
                 peer = Peer(new_id("rtc"), self._gateway, admission, config, self._network)
                 answer = await peer.answer(offer)
             except ParleyError as error:

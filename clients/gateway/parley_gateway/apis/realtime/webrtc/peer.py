@@ -33,7 +33,7 @@ from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
 from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.errors import SessionExpiredError
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.admission import Admission
+from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.sockets import until_going_away
 
 _LONGEST_GAP_S = 1.0
@@ -104,7 +104,7 @@ class Peer:
         self,
         call_id: str,
         gateway: Gateway,
-        admission: Admission,
+        admission: AdmittedCaller,
         config: SessionConfig,
         network: ice.IceNetwork,
     ) -> None:
