@@ -69,7 +69,7 @@ test: setup ## Run all tests, those against the real server too; says what was n
 
 test-unit: setup ## Run the tests that need no server
 	@$(PYTHON3) scripts/setup --redis
-	@$(PY) -m pytest tests/unit $(REPORTING) $(ARGS)
+	@$(PY) -m pytest tests/unit -n logical --maxprocesses 4 --dist worksteal $(REPORTING) $(ARGS)
 
 test-cpus: setup ## Run the numeric tests with the libraries' code for other processors
 	@$(PY) tests/cpus.py $(ARGS)
