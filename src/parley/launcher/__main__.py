@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from parley.launcher.errors import LauncherError, StartInterruptedError
+from parley.launcher.agent_models import check_agent_models
+from parley.launcher.errors import LauncherError, SettingsError, StartInterruptedError
 from parley.launcher.models import check_models
 from parley.launcher.options import DEFAULT_PROFILE, ROOT, Endpoints, ServerOptions
 from parley.launcher.restarts import SupervisorLimits
@@ -168,6 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     try:
         check_models(options)
+        check_agent_models(options, os.environ)
         if arguments.fetch:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             bring_weights(options)
@@ -181,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except LauncherError as error:
         console.tell(f"error: {error}")
-        return 1
+        return 2 if isinstance(error, SettingsError) else 1
     finally:
         server.stop()
     console.say("stopped")

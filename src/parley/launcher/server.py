@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.canaries import CANARIES, CanaryCall, CanaryError, call_canaries
+from parley.canaries import CANARIES, CanaryCall, CanaryError, CanaryLateError, call_canaries
 from parley.launcher import shared_memory, temporary
+from parley.launcher.agent_models import check_agent_models
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.control import ModelControl
 from parley.launcher.errors import (
@@ -46,6 +47,8 @@ from parley.serving.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
+REPEAT_S = 30.0
+"""Between two equal lines about a server that does not answer yet (seconds)."""
 WRECK_EXIT_S = 5.0
 """Seconds that models get to end when no request is under way, and the server cannot end by itself."""
 KILL_S = 5.0
@@ -174,6 +177,7 @@ class EmbeddedServer:
         """
         installation = self._installation or find_installation()
         check_models(self._options)
+        check_agent_models(self._options, os.environ)
         check_tools_file(self._options, os.environ)
         descriptor = self._lock.acquire()
         try:
@@ -186,6 +190,7 @@ class EmbeddedServer:
                 for reason in left_out.values():
                     self._on_log(f"left out: {reason}")
                 self._on_progress(describe_left_out(left_out))
+                check_agent_models(self._options, os.environ)
             shared_memory.remove_stale_regions()
             temporary.remove_stale_folders()
             shared_memory.check_capacity(self._options)
@@ -285,15 +290,20 @@ class EmbeddedServer:
         while not self._log.serving:
             self._check_start(end)
             time.sleep(POLL_S)
+        told, told_at = "", 0.0
         while True:
             self._check_start(end)
             try:
                 seen = self._canary(self.endpoints.grpc, self.models, CANARY_DEADLINE_S)
                 break
             except CanaryError as error:
-                if time.monotonic() + POLL_S > end:
-                    raise NotReadyError(self._describe_timeout(str(error))) from error
-                self._on_progress(f"not answering yet: {error}")
+                now = time.monotonic()
+                if now + POLL_S > end:
+                    is_late = isinstance(error, CanaryLateError)
+                    raise NotReadyError(self._describe_timeout(str(error), is_late=is_late)) from error
+                if str(error) != told or now >= told_at + REPEAT_S:
+                    told, told_at = str(error), now
+                    self._on_progress(f"not answering yet: {error}")
             time.sleep(POLL_S)
         self._check_start(end)
         self._settled = self._launched
@@ -322,14 +332,16 @@ class EmbeddedServer:
                 f"{self._log.tail()}\nThe whole log: {self.log_path}"
             )
         if time.monotonic() > end:
-            raise NotReadyError(self._describe_timeout("it is still loading"))
+            raise NotReadyError(self._describe_timeout("it is still loading", is_late=True))
 
-    def _describe_timeout(self, reason: str) -> str:
+    def _describe_timeout(self, reason: str, *, is_late: bool) -> str:
+        """Why the start is given up; ``is_late``: more time might help."""
         missing = sorted(set(self._log.loading) - set(self._log.loaded))
         return (
-            f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason}."
+            f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason.rstrip('.')}."
             + (f" Not loaded: {', '.join(missing)}." if missing else "")
-            + f" On a slow machine give it more time (--ready-timeout SECONDS). The log: {self.log_path}"
+            + (" On a slow machine give it more time (--ready-timeout SECONDS)." if is_late else "")
+            + f" The log: {self.log_path}"
         )
 
     def follow_log(self) -> None:

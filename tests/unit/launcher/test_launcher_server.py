@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from parley.canaries import CanaryError
+from parley.canaries import CanaryError, CanaryLateError
 from parley.launcher.errors import (
     AlreadyRunningError,
     ModelFailedError,
@@ -139,9 +139,19 @@ def test_a_canary_that_fails_is_asked_again(make):
 
 def test_a_canary_that_never_answers_ends_the_start(make):
     def canary(*_):
-        raise CanaryError("echo: no answer")
+        raise CanaryError("echo: no answer.")
 
-    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer"):
+    said = []
+    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer\. The log: "):
+        make("serves", canary=canary, ready_timeout_s=1.0, on_progress=said.append).start()
+    assert said.count("not answering yet: echo: no answer.") == 1
+
+
+def test_a_server_that_answers_too_late_may_need_more_time(make):
+    def canary(*_):
+        raise CanaryLateError("echo: no answer")
+
+    with pytest.raises(NotReadyError, match=r"echo: no answer\. On a slow machine .*--ready-timeout"):
         make("serves", canary=canary, ready_timeout_s=1.0).start()
 
 
