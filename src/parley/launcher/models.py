@@ -156,10 +156,14 @@ def read_config(folder: Path, profile: str) -> Any:
     that loads others again.
     """
     path = config_path(folder, profile)
-    path = path if path.exists() else folder / "config.pbtxt"
+    return read_config_file(path if path.exists() else folder / "config.pbtxt")
+
+
+def read_config_file(path: Path) -> Any:
+    """A configuration (``ModelConfig``); None if there is none, or Triton will refuse it."""
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-    except text_format.ParseError:
+    except (FileNotFoundError, text_format.ParseError):
         return None
 
 

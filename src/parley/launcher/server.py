@@ -42,6 +42,7 @@ from parley.launcher.processes import ProcessUsage, find_stubs, kill_session, us
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.launcher.tools_file import check_tools_file
+from parley.launcher.unknown_settings import find_unknown_settings
 from parley.serving.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
@@ -185,6 +186,9 @@ class EmbeddedServer:
                 self._on_progress(
                     f"ended a server whose launcher had been killed ({len(self._lock.ended)} processes)"
                 )
+            environment = {**os.environ, **self._options.environment}
+            for line in find_unknown_settings(self._options.model_repository, environment):
+                self._on_progress(line)
             self._options, left_out = leave_out_absent(self._options, os.environ)
             if left_out:
                 for reason in left_out.values():

@@ -147,6 +147,12 @@ def test_a_canary_that_never_answers_ends_the_start(make):
     assert said.count("not answering yet: echo: no answer.") == 1
 
 
+def test_a_misspelt_setting_of_a_model_is_told_at_the_start(make):
+    said = []
+    make("serves", on_progress=said.append, PARLEY_ECHO_VOLUMN="1").start()
+    assert "warning: PARLEY_ECHO_VOLUMN has no effect: echo has no such setting" in said
+
+
 def test_a_server_that_answers_too_late_may_need_more_time(make):
     def canary(*_):
         raise CanaryLateError("echo: no answer")
