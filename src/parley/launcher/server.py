@@ -410,6 +410,7 @@ class EmbeddedServer:
         Open sessions get ``exit_timeout_s`` to end; after that the processes are killed.
         """
         self._stop_requested = True
+        self._lock.record_stop()
         if self._supervisor is not None:
             self._supervisor.stop()
         self._close(grace_s=self._options.exit_timeout_s + 5)

@@ -241,6 +241,21 @@ def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make):
     server.stop()  # a second time changes nothing
 
 
+def test_a_start_while_the_server_before_is_being_stopped_says_so(make):
+    refused = []
+
+    def tell(line):
+        if "is killed" in line:
+            with pytest.raises(AlreadyRunningError, match="is stopping") as caught:
+                make("serves").start()
+            refused.append(caught.value)
+
+    server = make("serves", on_progress=tell, FAKE_STUBBORN="1")
+    server.start()
+    server.stop()
+    assert len(refused) == 1
+
+
 def test_a_kill_request_ends_the_wait_for_a_server_that_does_not_obey(make):
     said = []
     server = make("serves", on_progress=said.append, grace_s=60, FAKE_STUBBORN="1")
