@@ -61,6 +61,21 @@ CRASH_ATTEMPTS = 2
 _CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 
 
+def check_settings(options: ServerOptions, inherited: Mapping[str, str] = os.environ) -> None:
+    """Find what would make a start fail or wait in vain, before anything is downloaded or started.
+
+    Args:
+        options: of the server.
+        inherited: environment besides that of the options.
+
+    Raises:
+        LauncherError: the options or the environment cannot be used; the message says why.
+    """
+    check_models(options)
+    check_agent_models(options, inherited)
+    check_tools_file(options, inherited)
+
+
 class EmbeddedServer:
     """A real ``tritonserver`` on this machine, for development, tests and the demonstration.
 
@@ -177,9 +192,7 @@ class EmbeddedServer:
             LauncherError: it cannot start; the message says what to do. Nothing is left behind.
         """
         installation = self._installation or find_installation()
-        check_models(self._options)
-        check_agent_models(self._options, os.environ)
-        check_tools_file(self._options, os.environ)
+        check_settings(self._options)
         descriptor = self._lock.acquire()
         try:
             if self._lock.ended:
