@@ -1,6 +1,6 @@
 """Ask a gateway something over its WebSocket: python examples/gateway_stream.py QUESTION.wav.
 
-For example tests/data/conversation/02-weather.wav (16 kHz, mono, 16 bit). It writes answer.wav.
+For example tests/data/open_conversation/02-weather.wav (16 kHz, mono, 16 bit). It writes answer.wav.
 It needs `make serve` and `parley gateway` in other terminals, and no packages but httpx and websockets.
 PARLEY_URL names the gateway, PARLEY_KEY is the API key, if one is asked for.
 """
@@ -62,6 +62,9 @@ async def ask(pcm: bytes) -> bytes:
     return audio
 
 
+if sys.argv[1:] in (["--help"], ["-h"]):
+    print(__doc__)
+    sys.exit()
 if len(sys.argv) != 2:
     sys.exit(__doc__)
 try:

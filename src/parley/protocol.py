@@ -394,6 +394,8 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     input_sample_rate: int = INPUT_SAMPLE_RATE
     output_sample_rate: int
     max_chunk_ms: int = MAX_CHUNK_MS
+    greets: bool = False
+    """Whether the agent speaks first: a greeting follows."""
     agent: AgentDescription | None = None
     """Only where `describe` asks for it."""
 

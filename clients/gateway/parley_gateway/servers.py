@@ -25,12 +25,14 @@ from parley_gateway.model_health import AskModels, ModelHealth
 
 _log = logging.getLogger("parley.gateway")
 # gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
-_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000)]
+_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1_000)]
 # A recording is one message; how long it may be is limited where it is taken.
 _RECORDINGS = [("grpc.max_send_message_length", -1)]
 # A busy server may be late once; twice in a row is not ready.
 _LATE_TWICE = 2
 _METRICS_PORT = 8002
+_NEEDED_S = 1.0
+"""The longest wait between two checks while no server is ready."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     retry_s: Seconds = 0.5
     """Longest wait before a server that is not ready is checked again; it doubles each time (seconds)."""
     retry_max_s: Seconds = 10.0
-    """The longest of these waits (seconds)."""
+    """The longest of these waits (seconds); while no server is ready, 1 s."""
     canary_s: Seconds = 30.0
     """Time between two times that every model of a server is asked something real (seconds); `check_s` while
     one fails."""
@@ -69,6 +71,7 @@ class Server:
         settings: How it is watched.
         probe: Asks whether it is ready.
         models: What its models answer.
+        is_needed: Whether no server is ready: then it is checked more often.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Server:
         settings: ServerSettings,
         probe: Probe,
         models: ModelHealth,
+        *,
+        is_needed: Callable[[], bool],
     ) -> None:
         self.address = address
         self.channel = channel
@@ -90,6 +95,7 @@ class Server:
         """It was checked at least once."""
         self._settings = settings
         self._probe = probe
+        self._is_needed = is_needed
         self._doubted = asyncio.Event()
 
     @property
@@ -145,16 +151,21 @@ class Server:
         if failures:
             # The exponent is bounded, as the number of failures is not.
             wait_s = min(settings.retry_max_s, settings.retry_s * 2.0 ** min(failures - 1, 16))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._doubted.wait()
+        while wait_s > 0 and not self._doubted.is_set():
+            step_s = min(wait_s, _NEEDED_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(step_s):
+                    await self._doubted.wait()
+            # The last one that was ready may have been lost meanwhile.
+            wait_s = 0.0 if failures and self._is_needed() else wait_s - step_s
         if self._doubted.is_set():
             self._doubted.clear()
             await asyncio.sleep(settings.retry_s)
 
     def _note(self, problem: str) -> None:
         if problem and not self.checked.is_set():
-            _log.warning("server %s is not ready: %s", self.address, problem)
+            # Whoever starts the gateway says it in words for people, and `/readyz` has the rest.
+            _log.debug("server %s is not ready: %s", self.address, problem)
         elif self._is_reachable and problem:
             _log.warning("server %s is left out: %s", self.address, problem)
         elif not self._is_reachable and not problem:
@@ -226,6 +237,7 @@ class Servers:
                     deadline_s=settings.canary_timeout_s,
                     ask=self._ask_models,
                 ),
+                is_needed=lambda: not self.is_ready,
             )
             for address in addresses
         ]

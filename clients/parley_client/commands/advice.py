@@ -32,6 +32,7 @@ class _Record(msgspec.Struct):
     launcher_started: float
     """As the system counts it (seconds)."""
     endpoints: str
+    stopping: bool = False
 
 
 class _Server(msgspec.Struct):
@@ -113,8 +114,8 @@ def noted_state(server: str, notes: Path) -> _State:
         Empty: no server of this checkout has this address.
     """
     for record in notes.glob("*/server.json"):
-        if _is_for(server, record):
-            return _supervised_state(record)
+        if (noted := _read_for(server, record)) is not None:
+            return "stopping" if noted.stopping else _supervised_state(record)
     return ""
 
 
@@ -132,16 +133,18 @@ def _supervised_state(record: Path) -> _State:
     return "restarting" if noted == "restarting" else "stopping" if noted == "stopped" else "lost"
 
 
-def _is_for(server: str, record: Path) -> bool:
+def _read_for(server: str, record: Path) -> _Record | None:
+    """A launcher's note; None unless it runs, and its server has this address."""
     try:
         noted = msgspec.json.decode(record.read_bytes(), type=_Record)
     except (OSError, msgspec.MsgspecError):
-        return False
+        return None
     if not _is_alive(noted):
-        return False
+        return None
     endpoint = re.search(r"grpc=(\S+)", noted.endpoints)
     host, _, port = server.rpartition(":")
-    return endpoint is not None and endpoint[1].rpartition(":")[2] == port and host in _LOCAL
+    is_there = endpoint is not None and endpoint[1].rpartition(":")[2] == port and host in _LOCAL
+    return noted if is_there else None
 
 
 def _is_alive(noted: _Record) -> bool:

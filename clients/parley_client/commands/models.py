@@ -8,7 +8,7 @@ import subprocess
 from rich.console import Console
 
 from parley_client.checkout import CHECKOUT
-from parley_client.commands.own_server import default_profile
+from parley_client.commands.own_server import default_profile, project_profiles
 from parley_client.errors import ClientError
 
 HELP = "list a profile's models: what they are, licences, sizes, and whether their weights are here"
@@ -37,10 +37,12 @@ def run(args: argparse.Namespace, _console: Console) -> int:
         1 if something is not there.
 
     Raises:
-        ClientError: there is no checkout with that program.
+        ClientError: there is no checkout with that program, or no such profile.
     """
     if not _PROGRAM.exists():
         raise ClientError("the list of models is part of the repository: run this in a checkout of it")
+    if args.profile and args.profile not in (profiles := project_profiles()):
+        raise ClientError(f"there is no profile {args.profile!r}; there are {', '.join(profiles)}")
     profile = args.profile or default_profile()
     flags = [flag for flag, given in (("--verify", args.verify), ("--json", args.json)) if given]
     return subprocess.run([_PROGRAM, "--status", "--profile", profile, *flags], check=False).returncode

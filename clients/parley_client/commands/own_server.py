@@ -52,6 +52,7 @@ def own_server(console: Console, name: str, **options: Any) -> Iterator[Embedded
     )
     server = launcher.EmbeddedServer(chosen, on_progress=partial(_tell, console))
     try:
+        launcher.check_settings(chosen)
         launcher.bring_weights(chosen)
         console.print("Starting Triton with the agent's models …")
         began = time.perf_counter()
@@ -73,6 +74,16 @@ def default_profile() -> str:
     """
     profile: str = _load_launcher().DEFAULT_PROFILE
     return profile
+
+
+def project_profiles() -> list[str]:
+    """Names of the profiles of the project's models.
+
+    Raises:
+        ClientError: something that the server needs is not installed.
+    """
+    profiles: list[str] = _load_launcher().list_profiles(CHECKOUT / "model_repository")
+    return profiles
 
 
 def _tell(console: Console, line: str) -> None:

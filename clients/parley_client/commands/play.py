@@ -39,7 +39,6 @@ async def play(args: argparse.Namespace, console: Console, script: Script, out: 
             chunk_ms=args.chunk_ms,
             turn_timeout_s=args.turn_timeout,
             record=out is not None,
-            greeted=bool(args.greeting),
         )
         view.follow(conversation.tracker.playout.played_ms)
         try:

@@ -15,11 +15,11 @@ from parley_client.errors import UsageError
 from parley_client.script import load_script, script_of_files
 
 EXAMPLES = """\
-  parley say tests/data/conversation/02-weather.wav
+  parley say tests/data/open_conversation/02-weather.wav
                                    one turn, and the agent's answer
   parley say question.wav stop.wav --barge-in-after 1500
                                    the second file speaks over the answer to the first
-  parley say question.wav --system-prompt "You sell tea." --out call.wav
+  parley say question.wav --no-demo-tools --system-prompt "You are Bob of Bob's tea shop." --out call.wav
                                    another prompt; both sides in a WAV file"""
 HELP = "speak audio files to the agent, at the pace of a person"
 

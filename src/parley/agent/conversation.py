@@ -131,10 +131,15 @@ class Conversation:
 
     # --- life -----------------------------------------------------------------------------
 
+    @property
+    def greets(self) -> bool:
+        """Whether the agent speaks first."""
+        return bool(self._greeting.strip())
+
     def open(self) -> None:
         """The client is there: the agent may speak."""
         self._enter("listening")
-        if self._greeting.strip():
+        if self.greets:
             self._answers.open(protocol.Say(text=self._greeting))
         else:
             self._answers.open()

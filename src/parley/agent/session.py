@@ -195,6 +195,7 @@ class Session:
                 protocol.Connected(
                     session_id=self.session_id,
                     output_sample_rate=self._start.output_sample_rate,
+                    greets=self._conversation.greets,
                     agent=describe(self._engines, self._config) if self._start.describe else None,
                 )
             )

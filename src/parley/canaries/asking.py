@@ -42,7 +42,8 @@ def call_canaries(address: str, models: Collection[str], deadline_s: float) -> l
         What each call saw; empty if no loaded model has a canary.
 
     Raises:
-        CanaryError: a model answered wrongly, with an error, or not in time.
+        CanaryLateError: a model did not answer in time.
+        CanaryError: a model answered wrongly or with an error.
     """
     seen: list[str] = []
     for model, call in CANARIES.items():
@@ -51,7 +52,7 @@ def call_canaries(address: str, models: Collection[str], deadline_s: float) -> l
         try:
             seen.append(call(address, deadline_s))
         except CanaryError as error:
-            raise CanaryError(f"{model}: {error}") from error
+            raise type(error)(f"{model}: {error}") from error
     return seen
 
 

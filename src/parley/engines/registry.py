@@ -63,6 +63,8 @@ def _openai_chat(port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> 
     return OpenAiChatModel(remote, timeout_s=timeout_s)
 
 
+REMOTE_CHAT = "openai_chat"
+"""The chat model that is none of this server's."""
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
     # Every rail is asked and answers in the same way: only the model's name differs.
@@ -71,7 +73,7 @@ RECOGNIZERS: Mapping[str, MakeRecognizer] = {
 }
 CHAT_MODELS: Mapping[str, MakeChatModel] = {
     "qwen3": _qwen3,
-    "openai_chat": _openai_chat,
+    REMOTE_CHAT: _openai_chat,
 }
 SYNTHESIZERS: Mapping[str, MakeSynthesizer] = {
     "espeak": EspeakSpeaker,

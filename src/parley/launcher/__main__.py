@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from parley.launcher.errors import LauncherError, StartInterruptedError
-from parley.launcher.models import check_models
+from parley.launcher.errors import LauncherError, SettingsError, StartInterruptedError
 from parley.launcher.options import DEFAULT_PROFILE, ROOT, Endpoints, ServerOptions
 from parley.launcher.restarts import SupervisorLimits
-from parley.launcher.server import EmbeddedServer
+from parley.launcher.server import EmbeddedServer, check_settings
 from parley.launcher.weights import bring_weights
 
 EXAMPLES = """\
@@ -150,7 +149,15 @@ def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
 def invitation(endpoints: Endpoints) -> str:
     """How people go on from here, when every model is there."""
     server = "" if endpoints.grpc == DEFAULT_GRPC else f" --server {endpoints.grpc}"
-    return f"Next, in another terminal: .venv/bin/parley gateway{server}"
+    talk, gateway = "make talk", "make gateway"
+    if server:
+        talk, gateway = f".venv/bin/parley talk{server}", f".venv/bin/parley gateway{server}"
+    return (
+        "Next, in another terminal:\n"
+        f"  {talk}    talk to it with your microphone\n"
+        f"  .venv/bin/parley say{server} FILE.wav    speak a recording to it\n"
+        f"  {gateway}    let browsers and other clients in"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
         on_log=console.tell if arguments.verbose else lambda _: None,
     )
     try:
-        check_models(options)
+        check_settings(options)
         if arguments.fetch:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             bring_weights(options)
@@ -181,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except LauncherError as error:
         console.tell(f"error: {error}")
-        return 1
+        return 2 if isinstance(error, SettingsError) else 1
     finally:
         server.stop()
     console.say("stopped")

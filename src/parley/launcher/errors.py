@@ -4,6 +4,7 @@
 
     LauncherError (RuntimeError)
     ├── SetupIncompleteError      a package, library or file is missing
+    ├── SettingsError             a setting names something that there is not
     ├── ToolsFileError            the file of the server's own tools cannot be used
     ├── PortBusyError
     ├── AlreadyRunningError       another server uses the same state folder
@@ -25,6 +26,10 @@ class LauncherError(RuntimeError):
 
 class SetupIncompleteError(LauncherError):
     """Something that ``make setup`` provides is missing."""
+
+
+class SettingsError(LauncherError):
+    """A setting of the caller names something that there is not; the message says what there is."""
 
 
 class ToolsFileError(LauncherError):

@@ -6,10 +6,12 @@ locked until the last of them has gone.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -24,6 +26,7 @@ class StateLock:
         self._folder = folder
         self._record = folder / "server.json"
         self._file = -1
+        self._noted: dict[str, Any] = {}
         self.ended: list[int] = []
         """Processes of a server without a launcher that :meth:`acquire` has ended."""
 
@@ -45,21 +48,25 @@ class StateLock:
     def record(self, session: int, endpoints: str) -> None:
         """Note who runs, for the next start and for people."""
         launcher = psutil.Process()
-        self._record.write_text(
-            json.dumps(
-                {
-                    "launcher": launcher.pid,
-                    "launcher_started": launcher.create_time(),
-                    "session": session,
-                    "endpoints": endpoints,
-                }
-            )
-        )
+        self._noted = {
+            "launcher": launcher.pid,
+            "launcher_started": launcher.create_time(),
+            "session": session,
+            "endpoints": endpoints,
+        }
+        self._record.write_text(json.dumps(self._noted))
+
+    def record_stop(self) -> None:
+        """Note that the server is being stopped, for the next start; without a record nothing happens."""
+        if self._file >= 0 and self._noted:
+            with contextlib.suppress(OSError):  # without room on the disk, the server is stopped all the same
+                self._record.write_text(json.dumps({**self._noted, "stopping": True}))
 
     def release(self) -> None:
         """Give the lock back and remove the note; safe to call twice and without the lock."""
         if self._file >= 0:
             self._record.unlink(missing_ok=True)
+            self._noted = {}
             self._close()
 
     def _close(self) -> None:
@@ -89,6 +96,11 @@ class StateLock:
 
     def _explain(self) -> str:
         record = self._read()
+        if record.get("stopping"):
+            return (
+                f"The server with the state folder {self._folder} is stopping (process "
+                f"{record['launcher']:.0f}). Try again in a few seconds."
+            )
         who = f" (process {record['launcher']:.0f})" if record else ""
         stop = f"kill {record['launcher']:.0f}" if record else "end it"
         return (

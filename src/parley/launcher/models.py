@@ -48,6 +48,11 @@ def model_folders(options: ServerOptions) -> list[Path]:
     return [path for path in folders if not options.load_models or path.name in options.load_models]
 
 
+def profile_models(options: ServerOptions) -> list[str]:
+    """Names of all models that the profile has, loaded or not."""
+    return [folder.name for folder in _folders_of(options)]
+
+
 def _folders_of(options: ServerOptions) -> list[Path]:
     """Folders of all models that the profile has."""
     folders = (path for path in sorted(options.model_repository.glob("*")) if path.is_dir())
@@ -77,7 +82,7 @@ def check_models(options: ServerOptions) -> None:
             f"{options.model_repository} has no profile {options.profile!r}; it has {', '.join(profiles)}. "
             "Choose one with --profile NAME."
         )
-    present = [folder.name for folder in _folders_of(options)]
+    present = profile_models(options)
     if missing := [name for name in options.load_models if name not in present]:
         raise SetupIncompleteError(
             f"The profile {options.profile} of {options.model_repository} has no model "
@@ -151,10 +156,14 @@ def read_config(folder: Path, profile: str) -> Any:
     that loads others again.
     """
     path = config_path(folder, profile)
-    path = path if path.exists() else folder / "config.pbtxt"
+    return read_config_file(path if path.exists() else folder / "config.pbtxt")
+
+
+def read_config_file(path: Path) -> Any:
+    """A configuration (``ModelConfig``); None if there is none, or Triton will refuse it."""
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-    except text_format.ParseError:
+    except (FileNotFoundError, text_format.ParseError):
         return None
 
 

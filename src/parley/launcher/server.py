@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.canaries import CANARIES, CanaryCall, CanaryError, call_canaries
+from parley.canaries import CANARIES, CanaryCall, CanaryError, CanaryLateError, call_canaries
 from parley.launcher import shared_memory, temporary
+from parley.launcher.agent_models import check_agent_models
 from parley.launcher.command import build_command, build_environment
 from parley.launcher.control import ModelControl
 from parley.launcher.errors import (
@@ -41,11 +42,14 @@ from parley.launcher.processes import ProcessUsage, find_stubs, kill_session, us
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
 from parley.launcher.tools_file import check_tools_file
+from parley.launcher.unknown_settings import find_unknown_settings
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
+REPEAT_S = 30.0
+"""Between two equal lines about a server that does not answer yet (seconds)."""
 WRECK_EXIT_S = 5.0
 """Seconds that models get to end when no request is under way, and the server cannot end by itself."""
 KILL_S = 5.0
@@ -55,6 +59,21 @@ PORT_ATTEMPTS = 3
 CRASH_ATTEMPTS = 2
 """Triton 24.10 may abort while its models' processes start (``boost::interprocess::lock_exception``)."""
 _CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
+
+
+def check_settings(options: ServerOptions, inherited: Mapping[str, str] = os.environ) -> None:
+    """Find what would make a start fail or wait in vain, before anything is downloaded or started.
+
+    Args:
+        options: of the server.
+        inherited: environment besides that of the options.
+
+    Raises:
+        LauncherError: the options or the environment cannot be used; the message says why.
+    """
+    check_models(options)
+    check_agent_models(options, inherited)
+    check_tools_file(options, inherited)
 
 
 class EmbeddedServer:
@@ -173,19 +192,22 @@ class EmbeddedServer:
             LauncherError: it cannot start; the message says what to do. Nothing is left behind.
         """
         installation = self._installation or find_installation()
-        check_models(self._options)
-        check_tools_file(self._options, os.environ)
+        check_settings(self._options)
         descriptor = self._lock.acquire()
         try:
             if self._lock.ended:
                 self._on_progress(
                     f"ended a server whose launcher had been killed ({len(self._lock.ended)} processes)"
                 )
+            environment = {**os.environ, **self._options.environment}
+            for line in find_unknown_settings(self._options.model_repository, environment):
+                self._on_progress(line)
             self._options, left_out = leave_out_absent(self._options, os.environ)
             if left_out:
                 for reason in left_out.values():
                     self._on_log(f"left out: {reason}")
                 self._on_progress(describe_left_out(left_out))
+                check_agent_models(self._options, os.environ)
             shared_memory.remove_stale_regions()
             temporary.remove_stale_folders()
             shared_memory.check_capacity(self._options)
@@ -285,15 +307,20 @@ class EmbeddedServer:
         while not self._log.serving:
             self._check_start(end)
             time.sleep(POLL_S)
+        told, told_at = "", 0.0
         while True:
             self._check_start(end)
             try:
                 seen = self._canary(self.endpoints.grpc, self.models, CANARY_DEADLINE_S)
                 break
             except CanaryError as error:
-                if time.monotonic() + POLL_S > end:
-                    raise NotReadyError(self._describe_timeout(str(error))) from error
-                self._on_progress(f"not answering yet: {error}")
+                now = time.monotonic()
+                if now + POLL_S > end:
+                    is_late = isinstance(error, CanaryLateError)
+                    raise NotReadyError(self._describe_timeout(str(error), is_late=is_late)) from error
+                if str(error) != told or now >= told_at + REPEAT_S:
+                    told, told_at = str(error), now
+                    self._on_progress(f"not answering yet: {error}")
             time.sleep(POLL_S)
         self._check_start(end)
         self._settled = self._launched
@@ -322,14 +349,16 @@ class EmbeddedServer:
                 f"{self._log.tail()}\nThe whole log: {self.log_path}"
             )
         if time.monotonic() > end:
-            raise NotReadyError(self._describe_timeout("it is still loading"))
+            raise NotReadyError(self._describe_timeout("it is still loading", is_late=True))
 
-    def _describe_timeout(self, reason: str) -> str:
+    def _describe_timeout(self, reason: str, *, is_late: bool) -> str:
+        """Why the start is given up; ``is_late``: more time might help."""
         missing = sorted(set(self._log.loading) - set(self._log.loaded))
         return (
-            f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason}."
+            f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason.rstrip('.')}."
             + (f" Not loaded: {', '.join(missing)}." if missing else "")
-            + f" On a slow machine give it more time (--ready-timeout SECONDS). The log: {self.log_path}"
+            + (" On a slow machine give it more time (--ready-timeout SECONDS)." if is_late else "")
+            + f" The log: {self.log_path}"
         )
 
     def follow_log(self) -> None:
@@ -394,6 +423,7 @@ class EmbeddedServer:
         Open sessions get ``exit_timeout_s`` to end; after that the processes are killed.
         """
         self._stop_requested = True
+        self._lock.record_stop()
         if self._supervisor is not None:
             self._supervisor.stop()
         self._close(grace_s=self._options.exit_timeout_s + 5)

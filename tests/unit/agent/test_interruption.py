@@ -359,6 +359,7 @@ async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
     call = FakeCall()
     call.hears((6_000, 6_500, "hello"))
     await call.start(Start(greeting="Welcome."))
+    assert (await call.wait_for(Connected)).greets
     call.send(Say(text="This call is recorded.", interruptible=False))
     call.send(Say(text="Just so you know.", remember=False))
     await call.wait_for(TurnMetrics, 4)
@@ -394,6 +395,7 @@ async def test_what_must_not_be_interrupted_is_answered_afterwards():
     call = FakeCall()
     call.hears((500, 900, "what time is it"), (1_500, 1_900, "please"))
     await call.start(Start(greeting=""))
+    assert not (await call.wait_for(Connected)).greets
     call.send(
         Say(
             text="This call is recorded for quality reasons. Thank you for your patience.",

@@ -158,7 +158,7 @@ class Reading(TinyAgent):
     async def __call__(self, stream):
         greeting = np.full(RATE * self.greeting_ms // 1000, 300, np.int16)
         await stream.frames.get()
-        stream.say(CONNECTED)
+        stream.say(msgspec.structs.replace(CONNECTED, greets=True))
         event = protocol.Audio(
             turn=0, response_id="r0", offset_ms=0, sample_rate=RATE, samples=len(greeting), text="Hello!"
         )
@@ -190,7 +190,7 @@ async def test_turns_are_typed_and_pressed_after_the_greeting_was_heard():
     agent, watcher = Reading(), Watcher()
     silent = np.zeros(0, np.int16)
     async with line(agent) as call:
-        conversation = ScriptedConversation(call, watcher, chunk_ms=10, turn_timeout_s=2.0, greeted=True)
+        conversation = ScriptedConversation(call, watcher, chunk_ms=10, turn_timeout_s=2.0)
         reports = await conversation.run(
             [
                 ScriptTurn("typed", silent, write="two coffees", pause_ms=0),

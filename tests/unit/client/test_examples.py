@@ -127,6 +127,15 @@ def stream(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_both_examples_print_their_usage(ask, stream, capsys, flag):
+    for run, words in (ask, "ten_lines.py question.wav"), (stream, "gateway_stream.py QUESTION.wav"):
+        with pytest.raises(SystemExit) as ended:
+            run(flag)
+        assert not ended.value.code
+        assert words in capsys.readouterr().out
+
+
 def test_the_gateways_example_tells_mistakes_in_words(stream):
     soundfile.write("question.wav", np.zeros(160, np.int16), 16_000)
     soundfile.write("other.wav", np.zeros(160, np.int16), 8_000)

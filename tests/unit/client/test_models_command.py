@@ -52,3 +52,9 @@ def test_a_client_without_the_server_cannot_know_the_default(program, monkeypatc
     monkeypatch.setattr(own_server, "_load_launcher", missing)
     assert main(["models"]) == 1
     assert "no server" in capsys.readouterr().err
+
+
+def test_a_profile_that_there_is_not_is_refused_with_those_that_there_are(program, capsys):
+    assert main(["models", "--profile", "nope"]) == 1
+    assert "parley: there is no profile 'nope'; there are gpu, open, tiny" in capsys.readouterr().err
+    assert not (program / "arguments").exists()

@@ -60,6 +60,7 @@ def server(monkeypatch):
         LauncherError=LauncherError,
         DEFAULT_PROFILE="usual",
         bring_weights=fake.brought,
+        check_settings=lambda _: fake._note("check"),
     )
     monkeypatch.setattr(own_server, "_load_launcher", lambda: launcher)
     return fake
@@ -76,14 +77,23 @@ def fail(error):
 
 def test_a_server_is_started_and_stopped(server):
     assert hold() == "127.0.0.1:5"
-    assert server.done == ["bring", "start", "stop", "stopped"]
+    assert server.done == ["check", "bring", "start", "stop", "stopped"]
+
+
+def test_options_that_cannot_be_used_are_refused_before_anything_is_said(server):
+    server.during["check"] = lambda: fail(LauncherError("no profile"))
+    console = Console(file=io.StringIO())
+    with pytest.raises(ClientError, match="no profile"):
+        hold(console)
+    assert console.file.getvalue() == ""
+    assert server.done == ["check", "stop", "stopped"]
 
 
 def test_weights_that_cannot_be_brought_end_it_before_the_start(server):
     server.during["bring"] = lambda: fail(LauncherError("no weights"))
     with pytest.raises(ClientError, match="no weights"):
         hold()
-    assert server.done == ["bring", "stop", "stopped"]
+    assert server.done == ["check", "bring", "stop", "stopped"]
 
 
 def test_the_demonstration_takes_the_usual_profile_or_the_one_that_is_named(server, monkeypatch):
@@ -118,7 +128,7 @@ def test_a_signal_while_stopping_hastens_it(server, number):
     before = signal.getsignal(number)
     server.during["stop"] = lambda: os.kill(os.getpid(), number)
     hold()
-    assert server.done == ["bring", "start", "stop", "kill", "stopped"]
+    assert server.done == ["check", "bring", "start", "stop", "kill", "stopped"]
     assert signal.getsignal(number) is before
 
 
@@ -141,4 +151,4 @@ def test_a_reader_that_left_does_not_keep_the_server_alive(server):
         console = OutputConsole(file=file)
         with pytest.raises(OutputClosedError):
             hold(console)
-    assert server.done == ["bring", "start", "stop", "stopped"]
+    assert server.done == ["check", "bring", "start", "stop", "stopped"]

@@ -143,6 +143,9 @@ def test_the_line_for_programs():
 
 def test_people_are_told_how_to_reach_it():
     elsewhere = Endpoints(grpc="127.0.0.1:9001", http="127.0.0.1:9000", metrics="127.0.0.1:9002")
-    assert invitation(elsewhere).endswith("parley gateway --server 127.0.0.1:9001")
+    for way in ("talk", "say", "gateway"):
+        assert f".venv/bin/parley {way} --server 127.0.0.1:9001 " in invitation(elsewhere)
     usual = Endpoints(grpc="127.0.0.1:8001", http="127.0.0.1:8000", metrics="127.0.0.1:8002")
-    assert invitation(usual).endswith("parley gateway")
+    for way in ("make talk", ".venv/bin/parley say FILE.wav", "make gateway"):
+        assert f"  {way} " in invitation(usual)
+    assert "--server" not in invitation(usual)

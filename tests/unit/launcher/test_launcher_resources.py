@@ -254,8 +254,12 @@ def test_a_live_launchers_lock_is_respected(tmp_path):
     first.record(os.getpid(), "ready")
     with pytest.raises(AlreadyRunningError, match=f"process {os.getpid()}.*--name"):
         second.acquire()
+    first.record_stop()
+    with pytest.raises(AlreadyRunningError, match=r"is stopping .*Try again in a few seconds\.$"):
+        second.acquire()
     first.release()
     second.acquire()
+    second.record_stop()  # nothing was started
     second.release()
     assert not (tmp_path / "server.json").exists()
 

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from parley.canaries import CanaryError
+from parley.canaries import CanaryError, CanaryLateError
 from parley.launcher.errors import (
     AlreadyRunningError,
     ModelFailedError,
@@ -139,9 +139,25 @@ def test_a_canary_that_fails_is_asked_again(make):
 
 def test_a_canary_that_never_answers_ends_the_start(make):
     def canary(*_):
-        raise CanaryError("echo: no answer")
+        raise CanaryError("echo: no answer.")
 
-    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer"):
+    said = []
+    with pytest.raises(NotReadyError, match=r"not ready after 1 s: echo: no answer\. The log: "):
+        make("serves", canary=canary, ready_timeout_s=1.0, on_progress=said.append).start()
+    assert said.count("not answering yet: echo: no answer.") == 1
+
+
+def test_a_misspelt_setting_of_a_model_is_told_at_the_start(make):
+    said = []
+    make("serves", on_progress=said.append, PARLEY_ECHO_VOLUMN="1").start()
+    assert "warning: PARLEY_ECHO_VOLUMN has no effect: echo has no such setting" in said
+
+
+def test_a_server_that_answers_too_late_may_need_more_time(make):
+    def canary(*_):
+        raise CanaryLateError("echo: no answer")
+
+    with pytest.raises(NotReadyError, match=r"echo: no answer\. On a slow machine .*--ready-timeout"):
         make("serves", canary=canary, ready_timeout_s=1.0).start()
 
 
@@ -223,6 +239,21 @@ def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make):
     assert session_members(session) == []
     assert server.pid == 0
     server.stop()  # a second time changes nothing
+
+
+def test_a_start_while_the_server_before_is_being_stopped_says_so(make):
+    refused = []
+
+    def tell(line):
+        if "is killed" in line:
+            with pytest.raises(AlreadyRunningError, match="is stopping") as caught:
+                make("serves").start()
+            refused.append(caught.value)
+
+    server = make("serves", on_progress=tell, FAKE_STUBBORN="1")
+    server.start()
+    server.stop()
+    assert len(refused) == 1
 
 
 def test_a_kill_request_ends_the_wait_for_a_server_that_does_not_obey(make):

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+from collections import Counter
 
 import httpx
 import pytest
@@ -29,6 +30,7 @@ from parley.errors import (
 )
 from parley_client.call import Call
 from parley_client.errors import ConnectError
+from parley_gateway import servers as servers_module
 from parley_gateway import serving
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
 from parley_gateway.model_health import ModelReport
@@ -190,17 +192,49 @@ async def test_what_becomes_of_a_server_is_one_line_each(caplog):
             raise answer
 
     settings = ServerSettings(check_s=0.001, retry_s=0.001, retry_max_s=0.001)
-    caplog.set_level(logging.INFO, "parley.gateway")
+    caplog.set_level(logging.DEBUG, "parley.gateway")
     async with Servers(
         settings, open_channel=lambda _: FakeChannel(), probe=probe, ask_models=no_models
     ) as servers:
         await until(lambda: len(asked) > len(answers))
         address = servers.all[0].address
-    assert [record.message for record in caplog.records if record.message.startswith("server")] == [
-        f"server {address} is not ready: refused",
-        f"server {address} is ready",
-        f"server {address} is left out: gone",
+    told = [(one.levelname, one.message) for one in caplog.records if one.message.startswith("server")]
+    assert told == [
+        ("DEBUG", f"server {address} is not ready: refused"),
+        ("INFO", f"server {address} is ready"),
+        ("WARNING", f"server {address} is left out: gone"),
     ]
+
+
+async def test_a_server_is_checked_more_often_while_none_is_ready(monkeypatch):
+    monkeypatch.setattr(servers_module, "_NEEDED_S", 0.001)
+    problems = dict.fromkeys(("a:1", "b:1"), ModelUnavailableError("loading"))
+    addresses = iter(problems)
+    names, checks = {}, Counter()
+
+    def open_channel(_):
+        channel = FakeChannel()
+        names[channel] = next(addresses)
+        return channel
+
+    async def probe(channel, _):
+        name = names[channel]
+        checks[name] += 1
+        if name in problems:
+            raise problems[name]
+
+    settings = ServerSettings(addresses=("a:1", "b:1"), check_s=0.01, retry_s=100.0, retry_max_s=100.0)
+    async with Servers(settings, open_channel=open_channel, probe=probe, ask_models=no_models) as servers:
+        first, second = servers.all
+        await until(lambda: min(checks.values()) > 3)
+        del problems["a:1"]
+        await until(lambda: first.is_ready)
+        seen, before = checks["b:1"], checks["a:1"]
+        await until(lambda: checks["a:1"] > before + 5)
+        assert checks["b:1"] <= seen + 1  # one may have been on its way
+        problems["a:1"] = ModelUnavailableError("gone")
+        problems.pop("b:1")
+        await until(lambda: second.is_ready)
 
 
 async def test_one_late_answer_is_forgiven_and_two_are_not():
