@@ -88,21 +88,21 @@ class Conversation:
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
-        self._desk = ToolExecutor(start.tools, emit, config, engines.server_tools)
+        self._tools = ToolExecutor(start.tools, emit, config, engines.server_tools)
         self._fillers = config.fillers.get(language, ())
         self._sampling = choose_sampling(start.sampling, config.sampling)
         self._greeting = config.greeting if start.greeting is None else start.greeting
-        self._answers = AgentTurns(
+        self._agent_turns = AgentTurns(
             name,
-            self._stage(start),
+            self._output(start),
             self._history,
-            desk=self._desk,
+            desk=self._tools,
             think=self._think,
             by_speech=_by_speech(start),
             handler=self,
             counted=engines.speculated,
         )
-        self._turn_end = Endpointer(
+        self._endpointer = Endpointer(
             choose_settings(start.turn, config.eagerness),
             language,
             engines.turn,
@@ -110,20 +110,20 @@ class Conversation:
             name=name,
             emit=emit,
             prepare=self._prepare,
-            discard=self._answers.discard,
+            discard=self._agent_turns.discard,
             commit=self._user_finished,
             turn_over=turn_over,
         )
         self._interruptions = InterruptionDetector(
             start.barge_in,
             language,
-            self._answers,
-            self._turn_end,
+            self._agent_turns,
+            self._endpointer,
             enabled=_by_speech(start),
             judged=start.turn.detection == "auto",
         )
-        self._dialpad = DtmfBuffer(_KEY_PAUSE_S, self._input)
-        self._silence = UserIdleTimer(
+        self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._input)
+        self._user_idle = UserIdleTimer(
             choose_idle_settings(start.silence, config.silence), self._prompt, hang_up
         )
         self._written = inverse_normalizer(language) if config.written_forms else str
@@ -140,9 +140,9 @@ class Conversation:
         """The client is there: the agent may speak."""
         self._enter("listening")
         if self.greets:
-            self._answers.open(protocol.Say(text=self._greeting))
+            self._agent_turns.open(protocol.Say(text=self._greeting))
         else:
-            self._answers.open()
+            self._agent_turns.open()
             self._settle()
 
     async def warm_up(self) -> None:
@@ -162,14 +162,14 @@ class Conversation:
         reread = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
         if reread:
             self._history.change(*self._fixed(start))
-            self._desk.change(start.tools)
+            self._tools.change(start.tools)
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
-        self._answers.change(self._stage(start), by_speech=_by_speech(start))
-        self._turn_end.change(choose_settings(start.turn, self._config.eagerness))
+        self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
+        self._endpointer.change(choose_settings(start.turn, self._config.eagerness))
         judged = start.turn.detection == "auto"
         self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
         if start.silence != before.silence:
-            self._silence.change(choose_idle_settings(start.silence, self._config.silence))
+            self._user_idle.change(choose_idle_settings(start.silence, self._config.silence))
         return reread
 
     def _fixed(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
@@ -178,7 +178,7 @@ class Conversation:
         own = self._engines.server_tools
         return prompt, [*start.tools, *(own.tools if own else ())]
 
-    def _stage(self, start: protocol.Start) -> TurnOutput:
+    def _output(self, start: protocol.Start) -> TurnOutput:
         return TurnOutput(
             self._engines.synthesizer,
             _speaker(start, self._language, self._engines),
@@ -190,14 +190,14 @@ class Conversation:
     def close(self) -> set[asyncio.Task[None]]:
         """Say and decide nothing more; returns what is still ending."""
         self._interruptions.close()
-        self._dialpad.close()
-        self._silence.close()
-        return {*self._answers.close(), *self._turn_end.close(), *self._summariser.close()}
+        self._dtmf.close()
+        self._user_idle.close()
+        return {*self._agent_turns.close(), *self._endpointer.close(), *self._summariser.close()}
 
     @property
     def agent_active(self) -> bool:
         """Whether the agent thinks or speaks."""
-        return self._answers.current is not None
+        return self._agent_turns.current is not None
 
     # --- what the client sends ------------------------------------------------------------
 
@@ -220,39 +220,39 @@ class Conversation:
         """
         match message:
             case protocol.ToolResponse():
-                self._desk.resolve(message)
+                self._tools.resolve(message)
             case protocol.Playback():
-                self._answers.played(message.response_id, message.played_ms)
+                self._agent_turns.played(message.response_id, message.played_ms)
             case protocol.Text():
                 check_spoken(message.text, "text.text")
                 self._input(message.text.strip())
             case protocol.Dtmf():
-                self._silence.user_active()
-                self._dialpad.press(message.digits)
+                self._user_idle.user_active()
+                self._dtmf.press(message.digits)
                 self._settle()
             case protocol.Say():
                 check_spoken(message.text, "say.text")
-                self._answers.say(message)
+                self._agent_turns.say(message)
             case protocol.Respond():
                 check_prompt(message.system_prompt, self._config)
-                self._answers.say(message)
+                self._agent_turns.say(message)
             case protocol.Remember():
                 check_remembered(message.text, self._config)
-                self._answers.note(message)
+                self._agent_turns.note(message)
             case protocol.Interrupt():
-                self._answers.stop(message.response_id)
+                self._agent_turns.stop(message.response_id)
             case protocol.Truncate():
-                self._answers.truncate(message.response_id, message.played_ms)
+                self._agent_turns.truncate(message.response_id, message.played_ms)
 
     def claim_turn(self, _utterance: int) -> None:
         """The client says that the user's turn is over: what is being heard is part of it."""
         self._interruptions.release()
-        self._turn_end.claim()
+        self._endpointer.claim()
 
     def end_turn(self, _utterance: int) -> None:
         """All of that was heard."""
         self._interruptions.release()
-        self._turn_end.end()
+        self._endpointer.end()
         self._settle()
 
     def drop_turn(self, utterance: int) -> None:
@@ -261,60 +261,60 @@ class Conversation:
         One that begins while that is ended does not count either; :meth:`turn_dropped` follows.
         """
         self._interruptions.drop()
-        self._turn_end.drop(utterance + 1)
+        self._endpointer.drop(utterance + 1)
 
     def turn_dropped(self, utterance: int) -> None:
         """That was all, up to this utterance."""
         self._interruptions.drop()
-        self._turn_end.drop(utterance)
+        self._endpointer.drop(utterance)
         self._settle()
 
     # --- what the user says ---------------------------------------------------------------
 
-    def sound_began(self, at_ms: int) -> None:
+    def on_onset(self, at_ms: int) -> None:
         """The user may be beginning to speak: the agent falls silent and listens."""
-        self._turn_end.sound_began()
-        self._interruptions.sound_began(at_ms)
+        self._endpointer.on_onset()
+        self._interruptions.on_onset(at_ms)
 
-    def sound_lost(self) -> None:
+    def on_onset_cancelled(self) -> None:
         """It was no speech."""
-        self._interruptions.sound_lost()
-        self._turn_end.sound_lost()
+        self._interruptions.on_onset_cancelled()
+        self._endpointer.on_onset_cancelled()
 
-    def speech_started(self, event: protocol.SpeechStarted) -> None:
+    def on_speech_started(self, event: protocol.SpeechStarted) -> None:
         """The user speaks."""
         self._emit(event)
-        self._silence.user_active(speaking=True)
-        self._interruptions.speech_started(event)
+        self._user_idle.user_active(speaking=True)
+        self._interruptions.on_speech_started(event)
 
-    def speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
+    def on_speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final transcript follows."""
         self._emit(event)
-        self._silence.user_silent()
-        self._interruptions.speech_stopped(event, detected_at)
+        self._user_idle.user_silent()
+        self._interruptions.on_speech_stopped(event, detected_at)
 
-    def listened(self, piece: AudioPiece) -> None:
+    def on_audio_processed(self, piece: AudioPiece) -> None:
         """The recogniser has heard this."""
-        self._turn_end.hear(piece)
-        self._interruptions.listened(piece)
+        self._endpointer.hear(piece)
+        self._interruptions.on_audio_processed(piece)
 
-    def transcribed(self, event: protocol.Transcript) -> None:
+    def on_transcript(self, event: protocol.Transcript) -> None:
         """A final text may be the end of the user's turn."""
         self._emit(event)
-        self._interruptions.transcribed(event)
+        self._interruptions.on_transcript(event)
         if event.is_final:
-            if not self._turn_end.pending and not self._interruptions.undecided:
+            if not self._endpointer.pending and not self._interruptions.undecided:
                 self._turn_over()  # it was no turn of the user
             self._settle()
 
     def _settle(self) -> None:
         """The silence counts from now on, if nobody has anything to do."""
-        if self._answers.current is None and not self._turn_end.pending and not self._dialpad.pending:
-            self._silence.quiet()
+        if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.pending:
+            self._user_idle.quiet()
 
     def _prepare(self, text: str) -> None:
         if self._start.turn.answer:
-            self._answers.prepare(self._written(text))
+            self._agent_turns.prepare(self._written(text))
 
     def _user_finished(self, user: UserTurn) -> None:
         """It is the agent's turn to answer, if the client does not wish to say so itself."""
@@ -322,36 +322,36 @@ class Conversation:
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:
-            self._answers.resume("no_words", "")
+            self._agent_turns.resume("no_words", "")
         if self._start.turn.answer:
-            self._answers.answer(user)
+            self._agent_turns.answer(user)
             return
         if user.text:
             if user.requested:
-                self._answers.interrupt("input")
+                self._agent_turns.interrupt("input")
             try:
-                self._answers.note(protocol.Remember(role="user", text=user.text))
+                self._agent_turns.note(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
-                self.failed(error)
+                self.on_error(error)
         self._settle()
 
     def _input(self, text: str) -> None:
         """The user has typed something."""
-        self._silence.user_active()
-        self._answers.interrupt("input")
+        self._user_idle.user_active()
+        self._agent_turns.interrupt("input")
         now = _now()
         # What was said before belongs to it, if the user does not speak just now.
-        self._take_turn(UserTurn(f"{self._written(self._turn_end.take())} {text}".strip(), now, now))
+        self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
 
-    def failed(self, error: ParleyError) -> None:
+    def on_error(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
         self._emit(protocol.ErrorEvent.of(error))
 
-    def deaf(self) -> None:
+    def on_recognizer_unavailable(self) -> None:
         """Nothing is heard for now, and the user should know."""
         if self._config.deaf_apology:
             with suppress(OverloadedError):  # then the agent speaks anyway
-                self._answers.say(protocol.Say(text=self._config.deaf_apology, remember=False))
+                self._agent_turns.say(protocol.Say(text=self._config.deaf_apology, remember=False))
 
     # --- what the agent says --------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Conversation:
         return LlmResponse(
             self._engines.chat,
             prompt,
-            desk=self._desk,
+            desk=self._tools,
             fillers=self._fillers,
             sampling=self._sampling,
             config=self._config,
@@ -367,39 +367,39 @@ class Conversation:
 
     def _prompt(self, text: str, first: bool) -> None:
         # Of a long silence the language model need not know every word.
-        self._answers.say(protocol.Say(text=text, remember=first))
+        self._agent_turns.say(protocol.Say(text=text, remember=first))
 
-    def answering(self) -> None:
+    def on_turn_started(self) -> None:
         """The agent is about to answer."""
-        self._silence.agent_active()
+        self._user_idle.agent_active()
         self._enter("processing")
 
-    def interrupted(self) -> None:
+    def on_interrupted(self) -> None:
         """The agent was made to stop."""
         self._interruptions.release()
         self._enter("listening")
 
-    def turn_ended(self) -> None:
+    def on_turn_ended(self) -> None:
         """The agent has said what it had to say in this turn, or has failed to."""
-        self._interruptions.turn_ended()
+        self._interruptions.on_turn_ended()
 
-    def silent(self) -> None:
+    def on_agent_silent(self) -> None:
         """The agent has nothing more to say."""
         self._enter("listening")
         self._settle()
         if self._config.summaries:
             self._summariser.note_change()
 
-    def broken(self, what: str) -> None:
+    def on_task_failed(self, what: str) -> None:
         """An error that nobody expected: the log gets all of it, the client its existence."""
         _log.exception("%s: the %s failed", self._name, what)
-        self.failed(ParleyError(f"the {what} failed unexpectedly"))
+        self.on_error(ParleyError(f"the {what} failed unexpectedly"))
 
     # --- telling the client ---------------------------------------------------------------
 
     def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
         if isinstance(event, protocol.Audio) and audio is not None:
-            self._silence.agent_active()
+            self._user_idle.agent_active()
             self._enter("speaking")
             self._interruptions.spoke(audio, event.sample_rate)
         self._emit(event, audio)

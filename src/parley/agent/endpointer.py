@@ -188,17 +188,17 @@ class Endpointer:
         self._renew()
         return text
 
-    def sound_began(self) -> None:
+    def on_onset(self) -> None:
         """The user may be going on."""
         if self._policy is not None:
-            self._policy.sound_began()
+            self._policy.on_onset()
 
-    def sound_lost(self) -> None:
+    def on_onset_cancelled(self) -> None:
         """That was no speech."""
         if self._policy is not None:
-            self._obey(self._policy.sound_lost(_now()))
+            self._obey(self._policy.on_onset_cancelled(_now()))
 
-    def began(self, event: SpeechStarted) -> None:
+    def on_speech_started(self, event: SpeechStarted) -> None:
         """The user speaks."""
         if self._policy is None:
             return
@@ -206,9 +206,9 @@ class Endpointer:
         if self._onset is None:
             self._onset = event.at_ms * _PER_MS
         self._stop()
-        self._obey(self._policy.began(_now()))
+        self._obey(self._policy.on_speech_started(_now()))
 
-    def paused(self, event: SpeechStopped, detected_at: float) -> None:
+    def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final text follows."""
         self._detected_at = detected_at
         if self._policy is None:
@@ -216,9 +216,9 @@ class Endpointer:
         else:
             silence_s = (event.detected_at_ms - event.at_ms) / 1000
             self._stop()
-            self._obey(self._policy.paused(detected_at - silence_s, _now()))
+            self._obey(self._policy.on_speech_stopped(detected_at - silence_s, _now()))
 
-    def heard(self, event: Transcript) -> None:
+    def on_transcript(self, event: Transcript) -> None:
         """The final text of an utterance."""
         self._heard_at = _now()
         self._utterance = event.utterance
@@ -233,7 +233,9 @@ class Endpointer:
                 self._finish(text.strip(), None)
             return
         first = 0 if dropped else event.first
-        self._obey(policy.heard(event.utterance, text, self._heard_at, first=first, before=event.before))
+        self._obey(
+            policy.on_transcript(event.utterance, text, self._heard_at, first=first, before=event.before)
+        )
         if not policy.pending:
             self._onset = None
             self._turn_over()
@@ -315,7 +317,7 @@ class Endpointer:
             _log.exception("%s: a pause was not scored", self._name)
             scoring.failed(ParleyError.code)
         if self._policy is not None:
-            self._obey(self._policy.scored(pause, probability, _now()))
+            self._obey(self._policy.on_score(pause, probability, _now()))
 
     def _score_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

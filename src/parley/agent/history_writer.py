@@ -36,16 +36,16 @@ class HistoryWriter:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._agent_turns: OrderedDict[str, _Answer] = OrderedDict()
         self._notes: list[Remember] = []
 
     def add(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
         """A turn is over; None: all that there was to hear was heard."""
         messages = turn.memory(heard)
         self._history.extend(messages)
-        self._answers[turn.response_id] = _Answer(turn.rounds, turn.playout, messages)
-        if len(self._answers) > _MAX_ANSWERS:
-            self._answers.popitem(last=False)
+        self._agent_turns[turn.response_id] = _Answer(turn.rounds, turn.playout, messages)
+        if len(self._agent_turns) > _MAX_ANSWERS:
+            self._agent_turns.popitem(last=False)
 
     def note(self, note: Remember) -> None:
         """Take what is to be remembered; it is written by :meth:`write_notes`.
@@ -74,7 +74,7 @@ class HistoryWriter:
         Raises:
             InvalidMessageError: nothing is known of the answer any more, or it was not spoken.
         """
-        answer = self._answers.get(response_id)
+        answer = self._agent_turns.get(response_id)
         if answer is None:
             raise InvalidMessageError(f"response {response_id!r} is not one of the last {_MAX_ANSWERS}")
         if not answer.playout.sent_ms:
@@ -84,5 +84,5 @@ class HistoryWriter:
         if answer.messages:
             if not self._history.replace(answer.messages, messages):
                 raise InvalidMessageError(f"response {response_id!r} is part of a summary, or forgotten")
-            self._answers[response_id] = _Answer(answer.rounds, answer.playout, messages)
+            self._agent_turns[response_id] = _Answer(answer.rounds, answer.playout, messages)
         return heard if messages else HeardSpeech(heard.played_ms, ())

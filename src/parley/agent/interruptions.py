@@ -44,19 +44,19 @@ class _Paused:
 class UserTurnHandler(Protocol):
     """Takes what is the user's turn: see :class:`parley.agent.endpointer.Endpointer`."""
 
-    def began(self, event: SpeechStarted) -> None:
+    def on_speech_started(self, event: SpeechStarted) -> None:
         """The user speaks."""
         ...
 
-    def paused(self, event: SpeechStopped, detected_at: float) -> None:
+    def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user is silent."""
         ...
 
-    def heard(self, event: Transcript) -> None:
+    def on_transcript(self, event: Transcript) -> None:
         """The final text of an utterance."""
         ...
 
-    def sound_lost(self) -> None:
+    def on_onset_cancelled(self) -> None:
         """What may have been speech is none of the user's turn."""
         ...
 
@@ -96,7 +96,7 @@ class InterruptionDetector:
         judged: whether it is judged at all; if not, everything is passed on at once.
         language: primary language of the session.
         answers: the agent's turns.
-        turn_end: takes what is the user's turn.
+        endpointer: takes what is the user's turn.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class InterruptionDetector:
         options: BargeInOptions,
         language: str,
         answers: AgentTurns,
-        turn_end: UserTurnHandler,
+        endpointer: UserTurnHandler,
         *,
         enabled: bool = True,
         judged: bool = True,
     ) -> None:
         self.change(options, enabled=enabled, judged=judged)
         self._words = interruption_words(language)
-        self._answers = answers
-        self._turn_end = turn_end
+        self._agent_turns = answers
+        self._endpointer = endpointer
         self._candidate: _Candidate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._alarmed: AgentTurn | None = None
@@ -138,64 +138,64 @@ class InterruptionDetector:
         self._echoes.sent(samples, sample_rate)
         self._spoke_at = _now()
 
-    def listened(self, piece: AudioPiece) -> None:
+    def on_audio_processed(self, piece: AudioPiece) -> None:
         """The audio that the recogniser has heard."""
         self._heard.append(piece)
 
-    def sound_began(self, at_ms: int) -> None:
+    def on_onset(self, at_ms: int) -> None:
         """Something that may be speech."""
         if self._candidate is None:
             self._suspect(at_ms)
 
-    def sound_lost(self) -> None:
+    def on_onset_cancelled(self) -> None:
         """It was none."""
         candidate = self._candidate
         if candidate is not None and not candidate.speaking and not candidate.events:
             self._dismiss(ResumeSpeech("noise"))
 
-    def speech_started(self, event: SpeechStarted) -> None:
+    def on_speech_started(self, event: SpeechStarted) -> None:
         """The user speaks."""
         if self._candidate is None:
             self._suspect(event.at_ms)
         candidate = self._candidate
         if candidate is None:
-            self._turn_end.began(event)
+            self._endpointer.on_speech_started(event)
             return
         if candidate.events:
-            candidate.policy.went_on()
+            candidate.policy.on_speech_resumed()
         candidate.speaking, candidate.ended_ms = True, None
         candidate.events.append(event)
         # It may have lasted long enough already; what is only a sound never has.
         self._obey(self._checked(candidate, candidate.policy.tick(_now())))
 
-    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+    def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user is silent; the final text follows."""
         candidate = self._candidate
         if candidate is None or not candidate.speaking:
-            self._turn_end.paused(event, detected_at)
+            self._endpointer.on_speech_stopped(event, detected_at)
             return
         candidate.speaking, candidate.ended_ms = False, event.at_ms
         candidate.texts_missing += 1
         candidate.events.append(_Paused(event, detected_at))
-        candidate.policy.stopped(event.at_ms - candidate.at_ms, _now())
+        candidate.policy.on_speech_stopped(event.at_ms - candidate.at_ms, _now())
         self._set_timer()
 
-    def transcribed(self, event: Transcript) -> None:
+    def on_transcript(self, event: Transcript) -> None:
         """A partial or final text."""
         candidate = self._candidate
         if candidate is None or (event.is_final and not candidate.texts_missing):
             # A text of what was said before the agent's turn may still come.
             if event.is_final:
-                self._turn_end.heard(event)
+                self._endpointer.on_transcript(event)
             return
         if not event.is_final:
-            verdict = candidate.policy.heard(event.text, event.confidence, _now())
+            verdict = candidate.policy.on_partial(event.text, event.confidence, _now())
             self._obey(self._checked(candidate, verdict))
             return
         candidate.texts_missing -= 1
         candidate.events.append(event)
         more = candidate.speaking or candidate.texts_missing > 0
-        verdict = candidate.policy.finished(event.text, event.confidence, _now(), more=more)
+        verdict = candidate.policy.on_final(event.text, event.confidence, _now(), more=more)
         if isinstance(verdict, ResumeSpeech) and candidate.alone and self._counts_alone(verdict):
             verdict = Interrupt("words")
         verdict = self._checked(candidate, verdict)
@@ -208,7 +208,7 @@ class InterruptionDetector:
 
     def _counts_alone(self, verdict: ResumeSpeech) -> bool:
         """Whether words that are no interruption are the user's turn where they are spoken over nothing."""
-        turn = self._answers.current
+        turn = self._agent_turns.current
         # A tool that is running is not cancelled for a sign of listening.
         patient = turn is not None and turn.acted and verdict.reason == "backchannel"
         return bool(verdict.text) and verdict.reason != "echo" and not patient
@@ -219,7 +219,7 @@ class InterruptionDetector:
         for event in candidate.events if candidate else ():
             self._pass_on(event)
 
-    def turn_ended(self) -> None:
+    def on_turn_ended(self) -> None:
         """The agent's turn has ended by itself: nothing is spoken over any more."""
         if self._candidate is not None:
             self._candidate.alone = True
@@ -227,8 +227,8 @@ class InterruptionDetector:
     def drop(self) -> None:
         """The client says that what was said does not count."""
         if self._forget() is not None:
-            self._answers.resume("no_words", "")
-            self._turn_end.sound_lost()
+            self._agent_turns.resume("no_words", "")
+            self._endpointer.on_onset_cancelled()
 
     def close(self) -> None:
         """Decide nothing more."""
@@ -237,7 +237,7 @@ class InterruptionDetector:
     # --- one sound ------------------------------------------------------------------------
 
     def _suspect(self, at_ms: int) -> None:
-        turn, now = self._answers.current, _now()
+        turn, now = self._agent_turns.current, _now()
         said, closing = "", True
         if turn is None:
             if not self._has_echo or now - self._spoke_at > _ECHO_DELAY_S:
@@ -255,7 +255,7 @@ class InterruptionDetector:
         )
         self._candidate = _Candidate(policy, at_ms, alone=turn is None or not turn.playout.sent_ms)
         if self._enabled and self._false_alarms < _FALSE_ALARMS:
-            self._answers.pause(at_ms, playback=self._options.pause_playback)
+            self._agent_turns.pause(at_ms, playback=self._options.pause_playback)
         self._set_timer()
 
     def _checked(self, candidate: _Candidate, verdict: Verdict) -> Verdict:
@@ -265,7 +265,7 @@ class InterruptionDetector:
         if isinstance(verdict, Interrupt):
             if self._echoes.recognises(self._sound_of(candidate)):
                 self._has_echo = True
-                candidate.policy.was_echo()
+                candidate.policy.on_echo()
                 return None
         elif isinstance(verdict, ResumeSpeech) and verdict.reason == "echo":
             self._has_echo = True
@@ -282,28 +282,28 @@ class InterruptionDetector:
         if isinstance(verdict, Interrupt):
             candidate = self._forget()
             if self._enabled:
-                self._answers.interrupt(verdict.reason)
+                self._agent_turns.interrupt(verdict.reason)
             for event in candidate.events if candidate else ():
                 self._pass_on(event)
             return
         if isinstance(verdict, ResumeSpeech):
             # The sound goes on, and may still become an interruption.
             self._count_alarm(self._candidate)
-            self._answers.resume(verdict.reason, verdict.text)
+            self._agent_turns.resume(verdict.reason, verdict.text)
         self._set_timer()
 
     def _pass_on(self, event: _Event) -> None:
         if isinstance(event, SpeechStarted):
-            self._turn_end.began(event)
+            self._endpointer.on_speech_started(event)
         elif isinstance(event, _Paused):
-            self._turn_end.paused(event.event, event.detected_at)
+            self._endpointer.on_speech_stopped(event.event, event.detected_at)
         else:
-            self._turn_end.heard(event)
+            self._endpointer.on_transcript(event)
 
     def _dismiss(self, verdict: ResumeSpeech) -> None:
         self._count_alarm(self._forget())
-        self._answers.ignore(verdict.reason, verdict.text)
-        self._turn_end.sound_lost()
+        self._agent_turns.ignore(verdict.reason, verdict.text)
+        self._endpointer.on_onset_cancelled()
 
     def _count_alarm(self, candidate: _Candidate | None) -> None:
         if candidate is not None and not candidate.counted:

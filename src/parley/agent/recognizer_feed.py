@@ -89,14 +89,14 @@ class RecognizerFeed:
         self._handler = handler
         self._config = config
         self._buffer = AudioBuffer(config.audio_buffer_ms * _PER_MS)
-        self._hearing = SpeechEventMapper(handler)
+        self._speech_events = SpeechEventMapper(handler)
         self._wake = asyncio.Event()
         self._recognizer: Recognizer | None = None
         self._streams = 0
         self._muted = False
         self._ends: deque[_End] = deque()
         self._wanted: AsrOptions | None = None
-        self._outage = ReconnectBackoff(config.deadlines.asr_outage_s)
+        self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
         self._asked = 0  # empty pieces since the last one with audio
         self._failing = False  # since the last piece that was heard
         self._deaf = False
@@ -124,11 +124,11 @@ class RecognizerFeed:
         else:
             self._dropped += self._buffer.append(samples, now)
             self._wake.set()
-        self._hearing.arrived(self._buffer.position, now)
+        self._speech_events.arrived(self._buffer.position, now)
         if self._dropped and now - self._dropped_at >= _REPORT_INTERVAL_S:
             length = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
             self._dropped, self._dropped_at = 0, now
-            self._handler.failed(AudioDroppedError(f"{length:.0f} ms of audio dropped"))
+            self._handler.on_error(AudioDroppedError(f"{length:.0f} ms of audio dropped"))
 
     def mute(self) -> None:
         """Ignore audio from now on; what was said before is still understood.
@@ -188,12 +188,12 @@ class RecognizerFeed:
                 await self._push(piece)
             if self._ends:
                 end = self._ends.popleft()
-                end.before(self._hearing.utterance)
+                end.before(self._speech_events.utterance)
                 await self._finish_utterance()
                 await self._await_texts()
-                end.after(self._hearing.utterance)
+                end.after(self._speech_events.utterance)
                 self._wake.set()  # there may be more behind it
-            if self._wanted is not None and self._hearing.idle:
+            if self._wanted is not None and self._speech_events.idle:
                 wanted, self._wanted = self._wanted, None
                 await self._listen_anew(wanted)
 
@@ -213,7 +213,7 @@ class RecognizerFeed:
             return False
 
     def _patience_s(self) -> float:
-        if not self._hearing.awaits_text:
+        if not self._speech_events.awaits_text:
             return _KEEP_OPEN_S
         return _ASK_AGAIN_S * (1 << min(self._asked, _MOST_DOUBLINGS))
 
@@ -238,10 +238,10 @@ class RecognizerFeed:
                 await self._reopen(error)
         self._failing = self._deaf = False
         if len(piece.samples):
-            self._hearing.heard(piece)
-            self._outage.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
-            self._handler.listened(piece)
-        self._hearing.pass_on(reply)
+            self._speech_events.heard(piece)
+            self._backoff.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
+            self._handler.on_audio_processed(piece)
+        self._speech_events.pass_on(reply)
 
     async def _hear(self, piece: AudioPiece) -> AsrReply:
         return await self._patiently(lambda: self._opened().push(piece.samples))
@@ -259,7 +259,7 @@ class RecognizerFeed:
 
     async def _finish_utterance(self) -> None:
         try:
-            self._hearing.pass_on(await self._patiently(lambda: self._opened().flush()))
+            self._speech_events.pass_on(await self._patiently(lambda: self._opened().flush()))
         except ParleyError as error:
             await self._reopen(error)
 
@@ -267,7 +267,7 @@ class RecognizerFeed:
         """Let the texts come that are late: what was said after them is reported behind them only."""
         overdue_at = _now() + self._config.deadlines.asr_s
         asked = 0
-        while self._hearing.awaits_text and _now() < overdue_at:
+        while self._speech_events.awaits_text and _now() < overdue_at:
             await asyncio.sleep(_ASK_AGAIN_S * (1 << min(asked, _MOST_DOUBLINGS)))
             await self._push(AudioPiece(_NOTHING, self._buffer.position, _now()))
             asked += 1
@@ -279,26 +279,26 @@ class RecognizerFeed:
 
     async def _reopen(self, error: ParleyError) -> None:
         """Replace a recogniser that has failed; audio waits in the buffer meanwhile."""
-        if not self._outage.failed(_now()):
+        if not self._backoff.failed(_now()):
             raise error
-        self._handler.failed(error)
-        self._handler.sound_lost()
+        self._handler.on_error(error)
+        self._handler.on_onset_cancelled()
         if self._failing:  # the one that replaced the last one has not heard anything
             self._tell_deaf()
         self._failing = True
         while True:
             await self.close()
-            self._hearing.lose_stream(self._buffer.position)
-            await asyncio.sleep(self._outage.wait_s())
+            self._speech_events.lose_stream(self._buffer.position)
+            await asyncio.sleep(self._backoff.wait_s())
             try:
                 await self.open()
             except ParleyError as failure:
-                if not self._outage.failed(_now()):
+                if not self._backoff.failed(_now()):
                     raise
                 _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
                 self._tell_deaf()
             else:
-                self._hearing.begin_stream()
+                self._speech_events.begin_stream()
                 return
 
     async def _listen_anew(self, options: AsrOptions) -> None:
@@ -309,18 +309,18 @@ class RecognizerFeed:
             try:
                 await self.open()
             except InvalidInputError as error:
-                self._handler.failed(error)
+                self._handler.on_error(error)
                 self._options = before
                 await self.open()
         except ParleyError as error:
             await self._reopen(error)
         else:
-            self._hearing.begin_stream()
+            self._speech_events.begin_stream()
 
     def _tell_deaf(self) -> None:
         if not self._deaf:
             self._deaf = True
-            self._handler.deaf()
+            self._handler.on_recognizer_unavailable()
 
     async def _within(self, call: Awaitable[T]) -> T:
         return await within(call, self._config.deadlines.asr_s, "the recogniser")

@@ -125,10 +125,10 @@ class GenerationLog:
 class ResponseSource(Protocol):
     """Finds the words of one turn."""
 
-    thought: GenerationLog
+    log: GenerationLog
 
-    async def think(self, floor: TurnContext) -> None:
-        """Find them all; ``floor`` takes them as they come.
+    async def think(self, context: TurnContext) -> None:
+        """Find them all; ``context`` takes them as they come.
 
         Raises:
             ParleyError: there are no more to be found; what was said before stays.
@@ -147,16 +147,16 @@ class FixedText:
     def __init__(self, text: str, *, remember: bool = True) -> None:
         self._text = text
         self._remember = remember
-        self.thought = GenerationLog()
+        self.log = GenerationLog()
 
-    async def think(self, floor: TurnContext) -> None:
+    async def think(self, context: TurnContext) -> None:
         """Say it."""
         if self._remember:
-            self.thought.rounds.append(ToolRound(text=self._text, said=True))
-        floor.write(self._text)
+            self.log.rounds.append(ToolRound(text=self._text, said=True))
+        context.write(self._text)
         segmenter = TextSegmenter()
         for segment in [*segmenter.push(self._text), *segmenter.finish()]:
-            await floor.say(0 if self._remember else UNREMEMBERED, segment)
+            await context.say(0 if self._remember else UNREMEMBERED, segment)
 
 
 class LlmResponse:
@@ -183,15 +183,15 @@ class LlmResponse:
     ) -> None:
         self._chat = chat
         self._prompt = prompt
-        self._desk = desk
+        self._tools = desk
         self._fillers = fillers
         self._sampling = sampling
         self._config = config
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
-        self.thought = GenerationLog(desk.has_run)
+        self.log = GenerationLog(desk.has_run)
 
-    async def think(self, floor: TurnContext) -> None:
+    async def think(self, context: TurnContext) -> None:
         """Ask the language model until it calls no more tools.
 
         Raises:
@@ -200,14 +200,14 @@ class LlmResponse:
                 and with shortened results.
         """
         try:
-            await self._answer(floor)
+            await self._answer(context)
         except InferenceError as error:
             if not self._is_worth_another(error):
                 raise
-            _log.warning("%s: once more without tools: %s", floor.name, error.to_log())
+            _log.warning("%s: once more without tools: %s", context.name, error.to_log())
             self._results_budget //= _SHORTER
             try:
-                answer = await self._ask((), floor, _NO_TOOLS)
+                answer = await self._ask((), context, _NO_TOOLS)
             except InferenceError:
                 raise error from None
             if not self._is_answer(answer):
@@ -216,21 +216,21 @@ class LlmResponse:
     def _is_worth_another(self, error: InferenceError) -> bool:
         """Whether a shorter request may mend a failure after tools; not if the user has waited long."""
         hopeless = isinstance(error, DeadlineExceededError | NoAnswerError | InvalidModelOutputError)
-        return self.thought.acted and not self.thought.answered and not hopeless
+        return self.log.acted and not self.log.answered and not hopeless
 
-    async def _answer(self, floor: TurnContext) -> None:
-        filler = self._make_filler(floor)
+    async def _answer(self, context: TurnContext) -> None:
+        filler = self._make_filler(context)
         unreadable = 0
         note = ""
         for left in range(self._config.max_tool_rounds, -1, -1):
             # The last time without tools, so that the turn ends with an answer.
             tools = self._prompt.tools if left and unreadable < _MAX_UNREADABLE else ()
-            answer = await self._ask(tools, floor, note)
+            answer = await self._ask(tools, context, note)
             if answer.calls:
-                await floor.certain.wait()
-                silent = not any(answer.said for answer in self.thought.rounds)
+                await context.certain.wait()
+                silent = not any(answer.said for answer in self.log.rounds)
                 async with filler.while_waiting() if silent else nullcontext():
-                    await self._run_tools(floor.number, answer)
+                    await self._run_tools(context.number, answer)
             elif answer.unreadable is None or not tools:
                 break
             note = ""
@@ -238,26 +238,26 @@ class LlmResponse:
                 unreadable += 1
                 note = _NO_TOOLS if unreadable >= _MAX_UNREADABLE else _CORRECT_CALL.format(answer.unreadable)
         if not self._is_answer(answer) and note != _NO_TOOLS:
-            answer = await self._ask((), floor, _NO_TOOLS)
+            answer = await self._ask((), context, _NO_TOOLS)
         if not self._is_answer(answer):
             raise answer.unreadable or NoAnswerError("the language model wrote nothing that can be said")
 
     def _is_answer(self, last: ToolRound) -> bool:
         """Whether the turn may end with this round: one of a call alone, which was not run, is none."""
-        said = any(answer.said for answer in self.thought.rounds)
+        said = any(answer.said for answer in self.log.rounds)
         return last.said or (said and not last.unfit)
 
-    async def _ask(self, tools: Sequence[Tool], floor: TurnContext, note: str = "") -> ToolRound:
+    async def _ask(self, tools: Sequence[Tool], context: TurnContext, note: str = "") -> ToolRound:
         """One more round. ``note``: what the model has to know besides the conversation."""
-        for before in self.thought.rounds:
+        for before in self.log.rounds:
             if not before.said:
                 before.text = ""  # a beginning, or nothing that could be said
         answer = ToolRound()
-        self.thought.rounds.append(answer)
-        shorten_results(self.thought.rounds, self._results_budget)
+        self.log.rounds.append(answer)
+        shorten_results(self.log.rounds, self._results_budget)
         while True:
             try:
-                await self._generate(answer, tools, floor, note)
+                await self._generate(answer, tools, context, note)
             except ContextTooLongError:
                 # The estimate was too low: forget until it fits.
                 if answer.text or not (self._prompt.forget_oldest() or self._shorten_results()):
@@ -269,79 +269,79 @@ class LlmResponse:
         """Make this turn's own part of the request shorter; False: that cannot be done."""
         while self._results_budget > _LEAST_RESULTS:
             self._results_budget //= 2
-            if shorten_results(self.thought.rounds, self._results_budget):
+            if shorten_results(self.log.rounds, self._results_budget):
                 return True
         return False
 
     async def _generate(
-        self, answer: ToolRound, tools: Sequence[Tool], floor: TurnContext, note: str
+        self, answer: ToolRound, tools: Sequence[Tool], context: TurnContext, note: str
     ) -> None:
-        thought = self.thought
+        log = self.log
         # Of every attempt its own: the model takes one that was stopped before for stopped for good.
-        request_id = f"{floor.name}-llm{self._requests}"
+        request_id = f"{context.name}-llm{self._requests}"
         self._requests += 1
         notes = [ChatMessage(role="system", content=note)] if note else []
         request = GenerateRequest(
             request_id=request_id,
-            messages=[*self._prompt.messages(), *remember(thought.rounds, None), *notes],
+            messages=[*self._prompt.messages(), *remember(log.rounds, None), *notes],
             tools=list(tools),
             sampling=self._sampling,
-            priority=Priority.ANSWER if floor.certain.is_set() else Priority.SPECULATION,
+            priority=Priority.ANSWER if context.certain.is_set() else Priority.SPECULATION,
         )
         segmenter = TextSegmenter()
         started = _now()
         try:
             async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
                 async for event in events:
-                    if thought.first_token_at is None:
-                        thought.first_token_at = _now()
+                    if log.first_token_at is None:
+                        log.first_token_at = _now()
                     if isinstance(event, TextDelta):
                         answer.text += event.text
-                        floor.write(event.text)
-                        await self._say(answer, segmenter.push(event.text), floor)
+                        context.write(event.text)
+                        await self._say(answer, segmenter.push(event.text), context)
                     elif isinstance(event, Completed):
-                        thought.count(event)
+                        log.count(event)
                         self._prompt.calibrate(request, event.prompt_tokens - event.example_tokens)
                     elif tools:
-                        answer.calls.append(self._named(floor.number, event.call))
+                        answer.calls.append(self._named(context.number, event.call))
                     else:
                         answer.unfit = True
         except InvalidModelOutputError as error:
             answer.unreadable, answer.unfit = error, True
         finally:
-            thought.llm_ms = (thought.llm_ms or 0.0) + (_now() - started) * 1000
-        segments, unspoken = segmenter.finish_cut() if thought.cut else (segmenter.finish(), "")
+            log.llm_ms = (log.llm_ms or 0.0) + (_now() - started) * 1000
+        segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), "")
         if unspoken.strip():
             answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
-        await self._say(answer, segments, floor)
+        await self._say(answer, segments, context)
 
-    async def _say(self, answer: ToolRound, segments: Sequence[str], floor: TurnContext) -> None:
+    async def _say(self, answer: ToolRound, segments: Sequence[str], context: TurnContext) -> None:
         # What is only shown needs no words; what is spoken does, and each segment has some.
-        answer.said = answer.said or bool(segments) or (not floor.aloud and bool(answer.text.strip()))
+        answer.said = answer.said or bool(segments) or (not context.aloud and bool(answer.text.strip()))
         for segment in segments:
-            await floor.say(len(self.thought.rounds) - 1, segment)
+            await context.say(len(self.log.rounds) - 1, segment)
 
     def _named(self, number: int, call: ToolCall) -> ToolCall:
         """The call with an id that is unique in the session: models count theirs anew each time."""
-        count = sum(len(answer.calls) for answer in self.thought.rounds) + 1
+        count = sum(len(answer.calls) for answer in self.log.rounds) + 1
         return msgspec.structs.replace(call, id=f"call-{number}-{count}")
 
-    def _make_filler(self, floor: TurnContext) -> Filler:
-        phrase = self._fillers[floor.number % len(self._fillers)] if self._fillers else ""
-        return Filler(phrase, self._config.filler_after_s, partial(floor.say, UNREMEMBERED))
+    def _make_filler(self, context: TurnContext) -> Filler:
+        phrase = self._fillers[context.number % len(self._fillers)] if self._fillers else ""
+        return Filler(phrase, self._config.filler_after_s, partial(context.say, UNREMEMBERED))
 
     async def _run_tools(self, number: int, answer: ToolRound) -> None:
         started = _now()
 
         async def run(call: ToolCall) -> None:
-            answer.results[call.id] = await self._desk.call(number, call)
+            answer.results[call.id] = await self._tools.call(number, call)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for call in answer.calls:
                     group.create_task(run(call), name=call.id)
         finally:
-            self.thought.tool_ms = (self.thought.tool_ms or 0.0) + (_now() - started) * 1000
+            self.log.tool_ms = (self.log.tool_ms or 0.0) + (_now() - started) * 1000
 
 
 def _now() -> float:

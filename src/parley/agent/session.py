@@ -84,7 +84,7 @@ class Session:
             turn_over=self._turn_over,
         )
         options = _asr_options(start, config)
-        self._listener = RecognizerFeed(engines.recognizer, name, options, self._conversation, config)
+        self._feed = RecognizerFeed(engines.recognizer, name, options, self._conversation, config)
         self._changes = Changes(start, engines, config, apply=self._change, refuse=self.failed)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
@@ -105,7 +105,7 @@ class Session:
         """Take a chunk of audio: mono PCM16 at 16 kHz."""
         self._note_request()
         try:
-            self._listener.hear(decode_pcm16(raw))
+            self._feed.hear(decode_pcm16(raw))
         except ParleyError as error:
             self.failed(error)
 
@@ -122,7 +122,7 @@ class Session:
         except ParleyError as error:
             self.failed(error)
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._conversation.broken("message")
+            self._conversation.on_task_failed("message")
 
     def end(self, reason: Reason) -> None:
         """End the session; the first reason counts."""
@@ -131,7 +131,7 @@ class Session:
 
     def failed(self, error: ParleyError) -> None:
         """Tell the client that something went wrong."""
-        self._conversation.failed(error)
+        self._conversation.on_error(error)
 
     def _obey(self, raw: bytes) -> None:
         message = protocol.decode_message(raw)
@@ -143,15 +143,13 @@ class Session:
             case protocol.Update():
                 self._changes.ask(message)
             case protocol.Commit():
-                self._listener.finish(before=self._conversation.claim_turn, after=self._conversation.end_turn)
+                self._feed.finish(before=self._conversation.claim_turn, after=self._conversation.end_turn)
             case protocol.Discard():
-                self._listener.finish(
-                    before=self._conversation.drop_turn, after=self._conversation.turn_dropped
-                )
+                self._feed.finish(before=self._conversation.drop_turn, after=self._conversation.turn_dropped)
             case protocol.Control(action="mute"):
-                self._listener.mute()
+                self._feed.mute()
             case protocol.Control(action="unmute"):
-                self._listener.unmute()
+                self._feed.unmute()
             case protocol.Control():
                 self.end("hangup")
             case _:
@@ -159,13 +157,13 @@ class Session:
 
     def _change(self, start: protocol.Start) -> None:
         reread = self._conversation.change(start)
-        self._listener.change(_asr_options(start, self._config))
+        self._feed.change(_asr_options(start, self._config))
         self._emit(protocol.Updated())
         if reread:
             self._warm_up()
 
     def _turn_over(self) -> None:
-        self._listener.turn_over()
+        self._feed.turn_over()
 
     # --- life -----------------------------------------------------------------------------
 
@@ -190,7 +188,7 @@ class Session:
         try:
             limit_s = self._config.deadlines.voice_s
             await check_voice(self._engines.synthesizer, self._start.voice, self._start.language, limit_s)
-            await self._listener.open()
+            await self._feed.open()
             self._emit(
                 protocol.Connected(
                     session_id=self.session_id,
@@ -201,11 +199,11 @@ class Session:
             )
             self._conversation.open()
             self._opened.set()
-            await self._listener.run()
+            await self._feed.run()
         except ParleyError as error:
             self.failed(error)
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._conversation.broken("listener")
+            self._conversation.on_task_failed("listener")
         finally:
             self._opened.set()
             self.end("failed")
@@ -236,7 +234,7 @@ class Session:
                     self.end("idle")
         except Exception:  # noqa: BLE001 - logged and told to the client
             self.end("failed")  # nobody else would ever end it
-            self._conversation.broken("watch")
+            self._conversation.on_task_failed("watch")
 
     def _warm_up(self) -> None:
         """Let the language model read the new prompt, and not the one before if it has not yet done so."""
@@ -250,7 +248,7 @@ class Session:
         try:
             await self._conversation.warm_up()
         except Exception:  # noqa: BLE001 - logged and told to the client
-            self._conversation.broken("warm-up")
+            self._conversation.on_task_failed("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
         ending = {*self._conversation.close(), *self._changes.close()}
@@ -264,7 +262,7 @@ class Session:
         _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
-        await self._listener.close()
+        await self._feed.close()
 
     def _say_goodbye(self, reason: Reason) -> None:
         self._closed = True

@@ -27,35 +27,35 @@ _PER_MS = INPUT_SAMPLE_RATE // 1000
 class SpeechHandler(Protocol):
     """Whoever wants to know what the user says."""
 
-    def sound_began(self, at_ms: int) -> None:
-        """The user may be beginning to speak; either :meth:`speech_started` or :meth:`sound_lost` follows."""
+    def on_onset(self, at_ms: int) -> None:
+        """Speech may begin; either :meth:`on_speech_started` or :meth:`on_onset_cancelled` follows."""
         ...
 
-    def sound_lost(self) -> None:
+    def on_onset_cancelled(self) -> None:
         """It was too short to be speech."""
         ...
 
-    def speech_started(self, event: SpeechStarted) -> None:
+    def on_speech_started(self, event: SpeechStarted) -> None:
         """The user has begun to speak."""
         ...
 
-    def speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
+    def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
         """The user has finished; ``detected_at``: when the audio that shows it had arrived (seconds)."""
         ...
 
-    def listened(self, piece: AudioPiece) -> None:
+    def on_audio_processed(self, piece: AudioPiece) -> None:
         """The recogniser has heard this; what it makes of it follows."""
         ...
 
-    def transcribed(self, event: Transcript) -> None:
+    def on_transcript(self, event: Transcript) -> None:
         """A partial or final text; a final text is there for every utterance that stopped."""
         ...
 
-    def failed(self, error: ParleyError) -> None:
+    def on_error(self, error: ParleyError) -> None:
         """Something went wrong; the listener goes on."""
         ...
 
-    def deaf(self) -> None:
+    def on_recognizer_unavailable(self) -> None:
         """The recogniser could not be replaced at once: nothing is heard for now."""
         ...
 
@@ -118,23 +118,23 @@ class SpeechEventMapper:
             self._speaking = False
             self._awaited.add(self._utterance)
             at_ms = position // _PER_MS
-            self._handler.speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
+            self._handler.on_speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
         lost, self._awaited = sorted(self._awaited), set()
         partials, self._partials = self._partials, {}
         for utterance in lost:
             nothing = Transcript(utterance=utterance, text="", is_final=True, confidence=0.0)
             known = partials.get(utterance, nothing)
-            self._handler.transcribed(msgspec.structs.replace(known, is_final=True))
+            self._handler.on_transcript(msgspec.structs.replace(known, is_final=True))
 
     def pass_on(self, reply: AsrReply) -> None:
         """Tell what the recogniser has made of a piece."""
         for event in reply.events:
             if isinstance(event, OnsetEvent):
                 self._sounding = True
-                self._handler.sound_began(self._client_ms(event.at_ms))
+                self._handler.on_onset(self._client_ms(event.at_ms))
             elif isinstance(event, OnsetLostEvent):
                 self._sounding = False
-                self._handler.sound_lost()
+                self._handler.on_onset_cancelled()
             else:
                 number = self._utterances_before + event.utterance
                 # A final text may come when the next utterance has begun.
@@ -144,7 +144,7 @@ class SpeechEventMapper:
     def _tell(self, event: UtteranceEvent, number: int) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._sounding, self._speaking = False, True
-            self._handler.speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
+            self._handler.on_speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
         elif isinstance(event, SpeechStoppedEvent):
             self._speaking = False
             self._awaited.add(number)
@@ -152,10 +152,10 @@ class SpeechEventMapper:
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
             arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
-            self._handler.speech_stopped(stopped, _now() if arrived is None else arrived)
+            self._handler.on_speech_stopped(stopped, _now() if arrived is None else arrived)
         elif isinstance(event, AsrFallbackEvent):
             text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
-            self._handler.failed(AsrFallbackError(text))
+            self._handler.on_error(AsrFallbackError(text))
         else:
             if event.is_final:
                 self._awaited.discard(number)
@@ -182,7 +182,7 @@ class SpeechEventMapper:
                 self._partials.pop(number, None)
             else:
                 self._partials[number] = transcript
-            self._handler.transcribed(transcript)
+            self._handler.on_transcript(transcript)
 
     def _client_ms(self, heard_ms: int) -> int:
         return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS

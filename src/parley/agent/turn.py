@@ -93,9 +93,9 @@ class AgentTurn:
         """Whether something went wrong that the user should know of."""
         self.playout = Playout()
         self._name = name
-        self._stage = stage
+        self._output = stage
         self._thinker = thinker
-        self._occasion = TurnTiming()
+        self._timing = TurnTiming()
         self._given = asyncio.Event()
         self._held_back: list[ServerEvent] = []
         self._stopped = False
@@ -117,11 +117,11 @@ class AgentTurn:
     @property
     def acted(self) -> bool:
         """Whether a tool has been run, so that the turn cannot simply be taken again."""
-        return self._thinker.thought.acted
+        return self._thinker.log.acted
 
     def give(self, occasion: TurnTiming) -> None:
         """It is certain that this is to be said."""
-        self._occasion = occasion
+        self._timing = occasion
         self._given.set()
         events, self._held_back = self._held_back, []
         for event in events:
@@ -157,7 +157,7 @@ class AgentTurn:
                     turn=self.number,
                     response_id=self.response_id,
                     audio_ms=audio_ms,
-                    finish_reason="length" if self._thinker.thought.cut else "stop",
+                    finish_reason="length" if self._thinker.log.cut else "stop",
                 )
             )
         await self._given.wait()
@@ -170,7 +170,7 @@ class AgentTurn:
         return self._heard()
 
     def _heard(self) -> HeardSpeech:
-        if self._stage.aloud:
+        if self._output.aloud:
             return self.playout.heard(_now())
         # What is not spoken is read as soon as it is written.
         texts = enumerate(answer.text.strip() for answer in self.rounds)
@@ -179,7 +179,7 @@ class AgentTurn:
     @property
     def rounds(self) -> Sequence[ToolRound]:
         """What was found to say so far."""
-        return self._thinker.thought.rounds
+        return self._thinker.log.rounds
 
     def remaining_ms(self) -> float | None:
         """Audio that the user has not heard; None: nobody knows yet."""
@@ -196,24 +196,24 @@ class AgentTurn:
         """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
         if heard is None and self.failed:
             heard = self._heard()
-        self._thinker.thought.settle()
+        self._thinker.log.settle()
         return remember(self.rounds, heard)
 
     def metrics(self, *, interrupted: bool) -> TurnMetrics:
         """Where the time went."""
-        times, voice, thought = self._occasion, self._voice, self._thinker.thought
+        times, voice, log = self._timing, self._voice, self._thinker.log
         return TurnMetrics(
             turn=self.number,
             asr_final_ms=_between(times.detected_at, times.heard_at),
             end_of_turn_ms=_between(times.heard_at, times.decided_at),
-            llm_first_token_ms=_between(times.decided_at or times.heard_at, thought.first_token_at),
-            llm_total_ms=_rounded(thought.llm_ms),
-            tool_ms=_rounded(thought.tool_ms),
+            llm_first_token_ms=_between(times.decided_at or times.heard_at, log.first_token_at),
+            llm_total_ms=_rounded(log.llm_ms),
+            tool_ms=_rounded(log.tool_ms),
             tts_first_audio_ms=_between(voice.asked_at, voice.made_at),
             first_audio_ms=_between(times.detected_at, voice.sent_at),
-            prompt_tokens=thought.prompt_tokens,
-            cached_tokens=thought.cached_tokens,
-            completion_tokens=thought.completion_tokens,
+            prompt_tokens=log.prompt_tokens,
+            cached_tokens=log.cached_tokens,
+            completion_tokens=log.completion_tokens,
             interrupted=interrupted,
             speculations=times.speculations,
             speculated=times.speculated,
@@ -223,7 +223,7 @@ class AgentTurn:
 
     async def _think(self) -> None:
         floor = TurnContext(
-            self.number, self._name, self._write, self._say, self._given, aloud=self._stage.aloud
+            self.number, self._name, self._write, self._say, self._given, aloud=self._output.aloud
         )
         try:
             await self._thinker.think(floor)
@@ -239,14 +239,14 @@ class AgentTurn:
 
     async def _apologise(self) -> None:
         """Silence would be the worst answer; what tools have done must not be asked for again."""
-        config = self._stage.config
+        config = self._output.config
         apology = config.acted_apology if self.acted else config.apology
-        if apology and self._given.is_set() and not self._thinker.thought.answered:
+        if apology and self._given.is_set() and not self._thinker.log.answered:
             self._write(apology)
             await self._say(UNREMEMBERED, apology)
 
     async def _say(self, round_number: int, text: str) -> None:
-        if self._stage.aloud:
+        if self._output.aloud:
             await self._voice.say(round_number, text)
 
     # --- telling the client ---------------------------------------------------------------
@@ -274,13 +274,13 @@ class AgentTurn:
         if self._stopped:
             return
         if self._given.is_set():
-            self._stage.emit(event, None)
+            self._output.emit(event, None)
         else:
             self._held_back.append(event)
 
     def _emit_audio(self, event: Audio, samples: NDArray[np.int16]) -> None:
         if not self._stopped:
-            self._stage.emit(event, samples)
+            self._output.emit(event, samples)
 
 
 def _now() -> float:

@@ -40,23 +40,23 @@ _log = logging.getLogger(__name__)
 class AgentTurnHandler(Protocol):
     """Whoever wants to know how the agent's turns go."""
 
-    def answering(self) -> None:
+    def on_turn_started(self) -> None:
         """The agent is about to answer."""
         ...
 
-    def interrupted(self) -> None:
+    def on_interrupted(self) -> None:
         """The agent was made to stop."""
         ...
 
-    def turn_ended(self) -> None:
+    def on_turn_ended(self) -> None:
         """A turn of the agent has ended by itself, well or not; another one may follow."""
         ...
 
-    def silent(self) -> None:
+    def on_agent_silent(self) -> None:
         """The agent has nothing to say any more."""
         ...
 
-    def broken(self, what: str) -> None:
+    def on_task_failed(self, what: str) -> None:
         """Called in the handler of an exception that nobody expected."""
         ...
 
@@ -90,16 +90,16 @@ class AgentTurns:
         counted: Callable[[str], None],
     ) -> None:
         self._name = name
-        self._stage = stage
+        self._output = stage
         self._by_speech = by_speech
         self._history = history
-        self._record = HistoryWriter(history)
-        self._desk = desk
+        self._history_writer = HistoryWriter(history)
+        self._tools = desk
         self._think = think
         self._handler = handler
         config = stage.config
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
-        self._preparation = PreemptiveGeneration(budget, counted)
+        self._preemptive = PreemptiveGeneration(budget, counted)
         self._turns = 0
         self._made = 0
         self._current: AgentTurn | None = None
@@ -127,7 +127,7 @@ class AgentTurns:
 
     def change(self, stage: TurnOutput, *, by_speech: bool) -> None:
         """The next turns are performed elsewhere, with another prompt or other tools."""
-        self._stage, self._by_speech = stage, by_speech
+        self._output, self._by_speech = stage, by_speech
         self.discard()
 
     # --- what the user has said -----------------------------------------------------------
@@ -135,15 +135,15 @@ class AgentTurns:
     def prepare(self, text: str) -> None:
         """Begin an answer to what may be all that the user has to say."""
         self.discard()
-        if self._current is not None or not self._open or not text or not self._preparation.allowed():
+        if self._current is not None or not self._open or not text or not self._preemptive.allowed():
             return
         prompt = SystemPrompt(self._history, text)
         turn = self._make(self._think(prompt))
-        self._preparation.keep(PreparedResponse(text, turn, prompt, self._run(turn)))
+        self._preemptive.keep(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
         """It was not all: throw away the answer that was begun."""
-        self._preparation.discard()
+        self._preemptive.discard()
 
     def answer(self, user: UserTurn) -> None:
         """The user's turn is over. Without words it only counts if nobody has answered the one before."""
@@ -163,17 +163,17 @@ class AgentTurns:
         if self._waiting is not None:
             user, self._waiting = _joined(self._waiting, user), None
         self._unanswered = False
-        prepared = self._preparation.take(user.text)
+        prepared = self._preemptive.take(user.text)
         if user.text:
             self._history.add_user(user.text)
         occasion = TurnTiming(
             user.heard_at,
             user.detected_at,
             user.decided_at,
-            self._preparation.turn_over(),
+            self._preemptive.turn_over(),
             prepared is not None,
         )
-        self._handler.answering()
+        self._handler.on_turn_started()
         if prepared is None:
             turn = self._make(self._think(SystemPrompt(self._history)))
             self._begin(turn, self._run(turn), occasion)
@@ -199,10 +199,10 @@ class AgentTurns:
         Raises:
             OverloadedError: too much is waiting to be remembered.
         """
-        self._record.note(note)
+        self._history_writer.note(note)
         self.discard()
         if self._current is None:
-            self._record.write_notes()
+            self._history_writer.write_notes()
 
     # --- what the user does meanwhile -----------------------------------------------------
 
@@ -214,7 +214,7 @@ class AgentTurns:
         self._paused, self._pause_told = True, playback
         turn.pause(playback=playback)
         if playback:
-            self._stage.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
+            self._output.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
 
     def resume(self, reason: ResumeReason, text: str) -> bool:
         """Go on with the turn if it is paused; returns whether an event has told the reason and the text."""
@@ -224,7 +224,7 @@ class AgentTurns:
         self._paused = False
         if self._pause_told:
             event = Resumed(turn=turn.number, response_id=turn.response_id, reason=reason, text=text)
-            self._stage.emit(event, None)
+            self._output.emit(event, None)
         turn.resume()
         return self._pause_told
 
@@ -232,7 +232,7 @@ class AgentTurns:
         """Go on: what the user has said is no turn."""
         told = self.resume(reason, text)
         if text and not told and reason != "noise":
-            self._stage.emit(SpeechIgnored(reason=reason, text=text), None)
+            self._output.emit(SpeechIgnored(reason=reason, text=text), None)
 
     def interrupt(self, reason: InterruptReason) -> None:
         """Stop the turn under way, unless it must not be; only what the user has heard of it was said."""
@@ -245,11 +245,11 @@ class AgentTurns:
         )
         heard = turn.stop()
         self._task.cancel()
-        self._desk.drop(turn.number)
-        self._record.add(turn, heard)
+        self._tools.drop(turn.number)
+        self._history_writer.add(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
-        self._record.write_notes()
-        self._stage.emit(
+        self._history_writer.write_notes()
+        self._output.emit(
             Interrupted(
                 turn=turn.number,
                 response_id=turn.response_id,
@@ -259,8 +259,8 @@ class AgentTurns:
             ),
             None,
         )
-        self._stage.emit(turn.metrics(interrupted=True), None)
-        self._handler.interrupted()
+        self._output.emit(turn.metrics(interrupted=True), None)
+        self._handler.on_interrupted()
 
     def stop(self, response_id: str | None) -> None:
         """The client wants no more of this response, or of any, nor of what waits to be said."""
@@ -284,13 +284,13 @@ class AgentTurns:
                 raise InvalidMessageError(f"response {response_id!r} has no audio yet")
             self.played(response_id, played_ms)
             self.stop(response_id)
-        heard = self._record.correct(response_id, played_ms)
+        heard = self._history_writer.correct(response_id, played_ms)
         # What was begun early has read the old history.
         self.discard()
         if self._current is None:
             self._unanswered = self._history.unanswered
         event = Truncated(response_id=response_id, played_ms=heard.played_ms, spoken_text=heard.text)
-        self._stage.emit(event, None)
+        self._output.emit(event, None)
 
     def played(self, response_id: str, played_ms: int) -> None:
         """The client has played so much; marks of a response that is over by now are late, not wrong."""
@@ -307,7 +307,7 @@ class AgentTurns:
         if turn is not None and self._task is not None:
             turn.stop()
             self._task.cancel()
-        self._desk.close()
+        self._tools.close()
         return set(self._tasks)
 
     # --- turns ----------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class AgentTurns:
         response_id = f"{self._name}-{number}"
         # A prepared answer may be thrown away, and the one that takes its number is another.
         name = f"{response_id}.{self._made}"
-        return AgentTurn(number, response_id, name, self._stage, thinker, interruptible=interruptible)
+        return AgentTurn(number, response_id, name, self._output, thinker, interruptible=interruptible)
 
     def _begin(self, turn: AgentTurn, task: asyncio.Task[None], occasion: TurnTiming) -> None:
         self._turns = turn.number
@@ -339,16 +339,16 @@ class AgentTurns:
         except Exception:  # noqa: BLE001 - logged and told to the client
             turn.failed = True
             if self._current is turn:
-                self._handler.broken("turn")
+                self._handler.on_task_failed("turn")
             else:
                 _log.exception("%s: an answer that was prepared failed", turn.response_id)
         if self._current is turn:
             self.resume("no_words", "")  # it has failed while it was paused
             self._current = None
-            self._record.add(turn, None if complete else turn.stop())
-            self._record.write_notes()
-            self._stage.emit(turn.metrics(interrupted=False), None)
-            self._handler.turn_ended()
+            self._history_writer.add(turn, None if complete else turn.stop())
+            self._history_writer.write_notes()
+            self._output.emit(turn.metrics(interrupted=False), None)
+            self._handler.on_turn_ended()
             self._go_on()
 
     def _go_on(self) -> None:
@@ -363,14 +363,14 @@ class AgentTurns:
             user, self._waiting = self._waiting, None
             self.answer(user)
         else:
-            self._handler.silent()
+            self._handler.on_agent_silent()
 
     def _make_next(self, what: Say | Respond) -> AgentTurn:
         if isinstance(what, Say):
             recital = FixedText(what.text, remember=what.remember)
             return self._make(recital, interruptible=what.interruptible)
         self._unanswered = False
-        self._handler.answering()
+        self._handler.on_turn_started()
         prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
         return self._make(self._think(prompt))
 

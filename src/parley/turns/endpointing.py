@@ -185,16 +185,16 @@ class EndpointingPolicy:
 
     # --- what happens -----------------------------------------------------------------------
 
-    def sound_began(self) -> None:
+    def on_onset(self) -> None:
         """Something that may be speech: the turn is not over before it is known what it was."""
         self._sound = True
 
-    def sound_lost(self, at: float) -> list[Output]:
+    def on_onset_cancelled(self, at: float) -> list[Output]:
         """It was none."""
         self._sound = False
         return self.tick(at)
 
-    def began(self, at: float) -> list[Output]:
+    def on_speech_started(self, at: float) -> list[Output]:
         """The user speaks."""
         waiting = self._due is not None
         self._speaking, self._due = True, None
@@ -203,7 +203,7 @@ class EndpointingPolicy:
             self._begun_at = at
         return [Resume(self._decide("resume", "spoke_again", at))] if waiting else []
 
-    def paused(self, ended_at: float, at: float) -> list[Output]:
+    def on_speech_stopped(self, ended_at: float, at: float) -> list[Output]:
         """The user has been silent since ``ended_at``; the utterance's text follows."""
         self._speaking, self._due = False, None
         if self._begun_at is None:
@@ -213,7 +213,7 @@ class EndpointingPolicy:
         self._pause = _Pause(min(ended_at, at), scored=not self._asks)
         return [ScoreTurn(self._pauses)] if self._asks else []
 
-    def heard(
+    def on_transcript(
         self, utterance: int, text: str, at: float, *, first: int = 0, before: str = ""
     ) -> list[Output]:
         """The final text of an utterance.
@@ -241,7 +241,7 @@ class EndpointingPolicy:
         self._ending -= 1
         return self._end(at)
 
-    def scored(self, pause: int, probability: float | None, at: float) -> list[Output]:
+    def on_score(self, pause: int, probability: float | None, at: float) -> list[Output]:
         """The model's answer about a pause; None: it has none."""
         if self._pause is None or self._pause.scored or pause != self._pauses:
             return []

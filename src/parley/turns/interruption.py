@@ -99,26 +99,26 @@ class InterruptionPolicy:
         """What was understood so far."""
         return " ".join(filter(None, [*self._texts, self._partial]))
 
-    def stopped(self, speech_ms: float, at: float) -> None:
+    def on_speech_stopped(self, speech_ms: float, at: float) -> None:
         """The user is silent; so much time lies between the sound's beginning and its end. A text follows."""
         self._speech_ms = speech_ms
         if self._held is not None:
             self._held = at + HOLD_S
 
-    def went_on(self) -> None:
+    def on_speech_resumed(self) -> None:
         """The user speaks again, before the text was there."""
         self._speech_ms = None
 
-    def was_echo(self) -> None:
+    def on_echo(self) -> None:
         """All that was understood so far sounded like the agent itself: only what follows counts."""
         self._echoed = max(1, len(words_of(self.text)))
 
-    def heard(self, text: str, confidence: float, at: float) -> Verdict:
+    def on_partial(self, text: str, confidence: float, at: float) -> Verdict:
         """What has been understood so far of the utterance that is being spoken (probability 0-1)."""
         self._partial, self._confidence = text.strip(), confidence
         return self._interruption(at, final=False)
 
-    def finished(self, text: str, confidence: float, at: float, *, more: bool = False) -> Verdict:
+    def on_final(self, text: str, confidence: float, at: float, *, more: bool = False) -> Verdict:
         """The final text of an utterance; ``more``: another one belongs to the same sound."""
         self._texts.append(text.strip())
         self._partial, self._confidence = "", confidence

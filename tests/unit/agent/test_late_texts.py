@@ -58,16 +58,16 @@ class Handler:
     def __init__(self):
         self.heard_at = asyncio.get_running_loop().create_future()
 
-    def transcribed(self, event):
+    def on_transcript(self, event):
         self.heard_at.set_result(now())
 
-    def speech_started(self, event):
+    def on_speech_started(self, event):
         pass
 
-    def speech_stopped(self, event, detected_at):
+    def on_speech_stopped(self, event, detected_at):
         pass
 
-    def listened(self, piece):
+    def on_audio_processed(self, piece):
         pass
 
 
@@ -169,7 +169,7 @@ class Order(Handler):
     def __init__(self):
         self.heard = []
 
-    def transcribed(self, event):
+    def on_transcript(self, event):
         self.heard.append(event.text)
 
     def ended(self, utterance):

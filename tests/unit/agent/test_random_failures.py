@@ -173,13 +173,13 @@ class Observer:
 def check_quiet(observer: Observer) -> None:
     """Nothing is stuck."""
     conversation = observer.session._conversation
-    answers = conversation._answers
+    answers = conversation._agent_turns
     assert answers._current is None, "a turn is stuck"
     assert not answers._next, "something waits to be said"
     assert answers._waiting is None, "a turn of the user waits"
     assert not conversation._interruptions.undecided
-    assert not conversation._turn_end.pending
-    assert not conversation._desk._running
+    assert not conversation._endpointer.pending
+    assert not conversation._tools._running
     assert observer.call.outlet.states[-1] == "listening"
 
 

@@ -184,7 +184,7 @@ async def test_of_a_turn_that_is_over_nothing_is_kept():
     await call.start(NORMAL)
     session = call.host._sessions["call"]
     await call.wait_for(TurnMetrics, 2)
-    assert not session._conversation._turn_end.close()
+    assert not session._conversation._endpointer.close()
     await call.end()
     second = len(call.turn_model.heard[1]) / 16
     assert second == pytest.approx(500 + 1_000 + 300, abs=40)

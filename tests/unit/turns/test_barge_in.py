@@ -44,15 +44,15 @@ def sound(*, closing=False, agent=AGENT, **options):
 )
 def test_the_words_of_a_whole_utterance_decide(text, verdict):
     policy = sound()
-    policy.stopped(500, 100.5)
-    assert policy.finished(text, 0.9, 100.8) == verdict
+    policy.on_speech_stopped(500, 100.5)
+    assert policy.on_final(text, 0.9, 100.8) == verdict
 
 
 def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     policy = sound()
-    assert policy.heard("no", 0.9, 100.15) == Interrupt("command")
+    assert policy.on_partial("no", 0.9, 100.15) == Interrupt("command")
     policy = sound()
-    assert policy.heard("what about", 0.9, 100.15) is None, "too short so far"
+    assert policy.on_partial("what about", 0.9, 100.15) is None, "too short so far"
     assert policy.tick(100.2) == Interrupt("words")
 
 
@@ -66,18 +66,18 @@ def test_an_interruption_is_one_as_soon_as_its_words_are_there():
 )
 def test_a_sound_as_short_as_a_hmm_has_to_be_surely_words(speech_ms, confidence, verdict):
     policy = sound()
-    policy.stopped(speech_ms, 100.0 + speech_ms / 1000 + 0.2)
-    assert policy.finished("bye bye", confidence, 100.9) == verdict
+    policy.on_speech_stopped(speech_ms, 100.0 + speech_ms / 1000 + 0.2)
+    assert policy.on_final("bye bye", confidence, 100.9) == verdict
 
 
 def test_few_and_doubtful_words_wait_for_the_end():
     policy = sound()
-    assert policy.heard("london", 0.9, 100.5) is None
-    assert policy.heard("stop", 0.4, 100.6) is None
-    assert policy.heard("what about", 0.4, 100.7) is None
-    assert policy.heard("what about", 0.6, 100.7) == Interrupt("words")
-    policy.stopped(500, 100.5)
-    assert policy.finished("london", 0.5, 100.9) == Interrupt("words")
+    assert policy.on_partial("london", 0.9, 100.5) is None
+    assert policy.on_partial("stop", 0.4, 100.6) is None
+    assert policy.on_partial("what about", 0.4, 100.7) is None
+    assert policy.on_partial("what about", 0.6, 100.7) == Interrupt("words")
+    policy.on_speech_stopped(500, 100.5)
+    assert policy.on_final("london", 0.5, 100.9) == Interrupt("words")
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_few_and_doubtful_words_wait_for_the_end():
 )
 def test_words_without_conviction_are_none_unless_they_are_commands(text, confidence, verdict):
     policy = sound()
-    policy.stopped(800, 100.8)
-    assert policy.finished(text, confidence, 101.2) == verdict
+    policy.on_speech_stopped(800, 100.8)
+    assert policy.on_final(text, confidence, 101.2) == verdict
 
 
 def test_a_sign_of_listening_may_become_an_interruption():
     policy = sound()
-    assert policy.heard("yeah", 0.9, 100.4) is None
-    assert policy.heard("yeah what about london", 0.9, 100.8) == Interrupt("words")
+    assert policy.on_partial("yeah", 0.9, 100.4) is None
+    assert policy.on_partial("yeah what about london", 0.9, 100.8) == Interrupt("words")
 
 
 def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
-        policy.stopped(150, 100.5)
-        assert policy.finished(text, 0.9, 100.5) == Interrupt("words")
+        policy.on_speech_stopped(150, 100.5)
+        assert policy.on_final(text, 0.9, 100.5) == Interrupt("words")
     policy = sound(closing=True)
-    policy.stopped(150, 100.5)
-    assert policy.finished("", 0.9, 100.5) == ResumeSpeech("no_words", "")
+    policy.on_speech_stopped(150, 100.5)
+    assert policy.on_final("", 0.9, 100.5) == ResumeSpeech("no_words", "")
 
 
 def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
@@ -118,35 +118,35 @@ def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
     while (due := policy.due) is not None:
         ticks.append((due, policy.tick(due)))
     assert ticks == [(100.2, None), (100.0 + HOLD_S, ResumeSpeech("no_words", ""))]
-    assert policy.heard("stop it now please", 0.9, 103.0) == Interrupt("words")
+    assert policy.on_partial("stop it now please", 0.9, 103.0) == Interrupt("words")
 
 
 def test_only_what_follows_an_echo_counts():
     policy = sound()
-    assert policy.heard("what a day", 0.9, 100.5) == Interrupt("words")
-    policy.was_echo()
-    assert policy.heard("what a day", 0.9, 100.7) is None
+    assert policy.on_partial("what a day", 0.9, 100.5) == Interrupt("words")
+    policy.on_echo()
+    assert policy.on_partial("what a day", 0.9, 100.7) is None
     assert policy.tick(101.0) is None
-    assert policy.heard("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
-    policy.stopped(1_200, 100.5)
-    assert policy.finished("what a day", 0.9, 101.5) == ResumeSpeech("echo", "what a day")
+    assert policy.on_partial("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
+    policy.on_speech_stopped(1_200, 100.5)
+    assert policy.on_final("what a day", 0.9, 101.5) == ResumeSpeech("echo", "what a day")
 
 
 def test_two_utterances_of_one_sound_are_judged_together():
     policy = sound(min_words=3)
-    policy.stopped(300, 100.5)
-    policy.went_on()
-    assert policy.finished("what about", 0.9, 100.6, more=True) is None
-    policy.stopped(900, 100.5)
-    assert policy.finished("london", 0.9, 101.2) == Interrupt("words")
+    policy.on_speech_stopped(300, 100.5)
+    policy.on_speech_resumed()
+    assert policy.on_final("what about", 0.9, 100.6, more=True) is None
+    policy.on_speech_stopped(900, 100.5)
+    assert policy.on_final("london", 0.9, 101.2) == Interrupt("words")
 
 
 def test_a_language_without_lists_goes_by_words_alone():
     policy = InterruptionPolicy(
         BargeInOptions(), interruption_words("xx"), agent_text="", closing=False, began_at=0.0
     )
-    policy.stopped(300, 100.5)
-    assert policy.finished("mhm", 0.9, 0.5) == Interrupt("words")
+    policy.on_speech_stopped(300, 100.5)
+    assert policy.on_final("mhm", 0.9, 0.5) == Interrupt("words")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -184,7 +184,7 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     now, resumed = 0.0, 0
     for kind, passed, words, confidence in steps:
         now += passed
-        verdict = policy.heard(words, confidence, now) if kind == "heard" else policy.tick(now)
+        verdict = policy.on_partial(words, confidence, now) if kind == "heard" else policy.tick(now)
         if isinstance(verdict, Interrupt):
             assert verdict.reason != "words" or words_of(policy.text)
             assert verdict.reason != "speech" or options.min_words == 0
@@ -192,9 +192,9 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
         resumed += isinstance(verdict, ResumeSpeech)
     assert resumed <= 1, "while it goes on, the agent is let go once"
     assert policy.due is None or policy.due > now or policy.due > 0
-    policy.stopped(now * 1000, now)
+    policy.on_speech_stopped(now * 1000, now)
     assert policy.due is None or policy.due > now
-    verdict = policy.finished(text, 0.9, now + 0.3)
+    verdict = policy.on_final(text, 0.9, now + 0.3)
     assert isinstance(verdict, Interrupt | ResumeSpeech)
     if isinstance(verdict, ResumeSpeech) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms

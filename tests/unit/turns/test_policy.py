@@ -37,11 +37,11 @@ cues = st.sampled_from([None, UNFINISHED, PERHAPS, FINISHED])
 def turn(text, probability, *, policy=None, ended_at=10.0, at=10.3, utterance=1):
     """One utterance up to the policy's decision about the pause after it."""
     policy = policy or EndpointingPolicy(NORMAL, "en")
-    began = policy.began(ended_at - 1)
-    (score,) = policy.paused(ended_at, at)
+    began = policy.on_speech_started(ended_at - 1)
+    (score,) = policy.on_speech_stopped(ended_at, at)
     assert isinstance(score, ScoreTurn)
-    assert decided(policy.heard(utterance, text, at)) == []
-    return policy, began, decided(policy.scored(score.pause, probability, at))
+    assert decided(policy.on_transcript(utterance, text, at)) == []
+    return policy, began, decided(policy.on_score(score.pause, probability, at))
 
 
 def decided(outputs):
@@ -93,10 +93,10 @@ def test_words_that_something_has_to_follow_are_waited_for_however_they_sound():
 @pytest.mark.parametrize(("probability", "begun"), [(0.9, True), (0.1, False)])
 def test_an_answer_is_begun_for_a_guess_that_is_soon_decided(probability, begun):
     policy = EndpointingPolicy(NORMAL, "en")
-    policy.began(9)
-    (score,) = policy.paused(10, 10.2)
-    assert policy.heard(1, "my order number is three four five", 10.2) == []
-    outputs = policy.scored(score.pause, probability, 10.2)
+    policy.on_speech_started(9)
+    (score,) = policy.on_speech_stopped(10, 10.2)
+    assert policy.on_transcript(1, "my order number is three four five", 10.2) == []
+    outputs = policy.on_score(score.pause, probability, 10.2)
     assert any(isinstance(output, PrepareResponse) for output in outputs) == begun
     assert isinstance(outputs[-1], WaitForMore)
 
@@ -138,15 +138,15 @@ def test_without_a_score_the_silence_counts():
 
 def test_where_there_is_no_model_none_is_asked():
     policy = EndpointingPolicy(NORMAL, "en", scored=False)
-    policy.began(1)
-    assert policy.paused(2, 2.3) == []
-    (commit,) = policy.heard(1, "hello there", 2.3)
+    policy.on_speech_started(1)
+    assert policy.on_speech_stopped(2, 2.3) == []
+    (commit,) = policy.on_transcript(1, "hello there", 2.3)
     assert said(commit) == ("commit", "not_scored", "hello there")
 
 
 def test_what_is_said_in_the_pause_belongs_to_the_turn():
     policy, _, _ = turn("set a timer for", 0.9)
-    (resume,) = policy.began(10.8)
+    (resume,) = policy.on_speech_started(10.8)
     assert isinstance(resume, Resume)
     assert said(resume) == ("resume", "spoke_again", "set a timer for")
     assert policy.tick(30) == []
@@ -161,57 +161,57 @@ def test_what_is_said_in_the_pause_belongs_to_the_turn():
 
 def test_a_noise_in_the_pause_does_not_make_it_longer():
     policy, _, (wait,) = turn("set a timer for", 0.9)
-    policy.began(11.5)
-    policy.paused(11.6, 11.9)
-    (again,) = policy.heard(2, "", 11.9) + policy.scored(2, 0.1, 11.9)
+    policy.on_speech_started(11.5)
+    policy.on_speech_stopped(11.6, 11.9)
+    (again,) = policy.on_transcript(2, "", 11.9) + policy.on_score(2, 0.1, 11.9)
     assert again.until == wait.until
     assert again.decision.probability == 0.9
-    policy.began(12.0)
-    policy.paused(12.2, 12.5)
-    (commit,) = policy.heard(3, " ", 12.5) + policy.scored(3, 0.1, 12.5)
+    policy.on_speech_started(12.0)
+    policy.on_speech_stopped(12.2, 12.5)
+    (commit,) = policy.on_transcript(3, " ", 12.5) + policy.on_score(3, 0.1, 12.5)
     assert (commit.decision.decision, commit.decision.text) == ("commit", "set a timer for")
 
 
 def test_an_answer_is_prepared_once_for_words_that_may_be_all():
     policy = EndpointingPolicy(NORMAL, "en")
-    policy.began(1)
-    (score,) = policy.paused(2, 2.2)
-    assert policy.heard(1, "set a timer", 2.25) == [PrepareResponse("set a timer")]
-    (wait,) = policy.scored(score.pause, 0.1, 2.26)
+    policy.on_speech_started(1)
+    (score,) = policy.on_speech_stopped(2, 2.2)
+    assert policy.on_transcript(1, "set a timer", 2.25) == [PrepareResponse("set a timer")]
+    (wait,) = policy.on_score(score.pause, 0.1, 2.26)
     assert isinstance(wait, WaitForMore)
-    assert [type(output) for output in policy.began(2.8)] == [Resume]
-    policy.paused(3.2, 3.4)
-    assert policy.heard(2, "for the", 3.45) == [], "something has to follow"
+    assert [type(output) for output in policy.on_speech_started(2.8)] == [Resume]
+    policy.on_speech_stopped(3.2, 3.4)
+    assert policy.on_transcript(2, "for the", 3.45) == [], "something has to follow"
 
 
 def test_a_sound_that_may_be_speech_holds_the_end_back():
     policy, _, (wait,) = turn("set a timer", 0.3)
-    policy.sound_began()
+    policy.on_onset()
     assert policy.tick(wait.until) == []
-    (commit,) = policy.sound_lost(wait.until + 0.1)
+    (commit,) = policy.on_onset_cancelled(wait.until + 0.1)
     assert said(commit) == ("commit", "waited", "set a timer")
 
 
 def test_a_noise_alone_ends_at_once():
     policy = EndpointingPolicy(NORMAL, "en")
-    policy.began(1)
-    (score,) = policy.paused(2, 2.3)
-    (commit,) = policy.heard(1, "", 2.3)
+    policy.on_speech_started(1)
+    (score,) = policy.on_speech_stopped(2, 2.3)
+    (commit,) = policy.on_transcript(1, "", 2.3)
     assert said(commit) == ("commit", "no_words", "")
-    assert policy.scored(score.pause, 0.9, 2.4) == []
+    assert policy.on_score(score.pause, 0.9, 2.4) == []
 
 
 def test_the_text_may_come_after_the_score_and_after_the_next_words_have_begun():
     policy = EndpointingPolicy(NORMAL, "en")
-    policy.began(1)
-    (first,) = policy.paused(2, 2.3)
-    assert policy.scored(first.pause, 0.9, 2.4) == []
-    policy.began(2.45)
-    assert policy.heard(1, "my name is", 2.5) == []
-    (second,) = policy.paused(3, 3.3)
-    assert policy.scored(first.pause, 0.9, 3.3) == [], "an answer about another pause"
-    assert policy.heard(2, "anna", 3.4) == [PrepareResponse("my name is anna")]
-    (commit,) = policy.scored(second.pause, 0.9, 3.4)
+    policy.on_speech_started(1)
+    (first,) = policy.on_speech_stopped(2, 2.3)
+    assert policy.on_score(first.pause, 0.9, 2.4) == []
+    policy.on_speech_started(2.45)
+    assert policy.on_transcript(1, "my name is", 2.5) == []
+    (second,) = policy.on_speech_stopped(3, 3.3)
+    assert policy.on_score(first.pause, 0.9, 3.3) == [], "an answer about another pause"
+    assert policy.on_transcript(2, "anna", 3.4) == [PrepareResponse("my name is anna")]
+    (commit,) = policy.on_score(second.pause, 0.9, 3.4)
     assert commit.decision.text == "my name is anna"
 
 
@@ -320,48 +320,48 @@ def paused_turn(*texts):
     """A policy that has heard these utterances and waits for the text of the next."""
     policy, at = EndpointingPolicy(NORMAL, "en", scored=False), 10.0
     for number, text in enumerate(texts, 1):
-        policy.began(at)
-        policy.paused(at + 1, at + 1.2)
-        policy.heard(number, text, at + 1.25)
+        policy.on_speech_started(at)
+        policy.on_speech_stopped(at + 1, at + 1.2)
+        policy.on_transcript(number, text, at + 1.25)
         at += 1.4
-    policy.began(at)
-    policy.paused(at + 1, at + 1.2)
+    policy.on_speech_started(at)
+    policy.on_speech_stopped(at + 1, at + 1.2)
     return policy, at + 1.25
 
 
 def test_a_text_that_was_read_again_takes_the_place_of_the_first_reading():
     policy, at = paused_turn("set a timer for wall")
-    (prepare, wait) = policy.heard(2, "the minutes", at, first=1, before="set a timer for")
+    (prepare, wait) = policy.on_transcript(2, "the minutes", at, first=1, before="set a timer for")
     assert prepare == PrepareResponse("set a timer for the minutes")
     assert said(wait)[2] == "set a timer for the minutes"
 
 
 def test_what_was_read_again_replaces_all_utterances_from_the_first_of_them_on():
     policy, at = paused_turn("hello", "my name", "his")
-    (prepare, _) = policy.heard(4, "anna", at, first=2, before="my name is")
+    (prepare, _) = policy.on_transcript(4, "anna", at, first=2, before="my name is")
     assert prepare == PrepareResponse("hello my name is anna")
 
 
 def test_what_another_turn_said_does_not_come_back_with_a_text_that_was_read_with_it():
     policy, at = paused_turn("hello")
-    policy.heard(2, "there", at)
+    policy.on_transcript(2, "there", at)
     policy.take()
-    policy.began(at)
-    policy.paused(at + 1, at + 1.2)
-    (prepare, _) = policy.heard(3, "what time is it", at + 1.25, first=1, before="hello there now")
+    policy.on_speech_started(at)
+    policy.on_speech_stopped(at + 1, at + 1.2)
+    (prepare, _) = policy.on_transcript(3, "what time is it", at + 1.25, first=1, before="hello there now")
     assert prepare == PrepareResponse("what time is it")
 
 
 def test_words_that_a_second_reading_finds_make_the_pause_begin_anew():
     policy, at = paused_turn("set a timer")
     due = at + NORMAL.complete_ms / 1000 - 0.25
-    (_, wait) = policy.heard(2, "", at, first=1, before="set a timer now please")
+    (_, wait) = policy.on_transcript(2, "", at, first=1, before="set a timer now please")
     assert wait.until == pytest.approx(due)
 
 
 def test_a_noise_that_a_second_reading_finds_nothing_in_does_not_make_the_pause_begin_anew():
     policy, at = paused_turn("set a timer")
-    (commit,) = policy.heard(2, "", at, first=1, before="set a timer")
+    (commit,) = policy.on_transcript(2, "", at, first=1, before="set a timer")
     assert isinstance(commit, CommitTurn)
 
 
@@ -418,7 +418,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def speech_begins(self):
         self.speaking, self.prepared = True, False
-        self.take(self.policy.began(self.now))
+        self.take(self.policy.on_speech_started(self.now))
 
     @precondition(lambda self: self.speaking)
     @rule(silence=st.floats(0.05, 0.5))
@@ -427,7 +427,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now += silence
         self.ended_at = self.now - silence
         self.texts_due += 1
-        self.take(self.policy.paused(self.ended_at, self.now))
+        self.take(self.policy.on_speech_stopped(self.ended_at, self.now))
 
     @precondition(lambda self: self.texts_due)
     @rule(text=texts, back=st.integers(0, 3), before=texts)
@@ -440,7 +440,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.texts = {number: said for number, said in self.texts.items() if number < first}
             self.texts[first] = before
         self.texts[self.said] = text
-        self.take(self.policy.heard(self.said, text, self.now, first=first, before=before))
+        self.take(self.policy.on_transcript(self.said, text, self.now, first=first, before=before))
 
     @property
     def words(self):
@@ -450,7 +450,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(probability=probabilities)
     def score_comes(self, probability):
         asked, self.asked = self.asked, None
-        self.take(self.policy.scored(asked, probability, self.now))
+        self.take(self.policy.on_score(asked, probability, self.now))
 
     @precondition(lambda self: self.words and not self.speaking and not self.texts_due and self.asked is None)
     @rule()
