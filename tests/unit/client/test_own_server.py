@@ -126,7 +126,7 @@ def test_a_server_that_cannot_start_says_why(server):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_stopping_hastens_it(server, number):
     before = signal.getsignal(number)
-    server.during["stop"] = lambda: os.kill(os.getpid(), number)
+    server.during["stop"] = lambda: signal.raise_signal(number)
     hold()
     assert server.done == ["check", "bring", "start", "stop", "kill", "stopped"]
     assert signal.getsignal(number) is before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -34,14 +33,14 @@ def server():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_stops_and_the_second_kills(server, number):
     stop_on_signals(server, Console())
-    os.kill(os.getpid(), number)
+    signal.raise_signal(number)
     assert server.told == ["stop"]
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
     assert server.told == ["stop", "kill"]
 
 
 def test_a_server_started_by_nohup_survives_its_terminal(server):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stop_on_signals(server, Console())
-    os.kill(os.getpid(), signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
     assert server.told == []

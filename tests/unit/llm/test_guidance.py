@@ -169,9 +169,9 @@ GROUP = "(" + "|".join(["a{100}"] * 20) + ")"
 def test_no_schema_holds_up_the_event_loop(schema):
     grammar = pytest.importorskip("xgrammar").Grammar
     tools = [Tool(name=f"tool{number}", parameters=schema) for number in range(32)]
-    began = time.process_time()
+    began = time.thread_time()
     assert ToolGuidance(grammar.from_structural_tag).tag(tools) is not None
-    assert time.process_time() - began < 0.5  # some tens of milliseconds on a quiet machine
+    assert time.thread_time() - began < 0.5  # some tens of milliseconds on a quiet machine
 
 
 BOOKING = {

@@ -143,9 +143,9 @@ EXPLODING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in ra
 )
 def test_no_schema_takes_long(schema):
     checked = argument_schema(schema)
-    began = time.process_time()
+    began = time.thread_time()
     checked.problems({"a": "a" * 40 + "!", "a" * 40 + "!": 1})
-    assert time.process_time() - began < 1.0
+    assert time.thread_time() - began < 1.0
 
 
 def test_what_takes_too_long_to_check_is_a_problem():

@@ -116,7 +116,7 @@ def test_the_matcher_finds_what_re_finds(pattern):
 
 def test_there_are_such_patterns():
     assert len(PATTERNS) > 30
-    for module in ("redaction", "segmenter", "rewriting", "tokens", "cues", "templates", "offers"):
+    for module in ("redaction", "segmenter", "nemo", "tokens", "cues", "templates", "offers"):
         assert any(f"{module}." in name for name in PATTERNS), module
 
 
