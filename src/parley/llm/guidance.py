@@ -154,21 +154,20 @@ def relaxed(schema: Any) -> Any:
 
 
 def _relaxed(schema: Any, levels: int) -> Any:
-    if isinstance(schema, list):
-        return [_relaxed(item, levels) for item in schema]
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict | list):
         return schema
     if not levels:
         raise ValueError(f"a schema of more than {_MOST_LEVELS} levels")
+    if isinstance(schema, list):
+        return [_relaxed(item, levels - isinstance(item, list)) for item in schema]
     for keyword in _UNSUPPORTED:
         if keyword in schema:
             raise ValueError(f"a schema with {keyword}")
     kept = {
-        # A list of values is no schema.
-        name: value if name == "enum" and isinstance(value, list) else _relaxed(value, levels - 1)
-        for name, value in schema.items()
-        if not _too_costly(name, value)
+        name: _relaxed(value, levels - 1) for name, value in schema.items() if not _too_costly(name, value)
     }
+    if isinstance(schema.get("enum"), list):
+        kept["enum"] = schema["enum"]  # values, which may look like limits
     return _with_few_lengths(kept)
 
 
@@ -177,17 +176,19 @@ def _with_few_lengths(schema: dict[str, Any]) -> dict[str, Any]:
     if most is not None and least == most <= _LENGTHS[0]:
         return schema  # a code of a few figures
     kept = dict(schema)
-    if least is not None and least > 1:
-        del kept["minLength"]
+    if not isinstance(kept.get("minLength"), dict) and (least is None or least > 1):
+        kept.pop("minLength", None)
+    if not isinstance(kept.get("maxLength"), dict):
+        kept.pop("maxLength", None)
     if most is not None:
-        del kept["maxLength"]
         kept |= next(({"maxLength": length} for length in _LENGTHS if most <= length), {})
     return kept
 
 
 def _length(schema: dict[str, Any], keyword: str) -> float | None:
+    """None: there is none, or it is a property's schema or of the wrong kind."""
     value = schema.get(keyword)
-    return value if isinstance(value, int | float) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _too_costly(keyword: str, value: Any) -> bool:
