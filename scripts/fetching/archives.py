@@ -6,6 +6,7 @@ archive leads nowhere; its size is known beforehand, so no archive writes more t
 
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
 import tarfile
@@ -63,7 +64,12 @@ def extract(archive: Path, wanted: Mapping[str, Destination], arrived: Callable[
         EOFError,
         NotImplementedError,  # a compression or a flag that Python does not know
         RuntimeError,  # encrypted
+        UnicodeDecodeError,  # of a member's name
     ) as error:
+        raise FetchError(f"{archive.name} is damaged: {error}") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a place in front of the file's beginning
+            raise
         raise FetchError(f"{archive.name} is damaged: {error}") from error
     raise FetchError(f"{archive.name} has no {', '.join(left)}")
 

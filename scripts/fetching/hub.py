@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import fnmatch
+import json
 import math
 import os
 import random
@@ -19,6 +20,8 @@ from fetching.manifest import FetchError, Published, RemoteFile, Snapshot, check
 BASE_VARIABLES = ("PARLEY_MODEL_HUB", "HF_ENDPOINT")
 TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105 - the name of a variable
 _PAGES = 50
+_LONGEST_ANSWER = 16 << 20
+"""Bytes of a listing's page; one of a thousand files has 300 kB."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -205,32 +208,44 @@ class Hub:
     def _list(self, weights: Published) -> tuple[str, list[RemoteFile]]:
         """The commit, and all files of it."""
         repository = f"/api/models/{weights.repository}"
-        commit = str(self._json(f"{repository}/revision/{weights.revision}").json()["sha"])
+        revision, _ = self._json(f"{repository}/revision/{weights.revision}")
+        commit = str(revision["sha"])
         files: list[RemoteFile] = []
         page = f"{repository}/tree/{commit}?recursive=true"
         for _ in range(_PAGES):
-            answer = self._json(page)
-            files += [_remote_file(entry) for entry in answer.json() if entry.get("type") == "file"]
-            if "next" not in answer.links:
+            answer, following = self._json(page)
+            files += [_remote_file(entry) for entry in answer if entry.get("type") == "file"]
+            if following is None:
                 return commit, files
-            page = answer.links["next"]["url"]
+            page = following
         raise FetchError(f"{weights.repository} lists its files on more than {_PAGES} pages")
 
-    def _json(self, address: str) -> httpx.Response:
+    def _json(self, address: str) -> tuple[Any, str | None]:
+        """What the hub answers, and the address of the next page."""
         retry = self.retry()
         while True:
             try:
-                response = self.client.get(address)
-                check(response)
-                response.json()
+                with self.client.stream("GET", address) as response:
+                    check(response)
+                    answer = json.loads(self._body(response))
             except TransientError as error:
                 retry.failed(error)
             except httpx.TransportError as error:
                 retry.failed(self.unreachable(error))
-            except ValueError as error:
+            except (ValueError, RecursionError, httpx.DecodingError) as error:
                 retry.failed(TransientError(f"{self.base} does not answer properly: {error!r}"))
             else:
-                return response
+                return answer, response.links.get("next", {}).get("url")
+
+    def _body(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        for block in response.iter_bytes():
+            body += block
+            if len(body) > _LONGEST_ANSWER:
+                raise FetchError(f"{self.base} answers with more than {_LONGEST_ANSWER} bytes")
+            if time.monotonic() > self.deadline:
+                raise FetchError(f"the time limit is over; {self.base} has not come to the end of its answer")
+        return bytes(body)
 
 
 def check(response: httpx.Response) -> None:

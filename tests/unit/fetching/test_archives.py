@@ -108,6 +108,22 @@ def test_spoiled_content_is_damaged(tmp_path):
         take(package, tmp_path / "part")
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        # Its members begin in front of it.
+        lambda zipped: zipped[:-6] + (9_000_000).to_bytes(4, "little") + zipped[-2:],
+        lambda zipped: zipped.replace("ä".encode(), b"\xff\xff"),
+    ],
+)
+def test_a_wheel_whose_directory_is_spoiled_is_damaged(tmp_path, spoil):
+    wheel, part = tmp_path / "package.whl", tmp_path / "part"
+    make_wheel(wheel, {"data/a.bin": CONTENT, "data/ä.bin": b""})
+    wheel.write_bytes(spoil(wheel.read_bytes()))
+    with pytest.raises(FetchError, match="is damaged"):
+        take(wheel, part)
+
+
 def test_a_zip_member_that_holds_more_than_it_says_writes_no_more(tmp_path):
     package = tmp_path / "package.whl"
     make_wheel(package, {"data/a.bin": bytes(50_000_000)})

@@ -239,6 +239,18 @@ def test_a_listing_that_is_no_json_is_asked_for_again(person):
     assert whole(person.fetch())
 
 
+def test_an_answer_without_end_is_not_read_to_it(person, monkeypatch):
+    monkeypatch.setattr("fetching.hub._LONGEST_ANSWER", 1_000)
+    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b" " * 1_001)]
+    with pytest.raises(FetchError, match="more than 1000 bytes"):
+        person.fetch()
+
+
+def test_an_answer_that_is_nested_without_end_is_asked_for_again(person):
+    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b"[" * 100_000)]
+    assert whole(person.fetch())
+
+
 def test_a_missing_file_is_named(person):
     with pytest.raises(FetchError, match=r"no \*\.nemo"):
         person.fetch(include=("*.nemo", "*.onnx"))

@@ -85,6 +85,8 @@ def test_tags_are_made_once_and_the_oldest_are_forgotten():
     [
         ("maxLength", 100, True),
         ("maxLength", 101, False),
+        ("minLength", 1, True),
+        ("minLength", 2, False),
         ("minLength", 1e9, False),
         ("pattern", "^[A-Z]{3}$", False),
         ("pattern", {"type": "string"}, True),  # a property of this name
@@ -105,6 +107,33 @@ def test_what_costs_too_much_is_left_out_at_any_depth(keyword, value, stays):
     assert relaxed(schema({keyword: value})) == schema({keyword: value} if stays else {})
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"maxLength": 5}, {"maxLength": 8}),
+        ({"maxLength": 9.0}, {"maxLength": 32}),
+        ({"minLength": 3, "maxLength": 33}, {"maxLength": 100}),
+        ({"minLength": 5, "maxLength": 5}, {"minLength": 5, "maxLength": 5}),
+        ({"minLength": 9, "maxLength": 9}, {"maxLength": 32}),
+        ({"minLength": 50, "maxLength": 5}, {"maxLength": 8}),
+        ({"minLength": "5", "maxLength": None}, {}),
+    ],
+)
+def test_texts_have_few_different_lengths(given, kept):
+    text = {"type": "string", "pattern": "^a"}
+    assert relaxed({"items": {**text, **given}}) == {"items": {"type": "string", **kept}}
+
+
+def test_values_that_look_like_limits_stay():
+    schema = {"enum": [{"maxLength": 5, "minProperties": 3}]}
+    assert relaxed(schema) == schema
+
+
+def test_properties_may_be_named_as_limits_are():
+    schema = {"properties": {"minLength": {"type": "integer"}, "maxLength": {"type": "integer"}}}
+    assert relaxed(schema) == schema
+
+
 def nested(levels):
     schema = {"type": "string"}
     for _ in range(levels):
@@ -116,6 +145,7 @@ def nested(levels):
     ("schema", "why"),
     [
         (nested(60), "levels"),
+        ({"enum": json.loads("[" * 900 + "]" * 900)}, "levels"),
         ({"enum": ["x" * 200] * 100}, "bytes"),
         ({"properties": {"a": {"patternProperties": {"^a": {}}}}}, "patternProperties"),
         ({"propertyNames": {"maxLength": 5}}, "propertyNames"),
@@ -135,7 +165,12 @@ def many(count, schema):
 
 
 @pytest.mark.parametrize(
-    "large", [many(20, {"type": "number", "minimum": 0.5, "maximum": 99.5}), {"enum": [*range(2500)]}]
+    "large",
+    [
+        many(20, {"type": "number", "minimum": 0.5, "maximum": 99.5}),
+        {"enum": [*range(2500)]},
+        many(85, {"type": "string"}),  # of which each may be left out
+    ],
 )
 def test_tools_share_what_a_grammar_may_hold(large, caplog):
     tools = [Tool(name=name, parameters=large) for name in ("first", "second")]
@@ -146,6 +181,7 @@ def test_tools_share_what_a_grammar_may_hold(large, caplog):
 
 def test_what_tools_are_described_with_costs_nothing():
     told = many(100, {"type": "string", "description": "What it is, in many words. " * 4})
+    told["required"] = [*told["properties"]]
     tools = [Tool(name=f"tool{number}", parameters=told) for number in range(5)]
     assert set(map(str, forms(ToolGuidance(Check()).tag(tools)).values())) == {str(told)}
 

@@ -92,6 +92,7 @@ def test_every_function_has_a_name_of_its_own(names, expected):
         {"oneOf": [{"required": ["a"]}], "properties": {"a": STRING}},
         {"properties": {"from": STRING}},
         {"properties": {"a": STRING}, "required": ["b"]},
+        {"properties": {"a": STRING}, "required": [{"a": 1}]},
         {"properties": {f"p{number}": STRING for number in range(17)}, "required": ["p0"]},
         {"properties": {f"p{number}": STRING for number in range(5)}},
         {"properties": []},

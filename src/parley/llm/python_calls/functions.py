@@ -102,7 +102,9 @@ def _parameters(schema: Mapping[str, Any]) -> tuple[Parameter, ...] | None:
         return None
     if len(properties) > (_MOST_PARAMETERS if required else _MOST_WITHOUT_REQUIRED):
         return None
-    if not set(required) <= properties.keys() or any(name != identifier(name) for name in properties):
+    if not all(isinstance(name, str) and name in properties for name in required) or any(
+        name != identifier(name) for name in properties
+    ):
         return None
     parameters = [
         Parameter(name, described if isinstance(described, dict) else {}, name in required)
