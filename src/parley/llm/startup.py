@@ -92,6 +92,8 @@ _DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     # Other models share these cores: let the scheduler place the threads.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Clients' tools become grammars. vLLM would keep 512 MB of them.
+    "VLLM_XGRAMMAR_CACHE_MB": "128",
 }
 
 

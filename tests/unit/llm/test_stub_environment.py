@@ -35,6 +35,7 @@ def test_settings_before_the_import(interpreter, tmp_path):
     assert environment["OMP_NUM_THREADS"] == "1"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["VLLM_CACHE_ROOT"] == str(tmp_path)
+    assert environment["VLLM_XGRAMMAR_CACHE_MB"] == "128"
     assert locale.setlocale(locale.LC_CTYPE) == "C.UTF-8"
 
 
