@@ -164,7 +164,7 @@ class Server:
 
     def _note(self, problem: str) -> None:
         if problem and not self.checked.is_set():
-            # Whoever starts the gateway says it in words for people, and `/readyz` has the rest.
+            # The command that starts the gateway warns in plain words, and `/readyz` has the details.
             _log.debug("server %s is not ready: %s", self.address, problem)
         elif self._is_reachable and problem:
             _log.warning("server %s is left out: %s", self.address, problem)

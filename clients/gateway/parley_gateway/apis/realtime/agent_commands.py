@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ _RATE = protocol.INPUT_SAMPLE_RATE
 
 
 class AgentCommands:
-    """A :class:`~parley_gateway.apis.realtime.agent_commands.AgentPort` that keeps the order and the pace.
+    """The way to the agent: nothing waits, and everything arrives in the order of the calls, at its pace.
 
-    Wishes wait in a queue; whoever reads the client's events calls :meth:`room` after each, so that a client
-    that is faster than the agent waits in the network. Audio that comes all at once is passed on faster than
-    it was spoken, but not so fast that the agent would have to drop some.
+    Commands wait in a queue. The reader of the client's events calls :meth:`room` after each, so that a
+    client that is faster than the agent waits in the network. Audio that comes all at once is passed on
+    faster than it was spoken, but not so fast that the agent would have to drop some.
 
     Args:
         settings: Bounds.
@@ -82,7 +82,7 @@ class AgentCommands:
         self._wish(lambda call: call.update(update), len(protocol.encode(update)))
 
     def audio(self, samples: NDArray[np.int16]) -> None:
-        """The user's audio."""
+        """The user's audio: mono, 16 kHz, int16 [n]."""
         self._wish(lambda call: self._send(call, samples), samples.nbytes)
 
     def commit(self) -> None:
@@ -138,51 +138,3 @@ class AgentCommands:
                 await asyncio.sleep(early_s)
             self._heard_by = heard_by
             await call.send_audio(piece)
-
-
-class AgentPort(Protocol):
-    """The way to the agent: nothing waits, and everything arrives in the order of the calls."""
-
-    def open(self, start: protocol.Start) -> None:
-        """Open the call; called once, before anything else."""
-        ...
-
-    def update(self, update: protocol.Update) -> None:
-        """Change the session."""
-        ...
-
-    def audio(self, samples: NDArray[np.int16]) -> None:
-        """The user's audio: mono, 16 kHz, int16 [n]."""
-        ...
-
-    def commit(self) -> None:
-        """The user's turn is over."""
-        ...
-
-    def discard(self) -> None:
-        """Forget the user's turn that is not over."""
-        ...
-
-    def respond(self, system_prompt: str | None, use_tools: bool) -> None:
-        """Answer what the history holds."""
-        ...
-
-    def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
-        """Add to the history."""
-        ...
-
-    def answer_tool(self, call_id: str, output: Any) -> None:
-        """What a tool returned."""
-        ...
-
-    def interrupt(self, response_id: str | None) -> None:
-        """Stop speaking; None: whatever is said."""
-        ...
-
-    def truncate(self, response_id: str, played_ms: int) -> None:
-        """Only so much of it was heard."""
-        ...
-
-    def played(self, response_id: str, played_ms: int) -> None:
-        """So much of it has been heard so far."""
-        ...

@@ -9,7 +9,7 @@ from typing import Any
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.server_events import REFUSED_CHANGES, ClientEventError, Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
@@ -34,7 +34,7 @@ class AgentSession:
         emit: Sends server events.
     """
 
-    def __init__(self, config: SessionConfig, port: AgentPort, emit: Emit) -> None:
+    def __init__(self, config: SessionConfig, port: AgentCommands, emit: Emit) -> None:
         self._config = config
         self._port = port
         self._emit = emit

@@ -13,7 +13,7 @@ from parley import protocol
 from parley.errors import ParleyError
 from parley_client.events import CallEvent
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.agent_session import AgentSession
 from parley_gateway.apis.realtime.client_events import ResponseOptions
 from parley_gateway.apis.realtime.input_audio import UserTurns
@@ -100,7 +100,7 @@ class RealtimeConversation:
     def __init__(
         self,
         config: SessionConfig,
-        port: AgentPort,
+        port: AgentCommands,
         emit: Emit,
         speaker: Speaker,
         clock: Callable[[], float],

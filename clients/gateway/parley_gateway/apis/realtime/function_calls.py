@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from parley import protocol
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.client_events import is_too_deep
 
 _REMEMBERED = 256
@@ -109,7 +109,7 @@ class DeferredToolOutputs:
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, calls: FunctionCalls, port: AgentPort, clock: Callable[[], float]) -> None:
+    def __init__(self, calls: FunctionCalls, port: AgentCommands, clock: Callable[[], float]) -> None:
         self._calls = calls
         self._port = port
         self._clock = clock

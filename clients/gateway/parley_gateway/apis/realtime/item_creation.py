@@ -8,7 +8,7 @@ import msgspec
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.function_calls import told
 from parley_gateway.apis.realtime.items import Items, StoredItem
 from parley_gateway.apis.realtime.responses import Responses
@@ -30,7 +30,7 @@ class ItemCreation:
         responses: Waits for outputs.
     """
 
-    def __init__(self, port: AgentPort, emit: Emit, items: Items, responses: Responses) -> None:
+    def __init__(self, port: AgentCommands, emit: Emit, items: Items, responses: Responses) -> None:
         self._port = port
         self._emit = emit
         self._items = items

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parley import protocol
 from parley_gateway.apis.realtime import client_events as client
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.items import Items, StoredItem
 from parley_gateway.apis.realtime.response import Response
 from parley_gateway.apis.realtime.server_events import REFUSED_CORRECTIONS, ClientEventError, Emit
@@ -30,7 +30,7 @@ class ItemTruncation:
         items: The conversation's.
     """
 
-    def __init__(self, port: AgentPort, emit: Emit, items: Items) -> None:
+    def __init__(self, port: AgentCommands, emit: Emit, items: Items) -> None:
         self._port = port
         self._emit = emit
         self._items = items

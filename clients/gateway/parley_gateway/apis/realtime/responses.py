@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from parley import protocol
 from parley_client.events import AgentAudio
-from parley_gateway.apis.realtime.agent_commands import AgentPort
+from parley_gateway.apis.realtime.agent_commands import AgentCommands
 from parley_gateway.apis.realtime.function_calls import DeferredToolOutputs, FunctionCalls
 from parley_gateway.apis.realtime.response import Response, Status
 from parley_gateway.apis.realtime.server_events import ClientEventError, usage_of
@@ -41,7 +41,7 @@ class Responses:
 
     def __init__(
         self,
-        port: AgentPort,
+        port: AgentCommands,
         make: Callable[[dict[str, str] | None], Response],
         clock: Callable[[], float],
         unasked: Callable[[], None],
