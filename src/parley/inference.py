@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError
+from parley.errors import InferenceError, InvalidMessageError
 
 Tensor: TypeAlias = NDArray[Any]
 StructT = TypeVar("StructT")
@@ -96,6 +96,23 @@ def tensor_bytes(tensor: Tensor) -> bytes:
         raise InferenceError(f"expected one string, got {tensor.size}")
     element = tensor.reshape(-1)[0]
     return element.encode() if isinstance(element, str) else bytes(element)
+
+
+def decode_request(message: Tensor | bytes, decoder: msgspec.json.Decoder[StructT]) -> StructT:
+    """Read a request to a model.
+
+    Args:
+        message: JSON, or a TYPE_STRING tensor of one element that holds it.
+        decoder: for the messages that the model takes.
+
+    Raises:
+        InvalidMessageError: it is none of these messages.
+        InferenceError: the tensor has not one element.
+    """
+    try:
+        return decoder.decode(message if isinstance(message, bytes) else tensor_bytes(message))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidMessageError(f"request cannot be read: {error}") from error
 
 
 def struct_tensor(value: Any, *, batched: bool = False) -> Tensor:

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidMessageError
-from parley.inference import ModelClient, Tensor, struct_tensor, tensor_bytes
+from parley.inference import ModelClient, Tensor, decode_request, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
@@ -165,10 +164,7 @@ class ChatterboxHandler:
         Raises:
             ParleyError: the request failed; the caller answers with it.
         """
-        try:
-            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        request = decode_request(inputs["REQUEST"], _requests)
         if isinstance(request, AbortSpeech):
             await self._service.stop(request.request_id)
         elif isinstance(request, MoreText):

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from parley.errors import InvalidMessageError, InvalidModelOutputError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
+from parley.inference import Tensor, decode_request, struct_tensor
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
 from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
@@ -148,10 +148,7 @@ class ChatHandler:
         Raises:
             ParleyError: the request failed; the caller answers with it.
         """
-        try:
-            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        request = decode_request(inputs["REQUEST"], _requests)
         if isinstance(request, AbortRequest):
             await self._service.abort(request.request_id)
             return

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
 from parley.triton.responses import Responder, read_tensors
@@ -95,10 +95,7 @@ class S3GenModel:
         self._service.close()
 
     def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
-        try:
-            message = _requests.decode(tensor_bytes(tensors["REQUEST"]))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        message = decode_request(tensors["REQUEST"], _requests)
         tokens = tensors.get("TOKENS", _NO_TOKENS).reshape(-1)
         if isinstance(message, OpenUtterance):
             self._service.open(message, read_voice(tensors, self._max_prompt), tokens, _TritonSink(responder))

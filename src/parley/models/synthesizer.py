@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidMessageError, ParleyError
-from parley.inference import struct_tensor, tensor_bytes
+from parley.errors import ParleyError
+from parley.inference import decode_request, struct_tensor, tensor_bytes
 from parley.triton.responses import Responder, read_tensors
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
 
@@ -95,10 +95,7 @@ class SpeechModel:
         self.synthesizer.close()
 
     def _begin(self, responder: Responder, raw: bytes) -> None:
-        try:
-            message = _requests.decode(raw)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        message = decode_request(raw, _requests)
         if isinstance(message, AbortSpeech):
             self.synthesizer.abort(message.request_id)
             responder.finish()

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from parley.errors import InvalidMessageError
-from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.inference import Tensor, decode_request, struct_tensor
 from parley.llm.engine import Engine, Translation
 from parley.llm.startup import start_engine
 from parley.runtime.parameters import Parameters
@@ -107,10 +107,7 @@ class SpeechTokenHandler:
         Raises:
             ParleyError: the request failed; the caller answers with it.
         """
-        try:
-            request = _requests.decode(tensor_bytes(inputs["REQUEST"]))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        request = decode_request(inputs["REQUEST"], _requests)
         if isinstance(request, AbortTokens):
             await self._service.abort(request.request_id)
             return

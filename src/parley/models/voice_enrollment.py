@@ -9,8 +9,8 @@ from typing import Any, get_args
 import msgspec
 import torch
 
-from parley.errors import InvalidMessageError, ModelLoadingError
-from parley.inference import Tensor, struct_tensor, tensor_bytes
+from parley.errors import ModelLoadingError
+from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
@@ -84,10 +84,7 @@ class EnrollmentModel:
         self._executor.shutdown(cancel_futures=True)
 
     async def _answer(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        try:
-            message = _requests.decode(tensor_bytes(inputs["REQUEST"]))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        message = decode_request(inputs["REQUEST"], _requests)
         audio = inputs["AUDIO"].tobytes() if "AUDIO" in inputs else _NO_AUDIO
         reply = await self._service.answer(message, audio)
         responder.answer({"REPLY": struct_tensor(reply)})

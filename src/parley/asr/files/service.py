@@ -21,13 +21,12 @@ from parley.asr.messages import TranscribeReply, TranscribeRequest
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.errors import (
     InvalidAudioError,
-    InvalidMessageError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
     UnsupportedLanguageError,
 )
-from parley.inference import Tensor
+from parley.inference import Tensor, decode_request
 
 _decoder = msgspec.json.Decoder(TranscribeRequest)
 _log = logging.getLogger(__name__)
@@ -153,10 +152,7 @@ class TranscriptionService(Generic[RecordingT]):
             _log.error("transcription did not stop within %g s", timeout_s)
 
     def _read(self, audio: Tensor, message: bytes) -> RecordingT:
-        try:
-            request = _decoder.decode(message)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidMessageError(f"request cannot be read: {error}") from error
+        request = decode_request(message, _decoder)
         if request.language not in self._limits.languages:
             known = ", ".join(self._limits.languages)
             raise UnsupportedLanguageError(f"language {request.language!r} is not understood; only {known}")

@@ -16,13 +16,12 @@ from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, StreamT
 from parley.errors import (
     InvalidAudioError,
-    InvalidMessageError,
     ParleyError,
     SessionNotFoundError,
     TooManySessionsError,
     UnsupportedLanguageError,
 )
-from parley.inference import Tensor
+from parley.inference import Tensor, decode_request
 
 _decoder = msgspec.json.Decoder(AsrRequest)
 
@@ -105,7 +104,7 @@ class RecognitionService(Generic[StreamT]):
         try:
             if request.start:
                 self._close(request.key)
-            message = _read_message(request.message)
+            message = decode_request(request.message, _decoder)
             audio = self._read_audio(request.audio)
             if request.start:
                 self._sessions.open(request.key, self._new_stream(message.options or AsrOptions()))
@@ -134,13 +133,6 @@ class RecognitionService(Generic[StreamT]):
                 f"{len(samples)} samples in one piece; at most {self._max_chunk} are taken"
             )
         return samples
-
-
-def _read_message(raw: bytes) -> AsrRequest:
-    try:
-        return _decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidMessageError(f"request cannot be read: {error}") from error
 
 
 @dataclass
