@@ -1,10 +1,8 @@
-"""The embedded Triton server: found, started, watched and stopped."""
+"""The embedded Triton server: start, supervision and stop."""
 
-from parley.launcher.errors import LauncherError
-from parley.launcher.models import list_profiles
-from parley.launcher.options import DEFAULT_PROFILE, Endpoints, ServerOptions
-from parley.launcher.server import EmbeddedServer, check_settings
-from parley.launcher.weights import bring_weights
+from parley.launcher.models import bring_weights, list_profiles
+from parley.launcher.options import DEFAULT_PROFILE, Endpoints, LauncherError, ServerOptions
+from parley.launcher.server import EmbeddedServer
 
 __all__ = [
     "DEFAULT_PROFILE",
@@ -13,6 +11,5 @@ __all__ = [
     "LauncherError",
     "ServerOptions",
     "bring_weights",
-    "check_settings",
     "list_profiles",
 ]

@@ -1,4 +1,4 @@
-"""``scripts/serve``: run the embedded server until it is told to stop."""
+"""``scripts/serve``: run the embedded server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from parley.launcher.errors import LauncherError, SettingsError, StartInterruptedError
-from parley.launcher.options import DEFAULT_PROFILE, ROOT, Endpoints, ServerOptions
+from parley.launcher.models import bring_weights
+from parley.launcher.options import (
+    DEFAULT_PROFILE,
+    ROOT,
+    Endpoints,
+    LauncherError,
+    LauncherSettingsError,
+    ServerOptions,
+    StartInterruptedError,
+)
 from parley.launcher.restarts import SupervisorLimits
-from parley.launcher.server import EmbeddedServer, check_settings
-from parley.launcher.weights import bring_weights
+from parley.launcher.server import EmbeddedServer
 
 EXAMPLES = """\
 examples:
   scripts/serve                                   every model of the profile, on ports 8001, 8000 and 8002
   scripts/serve --load-model espeak --name mine --any-port
-                                                  one model, beside other servers, on free ports
+                                                  one model on free ports, while other servers run
   scripts/serve --verbose                         with Triton's log
 
 When the server answers, one line is printed for programs to read:
@@ -30,7 +37,7 @@ When the server answers, one line is printed for programs to read:
 A model whose process dies, is stopped or does not answer is loaded again by itself; where that does not
 help, and when the server itself dies, the server is started again on the same ports. After three such
 starts in ten minutes it ends with status 1. .server/NAME/supervisor.json counts all of it.
-The first Ctrl-C (or SIGTERM) ends open conversations, whose clients are told so (closed: shutdown), the
+The first Ctrl-C (or SIGTERM) ends open conversations, whose clients get closed: shutdown, the
 second one kills the server.
 Weights that the profile needs are downloaded before the start if they are not here (docs/models.md).
 Environment: PARLEY_MODELS_DIR (folder of the weights), VLLM_CACHE_ROOT, OMP_NUM_THREADS are
@@ -88,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: argparse.Namespace) -> ServerOptions:
-    """Turn the command line into options."""
+    """The options that the command line gives."""
     ports = (arguments.grpc_port, arguments.http_port, arguments.metrics_port)
     grpc_port, http_port, metrics_port = (0, 0, 0) if arguments.any_port else ports
     return ServerOptions(
@@ -108,7 +115,7 @@ def read_options(arguments: argparse.Namespace) -> ServerOptions:
 
 
 DEFAULT_GRPC = "127.0.0.1:8001"
-"""What clients try unless they are told another address."""
+"""The address that clients use by default."""
 
 
 class Console:
@@ -117,26 +124,26 @@ class Console:
     def __init__(self) -> None:
         self._begin = time.monotonic()
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line."""
         # Not print: a signal handler must not enter a buffered file that it may have interrupted.
         os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
-    def say(self, text: str) -> None:
+    def write_timed(self, text: str) -> None:
         """Write a line with the time since the start."""
-        self.tell(f"[{time.monotonic() - self._begin:5.1f} s] {text}")
+        self.write_line(f"[{time.monotonic() - self._begin:5.1f} s] {text}")
 
 
 def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
-    """Let the first signal stop the server, and the second one kill it."""
+    """Stop the server at the first signal, and kill it at the second one."""
     signals = itertools.count(1)
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if next(signals) == 1:
-            console.say(f"{signal.Signals(number).name}: stopping")
+            console.write_timed(f"{signal.Signals(number).name}: stopping")
             server.request_stop()
         else:
-            console.say("stopping at once")
+            console.write_timed("stopping at once")
             server.kill()
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -147,7 +154,7 @@ def stop_on_signals(server: EmbeddedServer, console: Console) -> None:
 
 
 def invitation(endpoints: Endpoints) -> str:
-    """How people go on from here, when every model is there."""
+    """Commands for the next steps, once every model is loaded."""
     server = "" if endpoints.grpc == DEFAULT_GRPC else f" --server {endpoints.grpc}"
     talk, gateway = "make talk", "make gateway"
     if server:
@@ -161,7 +168,7 @@ def invitation(endpoints: Endpoints) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the server; returns the exit status for the shell."""
+    """Run the server and return the exit status."""
     arguments = parser().parse_args(argv)
     console = Console()
     options = read_options(arguments)
@@ -170,11 +177,11 @@ def main(argv: list[str] | None = None) -> int:
         limits=SupervisorLimits(model_attempts=0, server_attempts=0)
         if arguments.no_restart
         else SupervisorLimits(),
-        on_progress=console.say,
-        on_log=console.tell if arguments.verbose else lambda _: None,
+        on_progress=console.write_timed,
+        on_log=console.write_line if arguments.verbose else lambda _: None,
     )
     try:
-        check_settings(options)
+        server.check_settings()
         if arguments.fetch:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             bring_weights(options)
@@ -182,16 +189,16 @@ def main(argv: list[str] | None = None) -> int:
         endpoints = server.start()
         print(endpoints.line(), flush=True)
         if not arguments.load_model:
-            console.tell(invitation(endpoints))
+            console.write_line(invitation(endpoints))
         server.wait()
     except (StartInterruptedError, KeyboardInterrupt):
         return 130
     except LauncherError as error:
-        console.tell(f"error: {error}")
-        return 2 if isinstance(error, SettingsError) else 1
+        console.write_line(f"error: {error}")
+        return 2 if isinstance(error, LauncherSettingsError) else 1
     finally:
         server.stop()
-    console.say("stopped")
+    console.write_timed("stopped")
     return 0
 
 

@@ -1,17 +1,27 @@
-"""The command line and the environment of ``tritonserver``."""
+"""The installed Triton, and the command line and environment of ``tritonserver``.
+
+The wheel ``nvidia-pytriton`` carries the real ``tritonserver``, its Python backend and one
+stub per Python version. The stub loads ``libpython3.X.so.1.0``, and it must be the very library
+of the interpreter whose packages the models import: another patch release breaks extension
+modules such as ``_ssl``.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from parley.launcher.installation import Installation
+from parley import TELEMETRY_OFF
 from parley.launcher.models import CONTROL_REPOSITORY, model_folders
-from parley.launcher.options import GPU_PROFILE, ServerOptions
-from parley.launcher.ports import join_address
+from parley.launcher.options import GPU_PROFILE, ServerOptions, SetupIncompleteError, join_address
 from parley.runtime.parameters import LOADED_MODELS_VARIABLE
-from parley.telemetry import TELEMETRY_OFF
 from parley.triton.model_control import CONTROL_MODEL
 
 ADMIN_PROTOCOLS = "shared-memory,model-repository,trace,logging"
@@ -21,17 +31,20 @@ NO_KEY = "locked:has-no-key=none"
 read it: so it is one that no client can send. A name with a colon ends at the colon in HTTP/1, and gRPC
 refuses a request with such a name before it looks at anything else."""
 
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+LIBPYTHON = f"libpython{PYTHON}.so.1.0"
+
 
 def build_command(
     installation: Installation, options: ServerOptions, backends: Path, prefix: str
 ) -> list[str]:
-    """The command line; the ports in ``options`` must already be chosen.
+    """The command line.
 
     Args:
-        installation: gives the binary.
-        options: what the caller chose.
+        installation: provides the binary.
+        options: with the ports already chosen.
         backends: the assembled backend directory.
-        prefix: names of the server's shared memory regions begin with it.
+        prefix: of the names of the server's shared memory regions.
     """
     lock = f"{ADMIN_PROTOCOLS}:{NO_KEY}"
     command = [
@@ -75,7 +88,7 @@ def _for_grpc(address: str) -> str:
 
 
 def _for_http(address: str) -> str:
-    """As the HTTP library inside Triton wants it."""
+    """In the form that the HTTP library inside Triton expects."""
     return f"ipv6:{address}" if ":" in address else address
 
 
@@ -102,7 +115,7 @@ def build_environment(
         **TELEMETRY_OFF,
         "VLLM_ENABLE_V1_MULTIPROCESSING": environment.get("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
     }
-    # Some do without another one that is left out.
+    # Some models work without one that is left out.
     environment[LOADED_MODELS_VARIABLE] = ",".join(folder.name for folder in model_folders(options))
     # Models reach each other's streams through the server's own endpoint.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.grpc_address, options.grpc_address)  # noqa: S104
@@ -115,3 +128,90 @@ def build_environment(
     if "OMP_NUM_THREADS" not in environment:
         environment.setdefault("OPENBLAS_NUM_THREADS", str(max(1, min(4, (os.cpu_count() or 1) // 2))))
     return environment | dict(options.environment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """Files and folders of the installed Triton."""
+
+    tritonserver: Path
+    python_backend: Path
+    """Folder with ``libtriton_python.so`` and ``triton_python_backend_utils.py``."""
+    stub: Path
+    libraries: Path
+    """Folder with the server's own shared libraries."""
+    libpython_dir: Path | None
+    """Folder of the interpreter's shared library; None: the system's loader finds it."""
+    python_bin: Path
+    """Folder of the environment's ``python``; the stub finds the environment through PATH."""
+
+
+def find_installation() -> Installation:
+    """Find the embedded Triton in the running environment.
+
+    Raises:
+        SetupIncompleteError: it, its stub for this Python, or libpython is missing.
+    """
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise SetupIncompleteError(
+            f"The embedded Triton (package nvidia-pytriton) is not installed in {sys.prefix}. Run: make setup"
+        )
+    package = Path(spec.origin).parent
+    triton = package / "tritonserver"
+    found = Installation(
+        tritonserver=triton / "bin" / "tritonserver",
+        python_backend=triton / "backends" / "python",
+        stub=triton / "python_backend_stubs" / PYTHON / "triton_python_backend_stub",
+        libraries=package.parent / "nvidia_pytriton.libs",
+        libpython_dir=find_libpython(),
+        python_bin=Path(sys.prefix) / "bin",
+    )
+    for path in (found.tritonserver, found.python_backend, found.stub, found.libraries):
+        if not path.exists():
+            raise SetupIncompleteError(
+                f"{path} is missing: nvidia-pytriton is damaged or has no stub for Python {PYTHON}. "
+                "Run: make clean setup"
+            )
+    return found
+
+
+def find_libpython() -> Path | None:
+    """The folder of the interpreter's shared library, or None if the loader's cache has it.
+
+    Raises:
+        SetupIncompleteError: there is none on this machine.
+    """
+    candidates = [Path(str(sysconfig.get_config_var("LIBDIR") or "")), Path(sys.base_prefix) / "lib"]
+    for folder in candidates:
+        if (folder / LIBPYTHON).is_file():
+            return folder
+    if LIBPYTHON in _loader_cache():
+        return None
+    raise SetupIncompleteError(
+        f"{LIBPYTHON} was not found; the models' processes load it. On Debian and Ubuntu: "
+        f"sudo apt-get install libpython{PYTHON}. "
+        "Or let the set-up fetch a Python that carries its own: PARLEY_PYTHON=managed make clean setup"
+    )
+
+
+def _loader_cache() -> str:
+    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
+    if ldconfig is None:
+        return ""
+    return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False, timeout=10).stdout
+
+
+def assemble_backend(installation: Installation, target: Path) -> None:
+    """Fill ``target/python`` with links to the backend; ``target`` is Triton's ``--backend-directory``."""
+    folder = target / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
+    wanted[installation.stub.name] = installation.stub
+    for link in folder.iterdir():
+        # The stub writes its __pycache__ next to the links.
+        if link.is_symlink() and link.readlink() != wanted.get(link.name):
+            link.unlink()
+    for name, path in wanted.items():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(path)

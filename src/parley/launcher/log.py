@@ -12,11 +12,11 @@ _LOADED = re.compile(r"^\"successfully loaded '(?P<model>[^']+)'\"$")
 _FAILED = re.compile(r"^\"failed to load '(?P<model>[^']+)' version \d+: (?:\w[\w ]*: )?(?P<error>.*)\"$")
 _POLL_FAILED = re.compile(r"^\"Poll failed for model directory '(?P<model>[^']+)': (?P<error>.*)\"$")
 _NOT_FOUND = re.compile(r"^\"failed to load '(?P<model>[^']+)': (?P<error>.*)\"$")
-# Triton 24.10 waits for ever after this one.
+# Triton 24.10 waits without end after this line.
 _STUB_FAILED = re.compile(r"^\"?Failed to preinitialize Python stub: (?P<error>.*?)\"?$")
 _PORT_TAKEN = re.compile(r"failed to start (?P<service>\w+) service: .*already in use")
 
-# What these say is meant for a person; where it was said is not.
+# The texts of these errors are for people; their traces are not.
 _EXPLAINED = re.compile(r"(?:ModelLoadingError|WeightsNotFoundError): (?P<text>.*?)\s*\n+At:\n.*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
 _PLAIN = {"n": "\n", "t": "\t", "r": ""}
@@ -28,22 +28,22 @@ _NOISE = (
     "DCGM unable to start",
 )
 TAIL_LINES = 12
-"""Lines kept for an error message, each of at most :data:`LINE_CHARS`."""
+"""Lines of an error message, each of at most :data:`LINE_CHARS`."""
 LINE_CHARS = 300
 
 
 @dataclass
 class LogState:
-    """What the log has told so far."""
+    """State of the server as its log shows it."""
 
     loading: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Model to its own error."""
+    """Error by model."""
     serving: bool = False
     """All models are loaded and the endpoints are open."""
     unloading: bool = False
-    """The server was told to end, and no request is under way any more."""
+    """The server got a signal to end, and no request is under way any more."""
     port_taken: str = ""
     """The service that found its port in use."""
     printed: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class LogState:
     """Triton's last warnings and errors."""
 
     def feed(self, line: str) -> None:
-        """Take the next line of the log."""
+        """Parse the next line of the log."""
         match = _TRITON_LINE.match(line)
         if match is None:
             if line.strip() and not line.startswith(("+", "|")) and not _is_noise(line):
@@ -72,7 +72,6 @@ class LogState:
             self.port_taken = found["service"]
 
     def _feed_progress(self, text: str) -> None:
-        """A line about loading a model, if it is one."""
         if found := _LOADING.match(text):
             _add(self.loading, found["model"])
         elif found := _LOADED.match(text):
@@ -94,7 +93,7 @@ class LogState:
         return "\n".join(parts)
 
     def tail(self) -> str:
-        """What was said last, for an end without a known cause."""
+        """The last lines, for an end without a known cause."""
         return _indent("\n".join([*self.complaints, *self.printed]) or "(nothing)")
 
 
@@ -137,7 +136,7 @@ def _explanation(error: str) -> str:
 
 
 def _add(models: list[str], model: str) -> None:
-    """A model that is loaded again is there already."""
+    """Append unless present: a model may be loaded again."""
     if model not in models:
         models.append(model)
 

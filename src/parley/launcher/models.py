@@ -1,11 +1,13 @@
-"""What the model repository holds, as far as a start needs to know."""
+"""The model repository: profiles, configurations and weights."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import py_compile
 import re
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,32 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from parley.errors import WeightsNotFoundError
-from parley.launcher.errors import SetupIncompleteError
-from parley.launcher.options import GPU_PROFILE, ServerOptions
+from parley.launcher.options import (
+    GPU_PROFILE,
+    ROOT,
+    TINY_PROFILE,
+    ServerOptions,
+    SetupIncompleteError,
+    StartInterruptedError,
+)
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import check_weights
 
 CONTROL_REPOSITORY = Path(__file__).parent / "repository"
-"""Holds the model that loads others again."""
+"""Holds the model that reloads others."""
 _GUIDE = re.compile(r"docs/[\w-]+\.md")
 # Triton 24.10 starts a model's process through a shell without quoting: the process dies, and
-# Triton waits for it for ever.
+# Triton waits for it without end.
 _UNSAFE = re.compile(r"[\s\"'`$&|;<>()*?!#~{}\[\]\\]")
+
+PROGRAM = ROOT / "scripts/fetch_models"
+_INTERRUPTED = 130
+_GRACE_S = 10.0
+"""For the program's own children to end."""
 
 
 def config_path(folder: Path, profile: str) -> Path:
-    """Where a model's configuration for a profile is, if the model belongs to it."""
+    """Path of a model's configuration in a profile; absent if the profile lacks the model."""
     if profile == GPU_PROFILE:
         return folder / "config.pbtxt"
     return folder / "configs" / f"{profile}.pbtxt"
@@ -48,23 +61,22 @@ def model_folders(options: ServerOptions) -> list[Path]:
     return [path for path in folders if not options.load_models or path.name in options.load_models]
 
 
-def profile_models(options: ServerOptions) -> list[str]:
+def model_names(options: ServerOptions) -> list[str]:
     """Names of all models that the profile has, loaded or not."""
     return [folder.name for folder in _folders_of(options)]
 
 
 def _folders_of(options: ServerOptions) -> list[Path]:
-    """Folders of all models that the profile has."""
     folders = (path for path in sorted(options.model_repository.glob("*")) if path.is_dir())
     return [folder for folder in folders if config_path(folder, options.profile).is_file()]
 
 
 def check_models(options: ServerOptions) -> None:
-    """Find the obvious mistakes that Triton reports badly.
+    """Find the mistakes that Triton reports badly.
 
     Raises:
-        SetupIncompleteError: there is no repository, it has no such profile, the profile has no model that
-            was asked for, or Triton cannot use a folder of this name.
+        SetupIncompleteError: there is no repository, profile or model of this name, or Triton cannot use a
+            folder of this name.
     """
     for folder in (options.model_repository, options.state_dir):
         if found := _UNSAFE.search(str(folder)):
@@ -82,7 +94,7 @@ def check_models(options: ServerOptions) -> None:
             f"{options.model_repository} has no profile {options.profile!r}; it has {', '.join(profiles)}. "
             "Choose one with --profile NAME."
         )
-    present = profile_models(options)
+    present = model_names(options)
     if missing := [name for name in options.load_models if name not in present]:
         raise SetupIncompleteError(
             f"The profile {options.profile} of {options.model_repository} has no model "
@@ -93,12 +105,12 @@ def check_models(options: ServerOptions) -> None:
 def leave_out_absent(
     options: ServerOptions, inherited: Mapping[str, str]
 ) -> tuple[ServerOptions, dict[str, str]]:
-    """Do not load what is optional and lacks weights that it names, unless it is asked for by name.
+    """Leave out optional models whose weights are absent, unless models are chosen by name.
 
     A model is optional if its parameter ``optional`` is ``true``.
 
     Returns:
-        The options, and by model why it is left out.
+        The options, and the reason by model.
     """
     if options.load_models:
         return options, {}
@@ -120,14 +132,14 @@ def leave_out_absent(
 
 
 def describe_left_out(reasons: Mapping[str, str]) -> str:
-    """One line about the models that are left out, with the guides that the reasons name."""
+    """One line with the models that are left out, and the guides that the reasons name."""
     guides = sorted(set(_GUIDE.findall(" ".join(reasons.values()))))
     where = f" ({', '.join(guides)})" if guides else ""
-    return f"left out, for want of weights: {', '.join(reasons)}{where}"
+    return f"left out, weights are absent: {', '.join(reasons)}{where}"
 
 
 def count_instances(folder: Path, profile: str) -> int:
-    """Processes of one model. A configuration that Triton will refuse anyway counts as one."""
+    """Processes of one model; 1 where Triton will refuse the configuration anyway."""
     config = read_config(folder, profile)
     if config is None:
         return 1
@@ -137,10 +149,7 @@ def count_instances(folder: Path, profile: str) -> int:
 def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) -> Parameters | None:
     """A model's settings in a profile; None if there is no such model, or Triton will refuse it.
 
-    Args:
-        folder: of the model.
-        profile: configuration.
-        environment: overrides them, as for the model itself.
+    ``environment`` overrides them, as it does for the model itself.
     """
     config = read_config(folder, profile) if config_path(folder, profile).exists() else None
     if config is None:
@@ -152,8 +161,8 @@ def read_parameters(folder: Path, profile: str, environment: Mapping[str, str]) 
 def read_config(folder: Path, profile: str) -> Any:
     """A model's configuration (``ModelConfig``) in a profile; None if Triton will refuse it.
 
-    As for Triton, ``config.pbtxt`` counts where the folder has nothing for the profile: so has the model
-    that loads others again.
+    Like Triton, it falls back to ``config.pbtxt`` where the folder has no file for the profile, as in the
+    folder of the control model.
     """
     path = config_path(folder, profile)
     return read_config_file(path if path.exists() else folder / "config.pbtxt")
@@ -168,10 +177,10 @@ def read_config_file(path: Path) -> Any:
 
 
 def compile_entry_points(options: ServerOptions) -> None:
-    """Write the byte code of every ``model.py`` now, where its folder can be written to.
+    """Write the byte code of every ``model.py`` now, where its folder is writable.
 
-    The interpreter in a model's process would write it while it loads. Triton then takes the model's files
-    for changed, and replaces the whole model where one instance was to be replaced.
+    Otherwise the interpreter in a model's process writes it while it loads. Triton then takes the model's
+    files for changed, and replaces the whole model where one instance was to be replaced.
     """
     for folder in model_folders(options):
         for path in folder.glob("*/*.py"):
@@ -181,18 +190,18 @@ def compile_entry_points(options: ServerOptions) -> None:
 
 
 def renew_instances(config: Any, instances: Collection[str]) -> bool:
-    """Change a configuration so that Triton replaces these instances and keeps the others.
+    """Change a ``ModelConfig`` in place so that Triton replaces these instances and keeps the others.
 
-    Triton 24.10 does so when nothing but groups of instances has changed, and tells groups from one
-    another by their settings, not by their names. It may wait for ever for the end of an instance whose
-    process died: only the scheduler for sequences leaves that to another thread.
+    Triton 24.10 does so when nothing but groups of instances has changed, and identifies groups by their
+    settings, not by their names. It may wait without end for the end of an instance whose process died: only
+    the scheduler for sequences leaves that to another thread.
 
     Args:
-        config: a ``ModelConfig``; changed in place.
-        instances: names of the instances, such as ``voice_agent_1_0``.
+        config: of the model.
+        instances: their names, such as ``voice_agent_1_0``.
 
     Returns:
-        Whether it can be done; if not, the configuration is as it was.
+        Whether it is possible; otherwise the configuration is unchanged.
     """
     groups = list(config.instance_group)
     alone = all(group.count <= 1 for group in groups)
@@ -209,7 +218,7 @@ def renew_instances(config: Any, instances: Collection[str]) -> bool:
 
 
 def renew_model(config: Any, number: int) -> None:
-    """Change a configuration so that Triton loads the model anew, beside the one that is loaded."""
+    """Change a configuration so that Triton loads the model anew, while the present one stays loaded."""
     config.parameters["parley_restart"].string_value = str(number)
 
 
@@ -222,3 +231,43 @@ def _all_differ(groups: Sequence[Any]) -> bool:
         copy.ClearField("count")
         settings.add(copy.SerializeToString(deterministic=True))
     return len(settings) == len(groups)
+
+
+def bring_weights(
+    options: ServerOptions, inherited: Mapping[str, str] = os.environ, program: Path = PROGRAM
+) -> None:
+    """Download and convert the weights that the profile needs and this machine lacks.
+
+    The program reports its downloads on standard error. Nothing is brought where models are chosen one by
+    one, nor for a model repository that is not the project's.
+
+    Raises:
+        SetupIncompleteError: the program failed; it has printed the reason.
+        StartInterruptedError: by Ctrl-C.
+    """
+    own = options.model_repository.resolve() == ROOT / "model_repository"
+    if options.profile == TINY_PROFILE or options.load_models or not own or not program.exists():
+        return
+    environment = {**inherited, **options.environment}
+    status = _run([str(program), "--profile", options.profile], environment)
+    if status == _INTERRUPTED:
+        raise StartInterruptedError("The download was interrupted.")
+    if status:
+        raise SetupIncompleteError(
+            f"The profile {options.profile} has not all of its weights; see above and docs/models.md."
+        )
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The program's exit status; an interruption of this process ends the program too."""
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise

@@ -1,10 +1,15 @@
-"""What a caller may choose about the embedded server."""
+"""Options, ports and errors of the embedded server."""
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 import parley
 
@@ -17,51 +22,163 @@ TINY_PROFILE = "tiny"
 OPEN_PROFILE = "open"
 """Real models for a CPU, downloaded once."""
 DEFAULT_PROFILE = OPEN_PROFILE
-"""Of the commands that people start: ``scripts/serve``, ``make serve``."""
+"""The profile of ``scripts/serve`` and ``make serve``."""
+
+
+class LauncherError(RuntimeError):
+    """Why the server could not be started or kept up: one paragraph that names the remedy."""
+
+
+class SetupIncompleteError(LauncherError):
+    """A package, library or file that ``make setup`` provides is missing."""
+
+
+class LauncherSettingsError(LauncherError):
+    """A setting names a model that does not exist or is not loaded; the message lists those that are."""
+
+
+class ToolsFileError(LauncherError):
+    """The file of the server's own tools cannot be used."""
+
+
+class PortBusyError(LauncherError):
+    """Another program listens on a port that the server needs."""
+
+
+class AlreadyRunningError(LauncherError):
+    """Another server uses the same state folder."""
+
+
+class SharedMemoryTooSmallError(LauncherError):
+    """The shared memory file system cannot hold the models' regions."""
+
+
+class ModelFailedError(LauncherError):
+    """At least one model did not load; carries the model's own error."""
+
+
+class ServerDiedError(LauncherError):
+    """The server ended without a request to stop."""
+
+
+class ServerCrashedError(ServerDiedError):
+    """The server ended by SIGABRT, SIGSEGV or SIGBUS."""
+
+
+class RestartLimitError(LauncherError):
+    """The server was started again too often."""
+
+
+class NotReadyError(LauncherError):
+    """The server did not answer the canary before the deadline."""
+
+
+class StartInterruptedError(LauncherError):
+    """The start was given up because a stop was requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """One embedded server."""
+    """Options of one embedded server."""
 
     model_repository: Path = ROOT / "model_repository"
     profile: str = TINY_PROFILE
     """:data:`GPU_PROFILE`, or the name of a custom configuration in the models' ``configs/``."""
     load_models: tuple[str, ...] = ()
-    """Load these only; empty: all that the profile has."""
+    """Only these models are loaded; empty: all of the profile."""
     state_dir: Path = ROOT / ".server" / "default"
-    """Log, backend links and lock. Two servers never share it."""
+    """Log, backend links and lock; never shared by two servers."""
     cache_dir: Path = ROOT / ".cache"
-    """What may be kept between starts (vLLM's model registry)."""
+    """Survives restarts (vLLM's model registry)."""
     grpc_port: int = 8001
-    """0: any free port; so for the next two."""
+    """0: any free port; so for the other two."""
     http_port: int = 8000
     metrics_port: int = 8002
     grpc_address: str = "127.0.0.1"
     http_address: str = "127.0.0.1"
     """Also the address of the metrics."""
     ready_timeout_s: float = 300.0
-    """Seconds from start to the canary's answer."""
+    """From the start to the canary's answer."""
     exit_timeout_s: int = 20
-    """Seconds that models get to end their sessions before the server is killed."""
+    """Time for models to end their sessions before the server is killed."""
     shm_region_bytes: int = 1 << 20
-    """Initial shared memory of one model instance (bytes); it grows by 1 MiB when needed."""
+    """Initial shared memory of one model instance; it grows by 1 MiB when needed."""
     log_verbose: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to, and stronger than, the inherited environment."""
+    """Overrides the inherited environment."""
     extra_flags: tuple[str, ...] = ()
     """Passed on to ``tritonserver`` unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """Where a started server listens."""
+    """Addresses of a started server, each ``host:port``."""
 
     grpc: str
     http: str
     metrics: str
-    """Each ``host:port``."""
 
     def line(self) -> str:
-        """One line for programs that started the server and wait for its ports."""
+        """The line on standard output that programs parse for the ports."""
         return f"ready grpc={self.grpc} http={self.http} metrics={self.metrics}"
+
+
+def join_address(address: str, port: int) -> str:
+    """``host:port``; an IPv6 address gets brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def choose_ports(options: ServerOptions) -> ServerOptions:
+    """Replace every port 0 by a free one and check that the others are free.
+
+    Raises:
+        PortBusyError: another program listens on a given port.
+    """
+    wanted = {
+        "grpc_port": options.grpc_address,
+        "http_port": options.http_address,
+        "metrics_port": options.http_address,
+    }
+    chosen: dict[str, int] = {}
+    with ExitStack() as held:  # all are held until all are chosen, so they differ
+        for name, address in wanted.items():
+            port: int = getattr(options, name)
+            listener = held.enter_context(socket.socket(_family(address), socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, port))
+                listener.listen(1)
+            except OSError as error:
+                raise PortBusyError(_explain(name, address, port, error)) from error
+            chosen[name] = listener.getsockname()[1]
+    return dataclasses.replace(options, **chosen)  # type: ignore[arg-type]
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _explain(name: str, address: str, port: int, error: OSError) -> str:
+    kind = name.removesuffix("_port")
+    flag = f"--{kind}-port"
+    return (
+        f"The {kind} port {join_address(address, port)} cannot be used ({error.strerror}){_holder(port)}. "
+        f"Stop that program, or choose another port with {flag} N ({flag} 0 takes any free one)."
+    )
+
+
+def _holder(port: int) -> str:
+    """``: process 12 (name) listens there``; empty where this user may not see it."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.AccessDenied:
+        return ""
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            if connection.pid is None:
+                break
+            try:
+                return f": process {connection.pid} ({psutil.Process(connection.pid).name()}) listens there"
+            except psutil.NoSuchProcess:
+                break
+    return ""

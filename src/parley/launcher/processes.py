@@ -1,28 +1,34 @@
-"""The server's processes: ``tritonserver`` and one stub per model instance.
+"""The server's processes, and the lock that keeps one server per state folder.
 
 The server is started in a session of its own, so that a Ctrl-C in the terminal reaches only the
 launcher, and everything that the server starts can be found by that session even after the
-server itself is gone.
+server itself has ended. The lock is held through a file descriptor that ``tritonserver`` and its stubs
+inherit: it stays locked until the last of them has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from parley.launcher.options import AlreadyRunningError
 
 STUB = "triton_python_backend_stub"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUsage:
-    """What one process of the server uses."""
+    """Resources of one process of the server."""
 
     pid: int
     name: str
@@ -32,7 +38,7 @@ class ProcessUsage:
     private_bytes: int
     """Memory that only this process uses."""
     cpu_s: float
-    """Processor time since its start (seconds)."""
+    """Processor time since its start."""
     threads: int
     open_files: int
 
@@ -50,7 +56,7 @@ def session_members(session: int) -> list[psutil.Process]:
 
 
 def kill_session(session: int, deadline_s: float = 5.0) -> list[int]:
-    """Kill what is left of a session; returns the process numbers that were killed."""
+    """Kill the remaining processes of a session; returns their numbers."""
     killed: list[int] = []
     end = time.monotonic() + deadline_s
     while (members := session_members(session)) and time.monotonic() < end:
@@ -110,7 +116,7 @@ def kill_process(pid: int) -> None:
 
 
 def processor_s(processes: Iterable[int]) -> float:
-    """Processor time that living processes and their descendants have used so far (seconds)."""
+    """Processor time of living processes and their descendants so far (seconds)."""
     used = 0.0
     for pid in processes:
         try:
@@ -126,7 +132,7 @@ def processor_s(processes: Iterable[int]) -> float:
 
 
 def usage(session: int) -> list[ProcessUsage]:
-    """What every process of the session uses now."""
+    """The present resources of every process of the session."""
     found = []
     for process in session_members(session):
         try:
@@ -164,3 +170,100 @@ def _program(command: list[str]) -> str:
 def _model(command: list[str]) -> str:
     """A stub's first argument is ``…/MODEL/VERSION/model.py``."""
     return Path(command[1]).parent.parent.name if len(command) > 1 else ""
+
+
+class StateLock:
+    """The lock of a state folder; it outlives a launcher that was killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._record = folder / "server.json"
+        self._file = -1
+        self._noted: dict[str, Any] = {}
+        self.ended: list[int] = []
+        """Processes of a server without a launcher that :meth:`acquire` has ended."""
+
+    def acquire(self) -> int:
+        """Lock the folder and return the descriptor; ends a server whose launcher has died.
+
+        Raises:
+            AlreadyRunningError: a live launcher holds the lock.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not self._try():
+            self._end_orphan()
+            if not self._try():
+                self._close()
+                raise AlreadyRunningError(self._explain())
+        return self._file
+
+    def record(self, session: int, endpoints: str) -> None:
+        """Write down the launcher and its server, for the next start and for people."""
+        launcher = psutil.Process()
+        self._noted = {
+            "launcher": launcher.pid,
+            "launcher_started": launcher.create_time(),
+            "session": session,
+            "endpoints": endpoints,
+        }
+        self._record.write_text(json.dumps(self._noted))
+
+    def record_stop(self) -> None:
+        """Write down that the server is being stopped; does nothing without a record."""
+        if self._file >= 0 and self._noted:
+            with contextlib.suppress(OSError):  # without room on the disk, the server is stopped all the same
+                self._record.write_text(json.dumps({**self._noted, "stopping": True}))
+
+    def release(self) -> None:
+        """Unlock and remove the record; safe to call twice and without the lock."""
+        if self._file >= 0:
+            self._record.unlink(missing_ok=True)
+            self._noted = {}
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._file)
+        self._file = -1
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _read(self) -> dict[str, float]:
+        try:
+            found: dict[str, float] = json.loads(self._record.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def _end_orphan(self) -> None:
+        """End processes whose launcher has died: nothing else would ever stop them."""
+        record = self._read()
+        if not record or _is_alive(int(record["launcher"]), record["launcher_started"]):
+            return
+        self.ended = kill_session(int(record["session"]))
+
+    def _explain(self) -> str:
+        record = self._read()
+        if record.get("stopping"):
+            return (
+                f"The server with the state folder {self._folder} is stopping (process "
+                f"{record['launcher']:.0f}). Try again in a few seconds."
+            )
+        who = f" (process {record['launcher']:.0f})" if record else ""
+        stop = f"kill {record['launcher']:.0f}" if record else "end it"
+        return (
+            f"A server is already running with the state folder {self._folder}{who}. "
+            f"Use that one, stop it ({stop}), or start another one with --name OTHER --any-port."
+        )
+
+
+def _is_alive(pid: int, started: float) -> bool:
+    try:
+        return abs(psutil.Process(pid).create_time() - started) < 1.0
+    except psutil.NoSuchProcess:
+        return False

@@ -1,4 +1,4 @@
-"""When a failed model or server is replaced, and the record of what was replaced."""
+"""Limits of the supervisor, and the record of restarts."""
 
 from __future__ import annotations
 
@@ -10,42 +10,52 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+DIED = "died"
+"""A process ended."""
+STOPPED = "stopped"
+"""A process was stopped by a signal (SIGSTOP), and killed for it."""
+UNRESPONSIVE = "unresponsive"
+"""A model did not answer its canary, or the server did not answer at all."""
+NOT_RESTORED = "model_not_restored"
+"""A server was replaced because one of its models could not be."""
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisorLimits:
-    """When the supervisor acts. All times in seconds."""
+    """When the supervisor acts."""
 
     look_s: float = 0.2
-    """Between two looks at the processes."""
+    """Interval between two checks of the processes."""
     stopped_s: float = 2.0
-    """A process may be stopped for so long."""
+    """Longest time for which a process may be stopped."""
     quiet_s: float = 3.0
-    """A model that has completed nothing for so long is asked its canary."""
+    """A model that has completed nothing for this long gets its canary."""
     canary_s: float = 2.5
-    """Deadline of a canary. A model is unresponsive when it misses two, one after the other."""
+    """Deadline of a canary. A model is unresponsive when it misses two in a row."""
     silent_s: float = 8.0
-    """An event loop that shows that it turns may stand still for so long."""
+    """Longest time for which an event loop with heartbeats may stand still."""
     working_s: float = 60.0
-    """A model whose process uses its processor may complete nothing for so long."""
+    """Longest time without a completed request for a model whose process uses its processor."""
     reload_canary_s: float = 20.0
     """Deadline of the canary of a model that was just loaded."""
     server_failures: int = 3
-    """A server that does not answer so many questions, one after the other, is unresponsive."""
+    """A server that does not answer this many requests in a row is unresponsive."""
     waits_s: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
-    """After the first attempt in a window, the second ...; the last after all that follow. Before the first
-    attempt there is none."""
+    """Wait after the first attempt in a window, the second ...; the last after all that follow. There is none
+    before the first.
+    """
     window_s: float = 600.0
-    """Attempts count for so long."""
+    """Attempts count for this long."""
     model_attempts: int = 5
     """One more within the window costs a new server."""
     server_attempts: int = 3
-    """One more within the window, and the server is given up."""
+    """After one more within the window the server is given up."""
 
 
 class Attempts:
-    """Counts attempts within a window, and how long to wait before the next one."""
+    """Counts attempts within a window, and the wait before the next one."""
 
     def __init__(self, limits: SupervisorLimits, most: int) -> None:
         self._limits = limits
@@ -64,40 +74,39 @@ class Attempts:
         return max(now, self._times[-1] + waits[min(len(self._times), len(waits)) - 1])
 
     def add(self, now: float) -> None:
-        """An attempt is being made."""
+        """Count an attempt."""
         self._times.append(now)
 
 
 @dataclass
-class Last:
-    """The last time that something was replaced."""
+class Restart:
+    """The last restart of a model or the server; times in seconds since the epoch."""
 
     reason: str
     detail: str
     noticed: float
-    """Seconds since the epoch; so for the next one."""
     answered: float | None = None
     """None: not yet."""
 
 
 @dataclass
-class Record:
-    """What is written down about a model or the server."""
+class RestartRecord:
+    """State and restarts of a model or the server, as :func:`write_record` writes them."""
 
     state: str = "serving"
     """``serving`` or ``restarting``; of the server also ``failed`` (given up) and ``stopped``."""
     restarts: dict[str, int] = field(default_factory=dict)
     """By reason."""
-    last: Last | None = None
+    last: Restart | None = None
 
-    def began(self, reason: str, detail: str) -> None:
-        """Something is being replaced."""
+    def on_failure(self, reason: str, detail: str) -> None:
+        """A restart begins."""
         self.state = "restarting"
         self.restarts[reason] = self.restarts.get(reason, 0) + 1
-        self.last = Last(reason, detail, time.time())
+        self.last = Restart(reason, detail, time.time())
 
-    def ended(self) -> float:
-        """It works again; returns the seconds since it was noticed."""
+    def on_restored(self) -> float:
+        """The restart is complete; returns the seconds since the failure was noticed."""
         self.state = "serving"
         if self.last is None:
             return 0.0
@@ -105,8 +114,8 @@ class Record:
         return self.last.answered - self.last.noticed
 
 
-def write_record(path: Path, server: Record, models: Mapping[str, Record]) -> None:
-    """Write all records as JSON; a reader sees the old file or the new one, and nothing between."""
+def write_record(path: Path, server: RestartRecord, models: Mapping[str, RestartRecord]) -> None:
+    """Write all records as JSON, atomically."""
     content = {
         "server": asdict(server),
         "models": {name: asdict(record) for name, record in sorted(models.items())},

@@ -1,4 +1,4 @@
-"""The embedded server as one object with a beginning and an end."""
+"""The embedded server: start, restart, stop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from parley.canaries import CANARIES, CanaryCall, CanaryError, CanaryLateError, call_canaries
-from parley.launcher import shared_memory, temporary
-from parley.launcher.agent_models import check_agent_models
-from parley.launcher.command import build_command, build_environment
-from parley.launcher.control import ModelControl
-from parley.launcher.errors import (
-    ModelFailedError,
-    NotReadyError,
-    PortBusyError,
-    ServerCrashedError,
-    ServerDiedError,
-    StartInterruptedError,
+from parley.launcher import cleanup
+from parley.launcher.checks import check_agent_models, check_tools_file, find_unknown_settings
+from parley.launcher.command import (
+    Installation,
+    assemble_backend,
+    build_command,
+    build_environment,
+    find_installation,
 )
-from parley.launcher.installation import Installation, assemble_backend, find_installation
-from parley.launcher.lock import StateLock
+from parley.launcher.control import ModelControl
 from parley.launcher.log import LogReader, LogState
 from parley.launcher.models import (
     CONTROL_REPOSITORY,
@@ -36,24 +32,32 @@ from parley.launcher.models import (
     leave_out_absent,
     read_config,
 )
-from parley.launcher.options import Endpoints, ServerOptions
-from parley.launcher.ports import join_address, settle_ports
-from parley.launcher.processes import ProcessUsage, find_stubs, kill_session, usage
+from parley.launcher.options import (
+    Endpoints,
+    ModelFailedError,
+    NotReadyError,
+    PortBusyError,
+    ServerCrashedError,
+    ServerDiedError,
+    ServerOptions,
+    StartInterruptedError,
+    choose_ports,
+    join_address,
+)
+from parley.launcher.processes import ProcessUsage, StateLock, find_stubs, kill_session, usage
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.supervisor import Supervisor
-from parley.launcher.tools_file import check_tools_file
-from parley.launcher.unknown_settings import find_unknown_settings
 from parley.triton.model_control import CONTROL_MODEL, FOLDER_VARIABLE
 
 Canary = Callable[[str, Collection[str], float], list[str]]
 POLL_S = 0.1
 CANARY_DEADLINE_S = 20.0
 REPEAT_S = 30.0
-"""Between two equal lines about a server that does not answer yet (seconds)."""
+"""Between two equal lines about a server that does not answer yet."""
 WRECK_EXIT_S = 5.0
-"""Seconds that models get to end when no request is under way, and the server cannot end by itself."""
+"""Time for models to end when no request is under way and the server cannot end by itself."""
 KILL_S = 5.0
-"""For the kernel to end a killed process (seconds)."""
+"""Time for the kernel to end a killed process."""
 PORT_ATTEMPTS = 3
 """Between choosing a free port and Triton's use of it another program may take it."""
 CRASH_ATTEMPTS = 2
@@ -61,26 +65,11 @@ CRASH_ATTEMPTS = 2
 _CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
 
 
-def check_settings(options: ServerOptions, inherited: Mapping[str, str] = os.environ) -> None:
-    """Find what would make a start fail or wait in vain, before anything is downloaded or started.
-
-    Args:
-        options: of the server.
-        inherited: environment besides that of the options.
-
-    Raises:
-        LauncherError: the options or the environment cannot be used; the message says why.
-    """
-    check_models(options)
-    check_agent_models(options, inherited)
-    check_tools_file(options, inherited)
-
-
 class EmbeddedServer:
     """A real ``tritonserver`` on this machine, for development, tests and the demonstration.
 
-    While it runs, models that fail are loaded again, and if need be the server is started again on the same
-    ports: see :mod:`parley.launcher.supervisor`.
+    While it runs, :mod:`parley.launcher.supervisor` reloads models that fail, and if need be starts the
+    server again on the same ports.
 
     Use it as a context manager, or call :meth:`start` and :meth:`stop`. Only :meth:`request_stop`
     and :meth:`kill` may be called from a signal handler or another thread.
@@ -97,16 +86,16 @@ class EmbeddedServer:
         on_progress: Callable[[str], None] = lambda _: None,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Nothing is started yet.
+        """Prepare, without starting anything.
 
         Args:
-            options: what to serve and where.
+            options: of the server.
             installation: the embedded Triton; None: the one in this environment.
-            canary: asks the loaded models something real; the start waits for it.
+            canary: sends requests to all loaded models; the start waits for it.
             canaries: the same for each model by itself, for the supervisor.
-            limits: when the supervisor acts; None: it does not watch at all.
-            on_progress: receives one line whenever the start gets further, and later whenever something is
-                replaced; that comes from another thread.
+            limits: when the supervisor acts; None: there is no supervisor.
+            on_progress: receives one line at every step of the start, and later, from another thread, at
+                every replacement.
             on_log: receives every line of the server's log.
         """
         self._options = options
@@ -128,8 +117,9 @@ class EmbeddedServer:
         self._descriptor = -1
         self._launched: ServerOptions | None = None
         self._settled: ServerOptions | None = None
-        """With the ports of a server that was ready once: they are kept."""
+        """With the ports of the first server that was ready: later ones get the same."""
         self._launched_at = 0.0
+        self._checked = False
         # Plain flags: an Event's lock may be held by the very code that a signal interrupts.
         self._stop_requested = False
         self._kill_requested = False
@@ -138,7 +128,7 @@ class EmbeddedServer:
 
     @property
     def log_path(self) -> Path:
-        """Triton's log and whatever the models print."""
+        """Log of Triton and output of the models."""
         return self._options.state_dir / "triton.log"
 
     @property
@@ -148,7 +138,7 @@ class EmbeddedServer:
 
     @property
     def record_path(self) -> Path:
-        """What the supervisor has replaced so far, as JSON."""
+        """JSON file with the supervisor's restarts."""
         return self._options.state_dir / "supervisor.json"
 
     @property
@@ -158,12 +148,12 @@ class EmbeddedServer:
 
     @property
     def control(self) -> ModelControl:
-        """Loads models of the running server again."""
+        """Reloads models of the running server."""
         return self._control
 
     @property
     def shm_prefix(self) -> str:
-        """The names of this server's shared memory regions begin with it."""
+        """Prefix of the names of this server's shared memory regions."""
         return self._prefix
 
     @property
@@ -185,14 +175,26 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
+    def check_settings(self) -> None:
+        """Find what would make a start fail or wait in vain, before anything is downloaded or started.
+
+        Raises:
+            LauncherError: the options or the environment cannot be used.
+        """
+        check_models(self._options)
+        check_agent_models(self._options, os.environ)
+        check_tools_file(self._options, os.environ)
+        self._checked = True
+
     def start(self) -> Endpoints:
         """Start the server and return once it answers.
 
         Raises:
-            LauncherError: it cannot start; the message says what to do. Nothing is left behind.
+            LauncherError: it cannot start; the message names the remedy. Nothing is left behind.
         """
         installation = self._installation or find_installation()
-        check_settings(self._options)
+        if not self._checked:
+            self.check_settings()
         descriptor = self._lock.acquire()
         try:
             if self._lock.ended:
@@ -208,9 +210,9 @@ class EmbeddedServer:
                     self._on_log(f"left out: {reason}")
                 self._on_progress(describe_left_out(left_out))
                 check_agent_models(self._options, os.environ)
-            shared_memory.remove_stale_regions()
-            temporary.remove_stale_folders()
-            shared_memory.check_capacity(self._options)
+            cleanup.remove_stale_regions()
+            cleanup.remove_stale_folders()
+            cleanup.check_capacity(self._options)
             compile_entry_points(self._options)
             self._descriptor = descriptor
             self._on_progress("starting tritonserver")
@@ -221,12 +223,12 @@ class EmbeddedServer:
                     self._canaries,
                     limits=self._limits,
                     record=self.record_path,
-                    tell=self._on_progress,
+                    report=self._on_progress,
                     load_s=self._options.ready_timeout_s,
                 )
                 self._supervisor.start()
         except BaseException:
-            # No session is open yet, and Triton would finish loading before it obeys.
+            # No session is open yet, and Triton would finish loading before it stops.
             self._close(grace_s=0)
             raise
         return self.endpoints
@@ -235,7 +237,7 @@ class EmbeddedServer:
         """Kill the server and start it again on the same ports; for the supervisor.
 
         Raises:
-            LauncherError: it cannot start. Nothing is left behind; another attempt may be made.
+            LauncherError: it cannot start. Nothing is left behind; another attempt is possible.
         """
         self._end(grace_s=0)
         self._launch_and_wait(self._installation or find_installation())
@@ -267,12 +269,12 @@ class EmbeddedServer:
                 return
 
     def _launch(self, installation: Installation) -> None:
-        options = settle_ports(self._settled or self._options)
+        options = choose_ports(self._settled or self._options)
         backends = options.state_dir / "backends"
         assemble_backend(installation, backends)
-        self._prefix = shared_memory.new_prefix()
+        self._prefix = cleanup.new_prefix()
         self._launched_at = time.time()
-        self._folder = temporary.make_folder(self._prefix)
+        self._folder = cleanup.make_folder(self._prefix)
         self._control = ModelControl(self._folder)
         with self._following:
             if self.log_path.exists():
@@ -307,7 +309,7 @@ class EmbeddedServer:
         while not self._log.serving:
             self._check_start(end)
             time.sleep(POLL_S)
-        told, told_at = "", 0.0
+        reported, reported_at = "", 0.0
         while True:
             self._check_start(end)
             try:
@@ -318,8 +320,8 @@ class EmbeddedServer:
                 if now + POLL_S > end:
                     is_late = isinstance(error, CanaryLateError)
                     raise NotReadyError(self._describe_timeout(str(error), is_late=is_late)) from error
-                if str(error) != told or now >= told_at + REPEAT_S:
-                    told, told_at = str(error), now
+                if str(error) != reported or now >= reported_at + REPEAT_S:
+                    reported, reported_at = str(error), now
                     self._on_progress(f"not answering yet: {error}")
             time.sleep(POLL_S)
         self._check_start(end)
@@ -327,7 +329,7 @@ class EmbeddedServer:
         self._on_progress("; ".join(seen) if seen else "no loaded model has a canary")
 
     def _check_start(self, end: float) -> None:
-        """Read the log; raise if there is no point in waiting any longer."""
+        """Read the log; raise if waiting any longer is pointless."""
         known = len(self.models)
         self.follow_log()
         wanted = len(self._log.loading) - (CONTROL_MODEL in self._log.loading)
@@ -352,7 +354,7 @@ class EmbeddedServer:
             raise NotReadyError(self._describe_timeout("it is still loading", is_late=True))
 
     def _describe_timeout(self, reason: str, *, is_late: bool) -> str:
-        """Why the start is given up; ``is_late``: more time might help."""
+        """Why the start failed; ``is_late``: more time might help."""
         missing = sorted(set(self._log.loading) - set(self._log.loaded))
         return (
             f"The server was not ready after {self._options.ready_timeout_s:g} s: {reason.rstrip('.')}."
@@ -362,7 +364,7 @@ class EmbeddedServer:
         )
 
     def follow_log(self) -> None:
-        """Pass new lines of the log on; call it regularly if somebody reads along."""
+        """Pass new lines of the log to ``on_log``; without regular calls they arrive late."""
         with self._following:  # the supervisor reads it too while it starts the server again
             for line in self._reader.lines() if self._reader else []:
                 self._log.feed(line)
@@ -379,7 +381,7 @@ class EmbeddedServer:
         return read_config(folder / model, self._options.profile)
 
     def restarts(self) -> dict[str, dict[str, int]]:
-        """How often the supervisor has replaced what, by model and reason; an empty name: the server."""
+        """Restarts by model and reason; an empty name: the server."""
         return self._supervisor.restarts() if self._supervisor else {}
 
     def poll(self) -> int | None:
@@ -389,12 +391,11 @@ class EmbeddedServer:
     def wait(self) -> int:
         """Return 0 on :meth:`request_stop`, and when another process has ended the server with a signal.
 
-        Unsupervised, the exit status of a server that ended by itself is returned.
-
-        Call :meth:`stop` afterwards.
+        Unsupervised, the exit status of a server that ended by itself is returned. :meth:`stop` is still to
+        be called.
 
         Raises:
-            RestartLimitError: the server failed again and again, and was given up.
+            RestartLimitError: the server failed too often.
         """
         while not self._stop_requested:
             self.follow_log()
@@ -413,7 +414,7 @@ class EmbeddedServer:
         self._stop_requested = True
 
     def kill(self) -> None:
-        """Make :meth:`stop` wait for open sessions no longer."""
+        """Make :meth:`stop` skip the wait for open sessions."""
         self._stop_requested = True
         self._kill_requested = True
 
@@ -441,8 +442,8 @@ class EmbeddedServer:
         try:
             process.send_signal(signal.SIGTERM)
             self._await_exit(process, grace_s)
-        finally:  # whatever interrupts the wait, for example a Ctrl-C that nobody handles
-            self._clear(process, tell=grace_s > 0)
+        finally:  # whatever interrupts the wait, for example an unhandled Ctrl-C
+            self._clear(process, report=grace_s > 0)
 
     def _await_exit(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
         end = time.monotonic() + grace_s
@@ -458,30 +459,29 @@ class EmbeddedServer:
             self._on_progress("the server did not stop in time and is killed")
 
     def _await_stubs(self, process: subprocess.Popen[bytes], end: float) -> None:
-        """Wait until the models that live have ended."""
         while find_stubs(process.pid) and not self._kill_requested and time.monotonic() < end:
             time.sleep(POLL_S)
 
-    def _clear(self, process: subprocess.Popen[bytes], *, tell: bool) -> None:
-        """Kill what is left and remove what it leaves behind."""
+    def _clear(self, process: subprocess.Popen[bytes], *, report: bool) -> None:
+        """Kill the remaining processes and remove their files."""
         process.kill()
         killed = kill_session(process.pid)
         try:
             process.wait(KILL_S)
         except subprocess.TimeoutExpired:  # in the kernel's hands, for example on a dead disk
             self._on_progress(f"process {process.pid} does not end although it was killed")
-        if killed and tell:
+        if killed and report:
             self._on_progress(f"killed {len(killed)} processes that the server left behind")
-        shared_memory.remove_regions(self._prefix)
-        temporary.remove_folder(self._prefix)
-        temporary.remove_environments(self._launched_at)
+        cleanup.remove_regions(self._prefix)
+        cleanup.remove_folder(self._prefix)
+        cleanup.remove_environments(self._launched_at)
         self.follow_log()
         self._process = None
 
     def usage(self) -> list[ProcessUsage]:
-        """What the server's processes use now; empty when it is not running."""
+        """Present resources of the server's processes; empty when it is not running."""
         return usage(self._process.pid) if self._process else []
 
     def shared_memory_bytes(self) -> int:
-        """Size of the server's shared memory regions now (bytes)."""
-        return sum(path.stat().st_size for path in shared_memory.SHARED_MEMORY.glob(f"{self._prefix}*"))
+        """Present size of the server's shared memory regions."""
+        return sum(path.stat().st_size for path in cleanup.SHARED_MEMORY.glob(f"{self._prefix}*"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.launcher.installation import Installation
+from parley.launcher.command import Installation
 from parley.launcher.options import TINY_PROFILE
 
 

@@ -27,8 +27,10 @@ def main():
     scene = os.environ["FAKE_SCENE"]
     if os.environ.get("FAKE_STUBBORN"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if os.environ.get("FAKE_CHILD"):
-        subprocess.Popen(["/bin/sleep", "600"])  # left behind when this process ends
+    if "FAKE_CHILDREN" in os.environ:
+        child = subprocess.Popen(["/bin/sleep", "600"])  # left behind when this process ends
+        with Path(os.environ["FAKE_CHILDREN"]).open("a") as file:
+            file.write(f"{child.pid}\n")
     if os.environ.get("FAKE_LEFTOVER"):
         (Path(os.environ["TMPDIR"]) / "vllm_dist_1").touch()
     if os.environ.get("FAKE_STUB"):

@@ -8,8 +8,7 @@ import pytest
 
 from parley.launcher.__main__ import invitation, parser, read_options
 from parley.launcher.command import NO_KEY, build_command, build_environment
-from parley.launcher.options import Endpoints, ServerOptions
-from parley.launcher.ports import join_address
+from parley.launcher.options import Endpoints, ServerOptions, join_address
 from parley.triton.model_control import CONTROL_MODEL
 
 

@@ -12,24 +12,25 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parley.launcher import installation as installations
-from parley.launcher import shared_memory, temporary
-from parley.launcher.errors import (
+from parley.launcher import cleanup
+from parley.launcher import command as installations
+from parley.launcher.command import assemble_backend
+from parley.launcher.models import check_models, count_instances, leave_out_absent, read_parameters
+from parley.launcher.options import (
+    ROOT,
+    TINY_PROFILE,
     AlreadyRunningError,
     PortBusyError,
+    ServerOptions,
     SetupIncompleteError,
     SharedMemoryTooSmallError,
+    choose_ports,
 )
-from parley.launcher.installation import assemble_backend
-from parley.launcher.lock import StateLock
-from parley.launcher.models import check_models, count_instances, leave_out_absent, read_parameters
-from parley.launcher.options import ROOT, TINY_PROFILE, ServerOptions
-from parley.launcher.ports import settle_ports
-from parley.launcher.processes import session_members
+from parley.launcher.processes import StateLock, session_members
 
 DYING_LAUNCHER = """
 import pathlib, subprocess, sys
-from parley.launcher.lock import StateLock
+from parley.launcher.processes import StateLock
 lock = StateLock(pathlib.Path(sys.argv[1]))
 silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 server = subprocess.Popen(["sleep", "600"], pass_fds=(lock.acquire(),), start_new_session=True, **silent)
@@ -46,7 +47,7 @@ sys.stdin.read()
 
 
 def test_free_ports_differ():
-    options = settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0))
+    options = choose_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0))
     ports = {options.grpc_port, options.http_port, options.metrics_port}
     assert len(ports) == 3
     assert 0 not in ports
@@ -57,13 +58,13 @@ def test_a_busy_port_is_named_with_its_holder_and_the_flag():
         port = taken.getsockname()[1]
         message = rf"metrics port 127\.0\.0\.1:{port} .*process {os.getpid()} .*--metrics-port N"
         with pytest.raises(PortBusyError, match=message):
-            settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=port))
+            choose_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=port))
 
 
 def test_the_same_port_twice_is_busy():
-    free = settle_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0)).grpc_port
+    free = choose_ports(ServerOptions(grpc_port=0, http_port=0, metrics_port=0)).grpc_port
     with pytest.raises(PortBusyError, match="http port"):
-        settle_ports(ServerOptions(grpc_port=free, http_port=free, metrics_port=0))
+        choose_ports(ServerOptions(grpc_port=free, http_port=free, metrics_port=0))
 
 
 def dead_pid():
@@ -73,7 +74,7 @@ def dead_pid():
 
 
 def test_only_what_dead_launchers_left_is_removed(tmp_path):
-    namespace = re.fullmatch(r"parley-(\d+)-\d+-\d+-", shared_memory.new_prefix())[1]
+    namespace = re.fullmatch(r"parley-(\d+)-\d+-\d+-", cleanup.new_prefix())[1]
     stale = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
     kept = [
         tmp_path / f"parley-{namespace}-{os.getpid()}-1-uuid",  # its launcher lives
@@ -83,12 +84,12 @@ def test_only_what_dead_launchers_left_is_removed(tmp_path):
     ]
     for path in (stale, *kept):
         path.touch()
-    assert shared_memory.remove_stale_regions(tmp_path) == [stale]
+    assert cleanup.remove_stale_regions(tmp_path) == [stale]
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
 def test_a_region_that_a_process_still_maps_is_kept(tmp_path):
-    namespace = shared_memory.new_prefix().split("-")[1]
+    namespace = cleanup.new_prefix().split("-")[1]
     region = tmp_path / f"parley-{namespace}-{dead_pid()}-1-uuid"
     region.write_bytes(bytes(4096))
     holder = subprocess.Popen(
@@ -98,15 +99,15 @@ def test_a_region_that_a_process_still_maps_is_kept(tmp_path):
     )
     try:
         assert holder.stdout.readline() == b"mapped\n"
-        assert shared_memory.remove_stale_regions(tmp_path) == []
+        assert cleanup.remove_stale_regions(tmp_path) == []
         assert region.exists()
     finally:
         holder.communicate()
-    assert shared_memory.remove_stale_regions(tmp_path) == [region]
+    assert cleanup.remove_stale_regions(tmp_path) == [region]
 
 
 def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(tmp_path):
-    namespace = shared_memory.new_prefix().split("-")[1]
+    namespace = cleanup.new_prefix().split("-")[1]
     stale, used = [tmp_path / f"parley-{namespace}-{dead_pid()}-{number}-tmp" for number in (1, 2)]
     kept = [used, tmp_path / f"parley-{namespace}-{os.getpid()}-1-tmp", tmp_path / "parley-notes-tmp"]
     for path in (stale, *kept):
@@ -114,7 +115,7 @@ def test_only_temporary_folders_of_dead_launchers_without_processes_are_removed(
         (path / "file").touch()
     holder = subprocess.Popen(["/bin/sleep", "60"], env={"TMPDIR": str(used)})
     try:
-        assert temporary.remove_stale_folders(tmp_path) == [stale]
+        assert cleanup.remove_stale_folders(tmp_path) == [stale]
         assert sorted(tmp_path.iterdir()) == sorted(kept)
     finally:
         holder.kill()
@@ -129,17 +130,17 @@ def test_only_new_empty_environments_are_removed_and_only_without_other_new_serv
     os.utime(old, (1_000, 1_000))
     other = SimpleNamespace(info={"name": "tritonserver", "create_time": 1_990.0})
     monkeypatch.setattr(psutil, "process_iter", lambda *_: [other])
-    assert temporary.remove_environments(2_000, tmp_path) == []
+    assert cleanup.remove_environments(2_000, tmp_path) == []
     other.info["create_time"] = 100.0  # has had its folder for long
-    assert temporary.remove_environments(2_000, tmp_path) == [empty]
+    assert cleanup.remove_environments(2_000, tmp_path) == [empty]
     assert sorted(tmp_path.iterdir()) == [full, old]
 
 
 def test_a_server_removes_its_own_regions_only(tmp_path):
-    mine, other = shared_memory.new_prefix(), shared_memory.new_prefix()
+    mine, other = cleanup.new_prefix(), cleanup.new_prefix()
     (tmp_path / f"{mine}uuid").touch()
     (tmp_path / f"{other}uuid").touch()
-    shared_memory.remove_regions(mine, tmp_path)
+    cleanup.remove_regions(mine, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f"{other}uuid"]
 
 
@@ -147,14 +148,14 @@ def test_the_need_for_shared_memory_follows_the_profiles_instances(repository):
     tiny = ServerOptions(model_repository=repository, profile="tiny", shm_region_bytes=1 << 20)
     gpu = ServerOptions(model_repository=repository, profile="gpu", shm_region_bytes=1 << 20)
     control = 2 * (4 << 20)
-    assert shared_memory.needed_bytes(tiny) == 2 * (4 << 20) + control
-    assert shared_memory.needed_bytes(gpu) == (4 << 20) + control
+    assert cleanup.needed_bytes(tiny) == 2 * (4 << 20) + control
+    assert cleanup.needed_bytes(gpu) == (4 << 20) + control
 
 
 def test_too_little_shared_memory_is_refused_with_numbers(repository):
     options = ServerOptions(model_repository=repository, shm_region_bytes=1 << 50)
     with pytest.raises(SharedMemoryTooSmallError, match=r"MiB free, but .* needs 4294967308 MiB.*--shm-size"):
-        shared_memory.check_capacity(options)
+        cleanup.check_capacity(options)
 
 
 def test_a_configuration_that_cannot_be_read_counts_as_one_process(tmp_path):
@@ -162,14 +163,19 @@ def test_a_configuration_that_cannot_be_read_counts_as_one_process(tmp_path):
     assert count_instances(tmp_path, "tiny") == 1
 
 
-def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for(repository, tmp_path):
+def add_choir(repository, **parameters):
+    """Add an optional model with these parameters."""
     folder = repository / "choir" / "configs"
     folder.mkdir(parents=True)
-    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
-        'name: "choir"\n'
-        'parameters { key: "optional" value { string_value: "true" } }\n'
-        'parameters { key: "weights" value { string_value: "voices" } }\n'
+    lines = (
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+        for key, value in {"optional": "true", **parameters}.items()
     )
+    (folder / f"{TINY_PROFILE}.pbtxt").write_text('name: "choir"\n' + "".join(lines))
+
+
+def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_named(repository, tmp_path):
+    add_choir(repository, weights="voices")
     options = ServerOptions(model_repository=repository)
     smaller, reasons = leave_out_absent(options, {})
     assert smaller.load_models == ("echo",)
@@ -183,16 +189,7 @@ def test_an_optional_model_is_loaded_if_its_weights_are_there_or_it_is_asked_for
 
 
 def test_an_optional_model_needs_all_the_weights_that_it_names(repository, tmp_path):
-    folder = repository / "choir" / "configs"
-    folder.mkdir(parents=True)
-    names = {"optional": "true", "weights": "voices", "dictionary": "words", "letters": "sounds"}
-    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
-        'name: "choir"\n'
-        + "".join(
-            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
-            for key, value in names.items()
-        )
-    )
+    add_choir(repository, weights="voices", dictionary="words", letters="sounds")
     for name in ("voices", "words"):
         (tmp_path / "models" / name).mkdir(parents=True)
     options = ServerOptions(model_repository=repository)

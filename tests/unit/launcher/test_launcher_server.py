@@ -11,7 +11,10 @@ import psutil
 import pytest
 
 from parley.canaries import CanaryError, CanaryLateError
-from parley.launcher.errors import (
+from parley.launcher import server as server_module
+from parley.launcher.cleanup import SHARED_MEMORY
+from parley.launcher.options import (
+    TINY_PROFILE,
     AlreadyRunningError,
     ModelFailedError,
     NotReadyError,
@@ -19,13 +22,12 @@ from parley.launcher.errors import (
     RestartLimitError,
     ServerCrashedError,
     ServerDiedError,
+    ServerOptions,
     StartInterruptedError,
 )
-from parley.launcher.options import TINY_PROFILE, ServerOptions
 from parley.launcher.processes import session_members
 from parley.launcher.restarts import SupervisorLimits
 from parley.launcher.server import EmbeddedServer
-from parley.launcher.shared_memory import SHARED_MEMORY
 
 # The fake does not answer questions about its models.
 LIMITS = SupervisorLimits(look_s=0.02, quiet_s=float("inf"), waits_s=(0.0,))
@@ -74,7 +76,7 @@ def make(tmp_path, installation, repository):
         server.stop()
 
 
-def test_a_start_tells_how_far_it_is_and_asks_the_canary(make):
+def test_a_start_reports_its_steps_and_calls_the_canary(make):
     said, asked = [], []
 
     def canary(address, models, deadline_s):
@@ -100,11 +102,22 @@ def test_models_without_weights_are_left_out_in_one_line(make, repository):
         )
     said, log = [], []
     make("serves", on_progress=said.append, on_log=log.append).start()
-    assert said[0] == "left out, for want of weights: band, choir (docs/tts-models.md)"
+    assert said[0] == "left out, weights are absent: band, choir (docs/tts-models.md)"
     assert ["make convert MODEL=chatterbox" in line for line in log[:2]] == [True, True]
 
 
-def test_a_second_server_of_a_name_is_refused_before_anything_is_said(make):
+@pytest.mark.parametrize("before", [True, False])
+def test_settings_are_checked_once(make, monkeypatch, before):
+    checked = []
+    monkeypatch.setattr(server_module, "check_agent_models", lambda *_: checked.append("agent"))
+    server = make("serves")
+    if before:
+        server.check_settings()
+    server.start()
+    assert checked == ["agent"]
+
+
+def test_a_second_server_of_a_name_is_refused_before_any_report(make):
     make("serves").start()
     said = []
     with pytest.raises(AlreadyRunningError, match="--name OTHER --any-port"):
@@ -147,7 +160,7 @@ def test_a_canary_that_never_answers_ends_the_start(make):
     assert said.count("not answering yet: echo: no answer.") == 1
 
 
-def test_a_misspelt_setting_of_a_model_is_told_at_the_start(make):
+def test_a_misspelt_setting_of_a_model_is_reported_at_the_start(make):
     said = []
     make("serves", on_progress=said.append, PARLEY_ECHO_VOLUMN="1").start()
     assert "warning: PARLEY_ECHO_VOLUMN has no effect: echo has no such setting" in said
@@ -204,12 +217,14 @@ def test_a_port_that_stays_taken_is_an_error(make):
 
 
 @pytest.mark.parametrize("scene", ["fails", "dies", "crashes", "hangs", "port taken"])
-def test_a_failed_start_leaves_no_process_and_no_lock(make, scene):
-    server = make(scene, ready_timeout_s=1.0, FAKE_CHILD="1")
-    before = set(psutil.pids())
+def test_a_failed_start_leaves_no_process_and_no_lock(make, tmp_path, scene):
+    children = tmp_path / "children"
+    server = make(scene, ready_timeout_s=1.0, FAKE_CHILDREN=str(children))
     with pytest.raises((ModelFailedError, ServerDiedError, NotReadyError, PortBusyError)):
         server.start()
-    assert not [pid for pid in set(psutil.pids()) - before if _command(pid)[:1] == ["/bin/sleep"]]
+    pids = [int(line) for line in children.read_text().split()]
+    assert pids
+    assert not [pid for pid in pids if _command(pid)[:1] == ["/bin/sleep"]]
     make("serves").start()
 
 
@@ -229,9 +244,11 @@ def test_a_stop_request_ends_a_start(make):
     timer.join()
 
 
-def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make):
+def test_stop_kills_a_server_that_does_not_obey_and_what_it_started(make, tmp_path):
     said = []
-    server = make("serves", on_progress=said.append, FAKE_STUBBORN="1", FAKE_CHILD="1")
+    server = make(
+        "serves", on_progress=said.append, FAKE_STUBBORN="1", FAKE_CHILDREN=str(tmp_path / "children")
+    )
     server.start()
     session = server.pid
     server.stop()
@@ -268,8 +285,8 @@ def test_a_kill_request_ends_the_wait_for_a_server_that_does_not_obey(make):
     assert not any("in time" in line for line in said)
 
 
-def test_an_interrupted_stop_leaves_nothing(make, monkeypatch):
-    server = make("serves", grace_s=60, FAKE_STUBBORN="1", FAKE_CHILD="1")
+def test_an_interrupted_stop_leaves_nothing(make, tmp_path, monkeypatch):
+    server = make("serves", grace_s=60, FAKE_STUBBORN="1", FAKE_CHILDREN=str(tmp_path / "children"))
     server.start()
     session, region = server.pid, SHARED_MEMORY / f"{server.shm_prefix}left"
     region.touch()

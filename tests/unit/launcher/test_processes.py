@@ -41,10 +41,10 @@ def test_a_child_that_was_not_waited_for_has_ended_all_the_same(child):
     until_state(child.pid, [""])
     child.wait()
     assert child_state(child.pid, os.getpid()) == ""
-    kill_process(child.pid)  # it may be gone
+    kill_process(child.pid)  # it may have ended
 
 
-def test_somebody_elses_child_is_none():
+def test_a_process_of_another_parent_is_no_child():
     assert child_state(os.getpid(), os.getpid()) == ""
 
 

@@ -16,11 +16,10 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from parley.canaries import CanaryError, CanaryLateError
-from parley.launcher import canary, heartbeats
+from parley.launcher import liveness
 from parley.launcher.control import ControlError
-from parley.launcher.errors import NotReadyError, RestartLimitError
 from parley.launcher.models import read_config, renew_instances, renew_model
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import NotReadyError, RestartLimitError, ServerOptions
 from parley.launcher.processes import STUB
 from parley.launcher.restarts import Attempts, SupervisorLimits
 from parley.launcher.supervisor import Supervisor
@@ -158,7 +157,7 @@ class Case:
             canaries,
             limits=SupervisorLimits(**(LIMITS | limits)),
             record=self.path,
-            tell=self.said.append,
+            report=self.said.append,
             load_s=5,
             called=lambda model: called.get(model, set()),
             counts=self.counts.read,
@@ -183,6 +182,18 @@ class Case:
             return entry["state"] == "serving" and sum(entry["restarts"].values()) == times
 
         self.until(restored)
+
+
+def failing(*failures):
+    """A canary that raises these errors, and is answered from then on."""
+    left = list(failures)
+
+    def echo(address, deadline_s):
+        if left:
+            raise left.pop(0)
+        return "echo answered"
+
+    return echo
 
 
 @pytest.fixture
@@ -262,13 +273,11 @@ def test_a_load_that_fails_is_tried_again_and_the_dead_model_is_taken_away(make)
 
 
 def test_a_model_that_does_not_answer_after_its_load_is_loaded_again(make):
-    failures = [CanaryError("no")] * 3
+    canary = failing(*[CanaryError("no")] * 3)
 
     def echo(address, deadline_s):
-        if failures:
-            time.sleep(0.1)
-            raise failures.pop()
-        return "echo answered"
+        time.sleep(0.1)
+        return canary(address, deadline_s)
 
     case = make(canaries={"echo": echo})
     case.signal("echo_0_0")
@@ -328,7 +337,7 @@ def test_a_server_that_ends_is_started_again(make):
     assert case.server.loads == [], "its models died with it"
 
 
-def test_a_server_that_was_told_to_end_is_left_alone(make):
+def test_a_server_that_ended_on_a_signal_is_left_alone(make):
     case = make()
     case.server.status = 0
     case.until(lambda: case.supervisor.ended)
@@ -355,7 +364,7 @@ def test_a_start_for_which_the_machine_has_no_memory_is_an_attempt_like_any_othe
     assert not any("error of its own" in line for line in case.said)
 
 
-def test_the_record_says_when_nothing_is_watched_any_more(make):
+def test_the_record_of_a_stopped_supervisor(make):
     case = make()
     case.supervisor.stop()
     assert case.record()["server"]["state"] == "stopped"
@@ -372,7 +381,7 @@ def test_without_attempts_the_first_failure_ends_it(make):
     assert case.said == [], "nothing is announced that is not done"
 
 
-def test_a_server_that_does_not_say_what_it_did_is_replaced(make):
+def test_a_server_that_does_not_give_its_counts_is_replaced(make):
     case = make(quiet_s=0.04)
     case.counts.answers = False
     case.until(lambda: case.server.restarted >= 1)
@@ -382,27 +391,18 @@ def test_a_server_that_does_not_say_what_it_did_is_replaced(make):
 
 
 def test_a_quiet_model_that_fails_its_canary_twice_is_replaced(make):
-    failures = [CanaryError("no answer within 8 s")] * 2
-
-    def echo(address, deadline_s):
-        if failures:
-            raise failures.pop()
-        return "echo answered"
-
-    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    case = make(canaries={"echo": failing(*[CanaryError("no answer within 8 s")] * 2)}, quiet_s=0.04)
     case.until_restored()
     assert case.supervisor.restarts()["echo"] == {"unresponsive": 1}
 
 
 def test_one_canary_that_fails_changes_nothing(make):
     asked = threading.Event()
-    failures = [CanaryError("no answer within 8 s")]
+    canary = failing(CanaryError("no answer within 8 s"))
 
     def echo(address, deadline_s):
-        if failures:
-            raise failures.pop()
+        canary(address, deadline_s)
         asked.set()
-        return "echo answered"
 
     case = make(canaries={"echo": echo}, quiet_s=0.04)
     assert asked.wait(10)
@@ -439,8 +439,7 @@ def used(monkeypatch):
     def processor_s(processes):
         return clock() * sum(rates.get(pid, 0.0) for pid in processes)
 
-    monkeypatch.setattr(canary, "processor_s", processor_s)
-    monkeypatch.setattr(heartbeats, "processor_s", processor_s)
+    monkeypatch.setattr(liveness, "processor_s", processor_s)
     return rates
 
 
@@ -448,36 +447,37 @@ def late(address, deadline_s):
     raise CanaryLateError("no answer in time")
 
 
-def test_a_model_that_works_is_not_replaced_though_it_is_late(make, used):
-    asked = []
+@pytest.fixture
+def late_canary():
+    """A canary that is late every time, with its calls."""
+    calls = []
 
-    def echo(address, deadline_s):
-        asked.append(1)
+    def canary(address, deadline_s):
+        calls.append(address)
         late(address, deadline_s)
 
-    case = make(canaries={"echo": echo}, quiet_s=0.04)
+    canary.calls = calls
+    return canary
+
+
+def test_a_model_that_works_is_not_replaced_though_it_is_late(make, used, late_canary):
+    case = make(canaries={"echo": late_canary}, quiet_s=0.04)
     used[case.server.processes["echo_0_0"].pid] = 0.2
-    case.until(lambda: len(asked) > 5)
+    case.until(lambda: len(late_canary.calls) > 5)
     assert case.server.loads == []
     used.clear()
     case.until(lambda: len(case.server.loads) > 0)
 
 
-def test_a_model_whose_called_models_work_is_not_replaced_though_it_is_late(make, used):
-    asked = []
-
-    def agent(address, deadline_s):
-        asked.append(1)
-        late(address, deadline_s)
-
+def test_a_model_whose_called_models_work_is_not_replaced_though_it_is_late(make, used, late_canary):
     case = make(
         models=("agent", "echo"),
-        canaries={"agent": agent, "echo": lambda *_: "echo answered"},
+        canaries={"agent": late_canary, "echo": lambda *_: "echo answered"},
         called={"agent": {"echo"}},
         quiet_s=0.04,
     )
     used[case.server.processes["echo_0_0"].pid] = 0.2
-    case.until(lambda: len(asked) > 5)
+    case.until(lambda: len(late_canary.calls) > 5)
     assert case.server.loads == []
 
 

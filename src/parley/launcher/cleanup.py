@@ -1,31 +1,39 @@
-"""The server's regions in the shared memory file system.
+"""Shared memory and temporary files that outlive a killed server.
 
-Triton leaves regions behind when a model process or the server itself is killed. Every server
+Triton leaves shared memory regions behind when a model process or the server itself is killed. Every server
 names its regions ``parley-<namespace>-<pid>-<count>-…`` after the process that launched it, so
-that what a dead launcher left can be told from what a live one uses.
+that regions of a dead launcher differ from those in use. Its temporary folder is named likewise.
+One thing lies elsewhere: Triton's Python backend keeps a folder for packed Python environments at a place
+of its own choice, which it removes only when it ends by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import psutil
 
-from parley.launcher.errors import SharedMemoryTooSmallError
 from parley.launcher.models import CONTROL_REPOSITORY, count_instances, model_folders
-from parley.launcher.options import ServerOptions
+from parley.launcher.options import ServerOptions, SharedMemoryTooSmallError
 from parley.triton.model_control import CONTROL_MODEL
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - this is the kernel's own name for it
 GROWTH_BYTES = 3 << 20
-"""Room for one instance beyond its first region: audio and text in flight (bytes)."""
+"""Room for one instance beyond its first region: audio and text in flight."""
+
+_REGION = re.compile(r"^parley-(?P<namespace>\d+)-(?P<pid>\d+)-\d+-")
+_NAME = "tmp"
+_ENVIRONMENTS = Path("/tmp")  # noqa: S108 - the name is compiled into the backend
+_LOADING_S = 60.0
+"""A server makes its folder within this time of its start."""
 
 _counter = itertools.count(1)
-_REGION = re.compile(r"^parley-(?P<namespace>\d+)-(?P<pid>\d+)-\d+-")
 
 
 def new_prefix() -> str:
@@ -47,7 +55,7 @@ def remove_regions(prefix: str, folder: Path = SHARED_MEMORY) -> list[Path]:
 
 
 def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
-    """Remove what dead launchers left: never the regions of a live process.
+    """Remove the regions of dead launchers, never those of a live process.
 
     A region is kept if its launcher lives, if it belongs to another user or process namespace,
     or if any process still maps it.
@@ -63,7 +71,7 @@ def remove_stale_regions(folder: Path = SHARED_MEMORY) -> list[Path]:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether a file or folder with a server's prefix is this user's and its launcher has died."""
+    """Whether a file or folder with a server's prefix belongs to this user and its launcher has died."""
     match = _REGION.match(path.name)
     if match is None or int(match["namespace"]) != _namespace() or psutil.pid_exists(int(match["pid"])):
         return False
@@ -92,10 +100,10 @@ def needed_bytes(options: ServerOptions) -> int:
 
 
 def check_capacity(options: ServerOptions, folder: Path = SHARED_MEMORY) -> None:
-    """Refuse to start where the regions cannot fit.
+    """Check that the regions of all models fit.
 
     Raises:
-        SharedMemoryTooSmallError: less is free than the models need.
+        SharedMemoryTooSmallError: too little is free.
     """
     needed = needed_bytes(options)
     free = shutil.disk_usage(folder).free
@@ -105,3 +113,56 @@ def check_capacity(options: ServerOptions, folder: Path = SHARED_MEMORY) -> None
             "In a container start it with --shm-size=256m (docker) or a memory volume on /dev/shm; "
             f"elsewhere: sudo mount -o remount,size=256m {folder}"
         )
+
+
+def make_folder(prefix: str) -> Path:
+    """Make the temporary folder of the server whose regions have this prefix."""
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{_NAME}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def remove_folder(prefix: str) -> None:
+    """Remove the temporary folder of a server that has ended."""
+    shutil.rmtree(Path(tempfile.gettempdir()) / f"{prefix}{_NAME}", ignore_errors=True)
+
+
+def remove_stale_folders(parent: Path | None = None) -> list[Path]:
+    """Remove the temporary folders of dead launchers, never one that a live process may use."""
+    candidates = (parent or Path(tempfile.gettempdir())).glob(f"parley-*-{_NAME}")
+    abandoned = [path for path in sorted(candidates) if is_abandoned(path)]
+    if not abandoned:
+        return []
+    used = _temporary_folders()
+    stale = [path for path in abandoned if str(path) not in used]
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+    return stale
+
+
+def remove_environments(since: float, folder: Path = _ENVIRONMENTS) -> list[Path]:
+    """Remove the backend's empty folders of a server that was launched at ``since`` (epoch) and killed.
+
+    They carry no owner, but each server makes its own when it begins to load: all are kept while another
+    server runs, unless that one finished loading long before.
+    """
+    for process in psutil.process_iter(["name", "create_time"]):
+        if process.info["name"] == "tritonserver" and process.info["create_time"] > since - _LOADING_S:
+            return []
+    removed = []
+    for path in sorted(folder.glob("python_env_*")):
+        # Another user's, one that is not empty, or gone already.
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime >= since:
+                path.rmdir()
+                removed.append(path)
+    return removed
+
+
+def _temporary_folders() -> set[str]:
+    """The TMPDIR of every live process."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            found.add(process.environ().get("TMPDIR", ""))
+    return found

@@ -1,4 +1,4 @@
-"""Bringing a profile's weights before the start."""
+"""The command of the launcher: signals, and weights before the start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,52 @@ import psutil
 import pytest
 
 from parley.launcher import __main__ as command
-from parley.launcher.errors import SetupIncompleteError, StartInterruptedError
-from parley.launcher.options import ServerOptions
-from parley.launcher.weights import bring_weights
+from parley.launcher.__main__ import Console, stop_on_signals
+from parley.launcher.models import bring_weights
+from parley.launcher.options import ServerOptions, SetupIncompleteError, StartInterruptedError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Server:
+    def __init__(self):
+        self.calls = []
+
+    def request_stop(self):
+        self.calls.append("stop")
+
+    def kill(self):
+        self.calls.append("kill")
+
+
+@pytest.fixture
+def server():
+    # The tests themselves may run under nohup.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield Server()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_stops_and_the_second_kills(server, number):
+    stop_on_signals(server, Console())
+    signal.raise_signal(number)
+    assert server.calls == ["stop"]
+    signal.raise_signal(signal.SIGTERM)
+    assert server.calls == ["stop", "kill"]
+
+
+def test_a_server_started_by_nohup_survives_its_terminal(server):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop_on_signals(server, Console())
+    signal.raise_signal(signal.SIGHUP)
+    assert server.calls == []
 
 
 @pytest.fixture
 def program(tmp_path):
-    """In place of ``scripts/fetch_models``: notes how it was called, and ends as it is told to."""
+    """In place of ``scripts/fetch_models``: notes its arguments, and ends as given."""
 
     def write(ending="exit 0"):
         path = tmp_path / "fetch_models"
@@ -35,7 +73,7 @@ def called(tmp_path):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_program_is_told_the_profile_and_the_models_environment(program, tmp_path):
+def test_the_program_gets_the_profile_and_the_models_environment(program, tmp_path):
     options = ServerOptions(profile="open", environment={"PARLEY_MODELS_DIR": "/mine"})
     bring_weights(options, {"PARLEY_MODELS_DIR": "/other"}, program())
     assert called(tmp_path) == ["--profile open /mine"]
@@ -50,7 +88,7 @@ def test_the_program_is_told_the_profile_and_the_models_environment(program, tmp
     ],
     ids=["tiny", "chosen models", "another repository"],
 )
-def test_nothing_is_brought_where_nothing_is_wanted(program, tmp_path, options):
+def test_nothing_is_brought_where_models_are_chosen(program, tmp_path, options):
     bring_weights(options, {}, program())
     assert called(tmp_path) == []
 
@@ -91,7 +129,7 @@ def test_the_program_ends_with_the_launcher(program, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "brought"), [([], ["tiny"]), (["--no-fetch"], [])])
-def test_the_command_brings_unless_it_is_not_to(monkeypatch, arguments, brought):
+def test_the_command_brings_weights_unless_no_fetch_is_given(monkeypatch, arguments, brought):
     seen = []
 
     def bring(options):

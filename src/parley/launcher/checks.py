@@ -1,0 +1,176 @@
+"""Checks of the settings before a start: the agent's models, the tools file, unknown variables."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import parley
+from parley.errors import ModelLoadingError
+from parley.launcher.models import model_folders, model_names, read_config_file, read_parameters
+from parley.launcher.options import LauncherSettingsError, ServerOptions, ToolsFileError
+from parley.runtime.parameters import Parameters
+
+_AGENT = "voice_agent"
+
+_READERS = ("text", "choice", "boolean", "names", "integer", "number", "variable")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_CLOSE = 0.7
+"""Likeness of a name that may be meant, as ``difflib`` counts it."""
+_CODE = Path(parley.__file__).parent
+
+
+def check_agent_models(options: ServerOptions, inherited: Mapping[str, str]) -> None:
+    """Refuse an agent whose canary could never be answered, because a model that it calls is not loaded.
+
+    The agent does without a synthesizer that is absent, as long as another one is named.
+
+    Raises:
+        LauncherSettingsError: a named model is not in this profile, or is not loaded.
+    """
+    loaded = [folder.name for folder in model_folders(options)]
+    parameters = read_parameters(
+        options.model_repository / _AGENT, options.profile, {**inherited, **options.environment}
+    )
+    if parameters is None or _AGENT not in loaded:
+        return
+    from parley.agent.config import NO_TURN_MODEL, AgentConfig  # noqa: PLC0415 - only where there is an agent
+    from parley.engines.registry import (  # noqa: PLC0415
+        CHAT_MODELS,
+        RECOGNIZERS,
+        REMOTE_CHAT,
+        SYNTHESIZERS,
+        TURN_MODELS,
+    )
+
+    default = AgentConfig()
+    for setting, engines, preset, elsewhere in (
+        ("asr", RECOGNIZERS, default.asr, ""),
+        ("llm", CHAT_MODELS, default.llm, REMOTE_CHAT),
+        ("tts", SYNTHESIZERS, ",".join(default.tts), ""),
+        ("turn", TURN_MODELS, default.turn, NO_TURN_MODEL),
+    ):
+        named = parameters.names(setting, preset) if setting == "tts" else (parameters.text(setting, preset),)
+        possible = [name for name in engines if name in loaded] + [elsewhere] * bool(elsewhere)
+        unknown = [name for name in named if name not in engines and name != elsewhere]
+        if unknown or not set(named) & set(possible):
+            variable = parameters.variable(setting)
+            source = (
+                variable if parameters.environment.get(variable) else f"the parameter {setting} of {_AGENT}"
+            )
+            raise LauncherSettingsError(_describe_model(options, (unknown or named)[0], source, possible))
+
+
+def _describe_model(options: ServerOptions, name: str, source: str, possible: Collection[str]) -> str:
+    known = ", ".join(possible) or "none"
+    if name in model_names(options):
+        return f"The model {name}, which {source} names, is not loaded; there are {known}."
+    return f"The profile {options.profile} has no model {name} for {source}; it has {known}."
+
+
+def check_tools_file(options: ServerOptions, inherited: Mapping[str, str]) -> None:
+    """Report what would otherwise keep ``voice_agent`` from loading minutes later, with a trace.
+
+    Raises:
+        ToolsFileError: the file, or the environment that its headers need, is not usable.
+    """
+    if options.load_models and _AGENT not in options.load_models:
+        return
+    parameters = read_parameters(
+        options.model_repository / _AGENT, options.profile, {**inherited, **options.environment}
+    )
+    if parameters is None or not (file := parameters.text("tools_file", "")):
+        return
+    try:
+        asyncio.run(_check(options.model_repository.parent / file, parameters.environment))
+    except ModelLoadingError as error:
+        raise ToolsFileError(f"The tools of the server are not usable (docs/tools.md): {error}") from error
+
+
+async def _check(path: Path, environment: Mapping[str, str]) -> None:
+    from parley.tools.settings import read_settings  # noqa: PLC0415 - seldom needed
+    from parley.tools.toolbox import Toolbox  # noqa: PLC0415 - heavy
+
+    await Toolbox(read_settings(path), environment).close()
+
+
+def find_unknown_settings(repository: Path, environment: Mapping[str, str]) -> list[str]:
+    """One line for each variable ``PARLEY_<MODEL>_<NAME>`` that names a model and none of its settings.
+
+    A name counts as a setting if any configuration of the model has it, or any code reads a setting of this
+    name: every reported variable has no effect, but not every variable without effect is reported.
+    """
+    folders = {_prefix(path.name): path for path in repository.glob("*") if path.is_dir()}
+    candidates = {
+        variable: [prefix for prefix in folders if variable.startswith(prefix)]
+        for variable, value in environment.items()
+        if value and variable.startswith("PARLEY_")
+    }
+    configured = {
+        variable: {prefix + name for prefix in prefixes for name in _configured(folders[prefix])}
+        for variable, prefixes in candidates.items()
+        if prefixes
+    }
+    unclear = {variable: names for variable, names in configured.items() if variable not in names}
+    if not unclear:
+        return []  # as usual; the code need not be read
+    sources = list(_sources(repository))
+    read = {name.upper() for source in sources for name in _read_names(source)}
+    found = []
+    for variable, names in sorted(unclear.items()):
+        known = names | {prefix + name for prefix in candidates[variable] for name in read}
+        if variable not in known and not any(variable in source for source in sources):
+            model = folders[max(candidates[variable], key=len)].name
+            found.append(_describe_setting(variable, model, known))
+    return found
+
+
+def _describe_setting(variable: str, model: str, known: Collection[str]) -> str:
+    prefix = _prefix(model)
+    names = sorted(name.removeprefix(prefix) for name in known if name.startswith(prefix))
+    close = difflib.get_close_matches(variable.removeprefix(prefix), names, n=1, cutoff=_CLOSE)
+    meant = f"; did you mean {prefix}{close[0]}?" if close else ""
+    return f"warning: {variable} has no effect: {model} has no such setting{meant}"
+
+
+def _prefix(model: str) -> str:
+    return Parameters(model, {}).variable("")
+
+
+def _configured(folder: Path) -> set[str]:
+    """Names, in capitals, in any configuration of a model."""
+    configs = (read_config_file(path) for path in (folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")))
+    return {name.upper() for config in configs if config is not None for name in config.parameters}
+
+
+def _sources(repository: Path) -> Iterator[str]:
+    for path in (*_CODE.rglob("*.py"), *repository.glob("*/*/*.py")):
+        yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def _read_names(source: str) -> Iterator[str]:
+    """Names that code passes to :class:`Parameters`, or together with it."""
+    if "arameters" not in source:
+        return
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # the model reports it when it loads
+        return
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        is_reader = isinstance(call.func, ast.Attribute) and call.func.attr in _READERS
+        if is_reader or any(map(_is_parameters, call.args)):
+            for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+                name = value.value if isinstance(value, ast.Constant) else None
+                if isinstance(name, str) and _NAME.fullmatch(name):
+                    yield name
+
+
+def _is_parameters(value: ast.expr) -> bool:
+    name = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+    return name.endswith("parameters")

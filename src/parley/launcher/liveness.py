@@ -1,0 +1,167 @@
+"""Finding the models and processes that live but do not respond.
+
+A model that has completed nothing for a while gets its canary. A canary that is not answered in time
+counts against the model only if neither its processes nor those of the models that it calls have used their
+processor meanwhile: a process that hangs uses none, and one that is busy on a slow machine does. A process
+with an event loop also touches a heartbeat file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import tritonclient.grpc as triton
+
+from parley.canaries import CanaryCall, CanaryLateError
+from parley.launcher.processes import processor_s
+from parley.triton.request_loop import heartbeat_path
+
+_COUNTS_S = 3.0
+WORKING = 0.05
+"""Share of a processor. A process that waits uses less for its timers; one that works gets more, even with
+twenty others on two cores.
+"""
+
+_MEASURE_AFTER_S = 2.0
+"""Measuring a process is expensive; a healthy one is not measured."""
+
+
+def read_counts(address: str) -> dict[str, tuple[int, ...]]:
+    """By model of the server at ``address``: numbers that grow whenever it completes a request.
+
+    Raises:
+        ConnectionError: the server did not answer.
+    """
+    try:
+        with triton.InferenceServerClient(address) as client:
+            answer = client.get_inference_statistics(client_timeout=_COUNTS_S)
+    except triton.InferenceServerException as error:
+        raise ConnectionError(str(error)) from error
+    return {
+        each.name: (each.inference_count, each.execution_count, each.inference_stats.success.count)
+        for each in answer.model_stats
+    }
+
+
+@dataclass
+class Liveness:
+    """The signs of life of one model. Times are those of :func:`time.monotonic`."""
+
+    alive_at: float
+    """Its last completed request or answered canary."""
+    asked_at: float = 0.0
+    """The end of its last canary."""
+    asking: bool = False
+    misses: int = 0
+    """Consecutive canaries missed while it did not work."""
+    _completed: tuple[int, ...] = ()
+
+    def on_counts(self, completed: tuple[int, ...], now: float) -> None:
+        """Compare its numbers of completed requests with the last ones."""
+        if completed != self._completed:
+            self._completed = completed
+            self.mark_alive(now)
+
+    def mark_alive(self, now: float) -> None:
+        """Note that the model has completed a request."""
+        self.alive_at, self.misses = now, 0
+
+    def is_quiet(self, now: float, quiet_s: float) -> bool:
+        """Whether its canary is due: at once after a first miss."""
+        return not self.asking and (self.misses > 0 or now - max(self.alive_at, self.asked_at) >= quiet_s)
+
+
+@dataclass(frozen=True)
+class CanaryOutcome:
+    """The result of a canary."""
+
+    model: str
+    error: str = ""
+    """Empty: it was answered well."""
+    working: bool = False
+    """No answer came in time, but the processes have used their processor."""
+
+
+def ask_canary(
+    model: str,
+    canary: CanaryCall,
+    address: str,
+    *,
+    processes: Collection[int],
+    deadline_s: float,
+    wait: Callable[[float], object] = time.sleep,
+) -> CanaryOutcome:
+    """Call a model's canary.
+
+    Args:
+        model: its name.
+        canary: its canary.
+        address: ``host:port`` of gRPC.
+        processes: of the model and of those that it calls.
+        deadline_s: for the answer.
+        wait: sleeps; may end early when the result is not needed.
+    """
+    began, used_s = time.monotonic(), processor_s(processes)
+    try:
+        canary(address, deadline_s)
+    except CanaryLateError as error:
+        # A full queue refuses at once: too soon to see whether anything works on it.
+        wait(max(0.0, began + deadline_s - time.monotonic()))
+        passed_s = time.monotonic() - began
+        return CanaryOutcome(model, str(error), working=processor_s(processes) - used_s >= WORKING * passed_s)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the model did not answer well
+        return CanaryOutcome(model, str(error) or type(error).__name__)
+    return CanaryOutcome(model)
+
+
+@dataclass
+class _Beat:
+    """The last heartbeat of one process. Times are the supervisor's."""
+
+    file_ns: int
+    """Modification time of the file; only a change counts, because that clock may be set."""
+    seen_at: float
+    used_s: float = 0.0
+    """Processor time at :attr:`measured_at`."""
+    measured_at: float | None = None
+
+
+class Heartbeats:
+    """Judges the processes with heartbeats (:mod:`parley.triton.request_loop`); others are never silent.
+
+    Args:
+        silent_s: longest silence of a process that uses less than 5 % of a processor.
+        working_s: longest silence of one that uses more.
+    """
+
+    def __init__(self, silent_s: float, working_s: float) -> None:
+        self._silent_s = silent_s
+        self._working_s = working_s
+        self._beats: dict[int, _Beat] = {}
+
+    def is_silent(self, folder: Path, pid: int, now: float) -> bool:
+        """Whether a process has been silent for too long; to be called several times a second."""
+        try:
+            file_ns = heartbeat_path(folder, pid).stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        beat = self._beats.get(pid)
+        if beat is None or beat.file_ns != file_ns:
+            self._beats[pid] = _Beat(file_ns, now)
+            return False
+        silent_s = now - beat.seen_at
+        if beat.measured_at is None:
+            if silent_s >= min(_MEASURE_AFTER_S, self._silent_s / 2):
+                beat.measured_at, beat.used_s = now, processor_s([pid])
+            return False
+        if silent_s < self._silent_s:
+            return False
+        is_working = processor_s([pid]) - beat.used_s >= WORKING * (now - beat.measured_at)
+        return silent_s >= self._working_s or not is_working
+
+    def forget(self, pid: int) -> None:
+        """The process has ended."""
+        self._beats.pop(pid, None)

@@ -1,0 +1,187 @@
+"""Settings that are checked before a start: the agent's models, the tools file, variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.agent.config import AgentConfig
+from parley.launcher.__main__ import main
+from parley.launcher.checks import check_agent_models, check_tools_file, find_unknown_settings
+from parley.launcher.options import ROOT, TINY_PROFILE, LauncherSettingsError, ServerOptions, ToolsFileError
+from parley.runtime.parameters import Parameters
+
+ASR = "PARLEY_VOICE_AGENT_ASR"
+LLM = "PARLEY_VOICE_AGENT_LLM"
+TTS = "PARLEY_VOICE_AGENT_TTS"
+TURN = "PARLEY_VOICE_AGENT_TURN"
+OPEN = ServerOptions(profile="open")
+
+
+@pytest.mark.parametrize("profile", ["open", "tiny", "gpu"])
+def test_every_profile_has_the_models_that_its_agent_names(profile):
+    check_agent_models(ServerOptions(profile=profile), {})
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{LLM: "openai_chat"}, {TURN: "none"}, {TTS: "kokoro,piper"}, {TTS: "chatterbox, espeak"}, {ASR: ""}],
+)
+def test_other_models_may_be_named(environment):
+    check_agent_models(OPEN, environment)
+
+
+def test_a_synthesizer_of_another_profile_is_one_of_that():
+    check_agent_models(ServerOptions(), {TTS: "chatterbox"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        (ASR, "parakeet_tdt", f"open has no model parakeet_tdt for {ASR}; it has moonshine."),
+        (ASR, "whisper", f"open has no model whisper for {ASR}; it has moonshine."),
+        (LLM, "gpt", f"open has no model gpt for {LLM}; it has qwen3, openai_chat."),
+        (TTS, "chatterbox", f"open has no model chatterbox for {TTS}; it has espeak, piper, kokoro."),
+        (TTS, "piper,kokroo", f"open has no model kokroo for {TTS}; it has espeak, piper, kokoro."),
+        (TURN, "smart", f"open has no model smart for {TURN}; it has smart_turn, none."),
+    ],
+)
+def test_a_model_that_the_profile_has_not_is_refused(variable, value, words):
+    with pytest.raises(LauncherSettingsError) as caught:
+        check_agent_models(OPEN, {variable: value})
+    assert str(caught.value) == f"The profile {words}"
+
+
+def test_a_model_of_the_profile_must_be_loaded():
+    chosen = ServerOptions(load_models=("voice_agent", "silero_vad", "qwen3"))
+    with pytest.raises(
+        LauncherSettingsError, match=r"nemotron_streaming, which the parameter asr .* is not loaded"
+    ):
+        check_agent_models(chosen, {})
+    check_agent_models(ServerOptions(load_models=("espeak",)), {ASR: "whisper"})
+
+
+def test_the_command_ends_with_status_2_at_once(monkeypatch, capfd):
+    monkeypatch.setenv(ASR, "parakeet_tdt")
+    assert main(["--profile", "open", "--name", "never", "--any-port", "--no-fetch"]) == 2
+    assert not (ROOT / ".server/never/triton.log").exists()
+    assert "error: The profile open has no model parakeet_tdt" in capfd.readouterr().err
+
+
+VARIABLE = "PARLEY_VOICE_AGENT_TOOLS_FILE"
+GOOD = """
+allowed_hosts = ["api.example.com"]
+
+[[http]]
+name = "look_up"
+url = "https://api.example.com/words"
+headers = { Authorization = "Bearer ${WORDS_KEY}" }
+"""
+
+
+@pytest.fixture
+def options(repository, tmp_path):
+    """Of a server with a ``voice_agent`` whose settings name ``tools.toml``."""
+    folder = repository / "voice_agent" / "configs"
+    folder.mkdir(parents=True)
+    (folder / f"{TINY_PROFILE}.pbtxt").write_text(
+        'name: "voice_agent"\nparameters { key: "tools_file" value { string_value: "tools.toml" } }\n'
+    )
+    return ServerOptions(model_repository=repository, environment={"WORDS_KEY": "abcd"})
+
+
+def test_a_good_tools_file_in_the_folder_of_the_repository(options, tmp_path):
+    (tmp_path / "tools.toml").write_text(GOOD)
+    check_tools_file(options, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[http]", "cannot be read"),
+        (GOOD.replace("https", "http"), "tool 'look_up'"),
+        (GOOD.replace("WORDS_KEY", "OTHER_KEY"), "OTHER_KEY is not set"),
+        (None, "No such file"),
+    ],
+)
+def test_a_bad_tools_file_is_one_line(options, tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "tools.toml").write_text(text)
+    with pytest.raises(ToolsFileError, match=words) as caught:
+        check_tools_file(options, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_environment_names_another_tools_file(options, tmp_path):
+    (tmp_path / "other.toml").write_text("nonsense")
+    with pytest.raises(ToolsFileError, match=r"other\.toml"):
+        check_tools_file(options, {VARIABLE: str(tmp_path / "other.toml")})
+
+
+def test_the_tools_file_is_not_read_without_the_agent(options, repository):
+    check_tools_file(ServerOptions(model_repository=repository, load_models=("echo",)), {})
+
+
+MODELS = ROOT / "model_repository"
+
+
+@pytest.mark.parametrize(
+    ("variable", "model", "meant"),
+    [
+        ("PARLEY_VOICE_AGENT_GREETNG", "voice_agent", "PARLEY_VOICE_AGENT_GREETING"),
+        ("PARLEY_VOICE_AGENT_SYSTEMPROMPT", "voice_agent", "PARLEY_VOICE_AGENT_SYSTEM_PROMPT"),
+        ("PARLEY_MOONSHINE_TRANSCRIBE_THREDS", "moonshine_transcribe", "PARLEY_MOONSHINE_TRANSCRIBE_THREADS"),
+        ("PARLEY_S3GEN_ZZZ", "s3gen", ""),
+    ],
+)
+def test_a_misspelt_setting_is_reported(variable, model, meant):
+    (line,) = find_unknown_settings(MODELS, {variable: "1"})
+    assert line.startswith(f"warning: {variable} has no effect: {model} has no such setting")
+    assert line.endswith(f"; did you mean {meant}?" if meant else "setting")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PARLEY_VOICE_AGENT_TOOLS_FILE",
+        "PARLEY_VOICE_AGENT_LLM_KEY",  # read by its variable alone
+        "PARLEY_VOICE_AGENT_SILENCE_HANG_UP_AFTER_S",  # in no configuration
+        "PARLEY_MOONSHINE_TRANSCRIBE_THREADS",
+        "PARLEY_CHATTERBOX_VOICES",
+        "PARLEY_S3GEN_WHOLE_BUCKETS",
+        "PARLEY_PIPER_WEIGHTS",
+        "PARLEY_KOKORO_LETTERS",
+        "PARLEY_GATEWAY_LISTEN_NONSENSE",
+        "PARLEY_VOICES_ENDPOINT",
+        "PARLEY_MODELS_DIR",
+        "PATH",
+    ],
+)
+def test_what_is_read_is_not_reported(variable):
+    assert find_unknown_settings(MODELS, {variable: "1"}) == []
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert find_unknown_settings(MODELS, {"PARLEY_VOICE_AGENT_GREETNG": ""}) == []
+
+
+def test_all_that_the_agent_reads_is_found():
+    asked = set()
+
+    class Recorder(dict):
+        def get(self, key, default=None):
+            asked.add(key)
+            return default
+
+    AgentConfig.from_parameters(Parameters("voice_agent", {}, environment=Recorder()))
+    settings = {name for name in asked if name.startswith("PARLEY_VOICE_AGENT_")}
+    assert len(settings) > 40
+    assert find_unknown_settings(MODELS, dict.fromkeys(settings, "1")) == []
+
+
+def test_a_model_of_ones_own_may_read_its_variables_itself(repository):
+    (repository / "echo" / "1").mkdir()
+    (repository / "echo" / "1" / "model.py").write_text('VOLUME = os.environ["PARLEY_ECHO_VOLUME"]\n')
+    environment = {"PARLEY_ECHO_VOLUME": "1", "PARLEY_ECHO_VOLUMN": "1"}
+    assert [line.split()[1] for line in find_unknown_settings(repository, environment)] == [
+        "PARLEY_ECHO_VOLUMN"
+    ]
