@@ -1,21 +1,22 @@
 """The one API through which the agent reaches other models.
 
 Triton's in-process calls (BLS) have upstream crashes that a model cannot work around, so the
-logic knows only this port. :mod:`parley.triton.model_client` implements it in-process,
+logic depends only on this interface. :mod:`parley.triton.model_client` implements it in-process,
 :mod:`parley.triton.grpc_client` over gRPC on the same machine, and the tests with a fake.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InferenceError, InvalidMessageError
+from parley.errors import DeadlineExceededError, InferenceError, InvalidMessageError
 
 Tensor: TypeAlias = NDArray[Any]
 StructT = TypeVar("StructT")
@@ -38,14 +39,19 @@ class ModelRequest:
     inputs: Mapping[str, Tensor]
     """Tensors by name, with the batch dimension where the model has one."""
     outputs: tuple[str, ...]
-    """Names of the wanted output tensors."""
+    """Names of the requested output tensors; over gRPC, empty requests all."""
     request_id: str = ""
     sequence: SequenceFlags | None = None
     timeout_s: float = 30.0
     """Seconds until the first response (``infer``) or the next one (``stream``) is overdue."""
     frees: bool = False
-    """Whether the request ends other work of the model (an abort, a stop, the END of a sequence). A port has
-    places of their own for such requests, so that full ones do not refuse what would empty them."""
+    """Whether the request ends other work of the model (an abort, a stop, the END of a sequence). A client
+    counts such requests apart, so that a full one does not refuse what would free it."""
+
+
+def overdue(request: ModelRequest) -> DeadlineExceededError:
+    """The error of a request whose response did not come in time."""
+    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
 
 
 ModelResponse: TypeAlias = Mapping[str, Tensor]
@@ -61,14 +67,13 @@ class ModelClient(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model, in order, without the empty final one.
 
-        Closing the generator early stops listening; the model goes on until it is told to
-        stop by a request of its own (see each engine's ``abort``), because Triton 24.10
-        cannot cancel such a call.
+        Closing the generator early does not stop the model; only a request of its own does
+        (see each engine's ``abort``), because Triton 24.10 cannot cancel such a call.
         """
         ...
 
     async def close(self) -> None:
-        """Free what the port holds; calls still under way are cancelled."""
+        """Free what the client holds; calls still under way are cancelled."""
         ...
 
 
@@ -120,9 +125,88 @@ def struct_tensor(value: Any, *, batched: bool = False) -> Tensor:
     return text_tensor(msgspec.json.encode(value), batched=batched)
 
 
-def tensor_struct(tensor: Tensor, kind: type[StructT]) -> StructT:
-    """Read a message of type ``kind`` back from a TYPE_STRING tensor."""
+def decode_struct(tensor: Tensor, decoder: msgspec.json.Decoder[StructT]) -> StructT:
+    """Read a model's message back from a TYPE_STRING tensor.
+
+    Raises:
+        InferenceError: the decoder does not accept the message.
+    """
     try:
-        return msgspec.json.decode(tensor_bytes(tensor), type=kind)
+        return decoder.decode(tensor_bytes(tensor))
     except msgspec.MsgspecError as error:
         raise InferenceError(f"a model sent a message that cannot be read: {error}") from error
+
+
+def tensor_struct(tensor: Tensor, kind: type[StructT]) -> StructT:
+    """Read a message of type ``kind`` back from a TYPE_STRING tensor; see :func:`decode_struct`."""
+    return decode_struct(tensor, msgspec.json.Decoder(kind))
+
+
+class DecoupledModel(Generic[StructT]):
+    """Calls of a decoupled model with a JSON message in ``REQUEST`` and JSON events in its responses.
+
+    Every failure is raised as a :class:`parley.errors.ParleyError`.
+
+    Args:
+        client: sends the requests.
+        name: of the model.
+        outputs: tensors of a response; the first holds the event.
+        events: decodes the events.
+        timeout_s: limits the wait for the first event and for each next one.
+    """
+
+    def __init__(
+        self,
+        client: ModelClient,
+        name: str,
+        outputs: Sequence[str],
+        events: msgspec.json.Decoder[StructT],
+        *,
+        timeout_s: float,
+    ) -> None:
+        self.name = name
+        self._client = client
+        self._outputs = tuple(outputs)
+        self._events = events
+        self._timeout_s = timeout_s
+
+    async def stream(
+        self, message: msgspec.Struct, tensors: Mapping[str, Tensor] | None = None
+    ) -> AsyncGenerator[tuple[StructT, ModelResponse], None]:
+        """Send a request and stream its events, each with all tensors of its response.
+
+        Closing the generator early does not stop the model: send the message that does.
+        """
+        request = self._request(message, tensors, self._timeout_s, frees=False)
+        async with aclosing(self._client.stream(request)) as responses:
+            async for response in responses:
+                yield decode_struct(response[self._outputs[0]], self._events), response
+
+    async def send(
+        self,
+        message: msgspec.Struct,
+        tensors: Mapping[str, Tensor] | None = None,
+        *,
+        timeout_s: float,
+        frees: bool = False,
+    ) -> None:
+        """Send a message without events, and wait until the model has processed it.
+
+        ``frees``: the message ends other work; see :attr:`ModelRequest.frees`.
+        """
+        request = self._request(message, tensors, timeout_s, frees=frees)
+        async with aclosing(self._client.stream(request)) as responses:
+            async for _ in responses:
+                pass
+
+    def _request(
+        self, message: msgspec.Struct, tensors: Mapping[str, Tensor] | None, timeout_s: float, *, frees: bool
+    ) -> ModelRequest:
+        return ModelRequest(
+            self.name,
+            {"REQUEST": struct_tensor(message), **(tensors or {})},
+            self._outputs,
+            request_id=getattr(message, "request_id", ""),
+            timeout_s=timeout_s,
+            frees=frees,
+        )

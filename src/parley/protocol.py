@@ -1,4 +1,4 @@
-"""The protocol of ``voice_agent``: everything that a client and the agent say to each other.
+"""The protocol of ``voice_agent``: all messages of a client and all events of the agent.
 
 One Triton sequence is one conversation. Every request carries at most one client message
 (JSON, tensor ``MESSAGE``) and at most one piece of audio (raw bytes of mono PCM16 little
@@ -7,8 +7,9 @@ the END flag ends the call. Every response carries one server event (JSON, tenso
 for :class:`Audio`, its samples (tensor ``AUDIO``, INT16).
 
 All events travel on the response stream of the START request; every other request is answered
-at once with an empty final response. Only START for a session that is open, and requests for one
-that never was, get an ``error`` event of their own before it. Times are integers in milliseconds.
+at once with an empty final response. Two kinds of request get an ``error`` event of their own before
+it: START for a session that is open, and any request for a session that does not exist. Times are
+integers in milliseconds.
 ``*_at_ms`` counts the audio that the client has sent since START (chunks that were refused do not
 count), so that a client can place events on its own recording.
 """
@@ -28,7 +29,7 @@ MAX_CHUNK_MS = 1_000
 MAX_ALTERNATIVES = 16
 MAX_MESSAGE_BYTES = 256 * 1024
 CANARY_PREFIX = "canary-"
-"""Sessions whose id begins so are health checks: they take no place of a user's."""
+"""Prefix of the session ids of health checks, which do not count towards the limit of sessions."""
 
 TurnReason: TypeAlias = Literal[
     "sounds_complete",
@@ -60,15 +61,15 @@ TurnCue: TypeAlias = Literal[
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True):
-    """Base of everything the client sends: unknown fields are errors, not silence.
+    """Base of all client messages. Unknown fields are errors.
 
-    What is left at its default is not sent, so that an older server does not stumble over what it would not
-    have to know.
+    Fields with their default value are not sent: an older server accepts a message whose new fields are
+    unused.
     """
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """Base of everything the server sends: clients ignore fields, and types of events, they do not know."""
+    """Base of all server events. Clients ignore unknown fields and unknown types."""
 
 
 class _AnyEvent(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class _AnyEvent(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A function that the agent may ask the client to run."""
+    """A function that the client runs when the agent requests it."""
 
     name: str
     description: str = ""
@@ -88,91 +89,91 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class VadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When sound counts as the user speaking."""
+    """When audio counts as speech of the user."""
 
     threshold: float = 0.5
     """Speech probability at which speech begins, 0-1."""
     onset_threshold: float | None = None
-    """Speech probability at which the agent falls silent until it is known whether the user speaks; at most
-    the threshold. Lower is sooner at words that begin softly, such as "stop". None: 0.15."""
+    """Speech probability that pauses the agent until speech is confirmed or refuted; at most ``threshold``.
+    Lower values react sooner to words that begin softly, such as "stop". None: 0.15."""
     min_speech_ms: int = 96
     """Speech shorter than this is ignored (milliseconds)."""
     silence_ms: int | None = None
-    """Silence that ends an utterance (milliseconds); whether it ends the user's turn too, ``turn`` says.
-    None: 160 where pauses are judged, 300 where every pause ends the turn."""
+    """Silence that ends an utterance (milliseconds). ``turn`` decides whether it also ends the user's turn.
+    None: 160 where pauses are scored, 300 where every pause ends the turn."""
 
 
 class TurnOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a pause is the end of what the user has to say.
+    """When a pause ends the user's turn (endpointing).
 
-    Every pause of ``vad.silence_ms`` is judged by how it sounds and by what was said so far. Either the
-    user's turn is over, or the agent waits for as long as the numbers say, and what the user says meanwhile
-    belongs to the same turn; each time a :class:`TurnDecision` says why. The numbers replace those of the
-    eagerness; all silence is counted from the end of speech.
+    Every pause of ``vad.silence_ms`` is scored by the turn model and by the words so far. Either the turn
+    ends, or the agent waits for one of the silences below, and further speech belongs to the same turn. A
+    :class:`TurnDecision` reports each decision. Numbers given here replace those of the eagerness. All
+    silences are counted from the end of speech, in milliseconds.
     """
 
     eagerness: Literal["eager", "normal", "patient", "off"] | None = None
-    """Off: every pause ends the turn. None: the server's choice, or ``normal`` if numbers are given and the
-    server would choose ``off``."""
+    """``off``: every pause ends the turn. None: the server's default, or ``normal`` if numbers are given and
+    the server's default is ``off``."""
     threshold: float | None = None
     """Probability from which a turn sounds complete, 0-1."""
     complete_ms: int | None = None
     """Silence after a turn that sounds complete."""
     incomplete_ms: int | None = None
-    """Silence after a turn that certainly does not; less in between."""
+    """Silence after a turn that scores 0; interpolated between 0 and the threshold."""
     unfinished_ms: int | None = None
-    """Silence at least after words that something has to follow: "set a timer for", half a phone number."""
+    """Minimum silence after words that need a continuation: "set a timer for", half a phone number."""
     limit_ms: int | None = None
-    """Silence after which the turn is over in any case."""
+    """Silence that ends the turn in any case."""
     detection: Literal["auto", "manual"] = "auto"
-    """``manual``: no pause ends the user's turn, and no speech interrupts the agent; the client says when,
-    with :class:`Commit`, as where a key is held while one speaks."""
+    """``manual``: no pause ends the user's turn and no speech interrupts the agent; the client ends the turn
+    with :class:`Commit` (push to talk)."""
     answer: bool = True
-    """False: a turn of the user goes into the history, and is answered when :class:`Respond` asks for it."""
+    """False: a turn of the user goes into the history and is answered only after :class:`Respond`."""
 
 
 class BargeInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When the user's speech over the agent's is an interruption.
 
-    The agent falls silent at the first sound of speech (:class:`Paused`). Then it either stops for good
-    (:class:`Interrupted`), or it was a cough, an echo, an "mhm", and it goes on where it was
-    (:class:`Resumed`).
+    The first sound of speech pauses the agent (:class:`Paused`). Then the response is either stopped
+    (:class:`Interrupted`), or continued where it was paused (:class:`Resumed`): after a cough, an echo, or a
+    backchannel such as "mhm".
     """
 
     enabled: bool = True
-    """False: speech does not stop the agent; what would have been an interruption is answered afterwards."""
+    """False: speech does not stop the agent; the user's words are answered after the response."""
     min_speech_ms: int = 200
-    """Speech shorter than this is no interruption, whatever its words (milliseconds); words that demand
-    silence, such as "stop", are one at any length."""
+    """Shorter speech is no interruption (milliseconds), except for commands such as "stop"."""
     min_words: int = 1
-    """Words that make an interruption; those of an "mhm" and those that the agent says itself do not count.
-    0: speech alone is one."""
+    """Number of words that make an interruption. Backchannels and the agent's own words do not count. 0:
+    speech alone is an interruption."""
     pause_playback: bool = True
-    """The client stops its loudspeaker at :class:`Paused` and lets it go on at :class:`Resumed`. False: it
-    plays what it has, and gets neither event; :class:`SpeechIgnored` says which words did not count."""
+    """The client pauses playback at :class:`Paused` and continues at :class:`Resumed`. False: the client
+    plays on and gets neither event; :class:`SpeechIgnored` reports words that were no interruption."""
 
 
 class SilenceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens while the user says nothing and the agent has nothing to say."""
+    """What happens while neither the user nor the agent speaks."""
 
     prompt_after_ms: int | None = None
-    """Silence after which the agent speaks a prompt, each time anew. 0: never. None: the server's choice."""
+    """Silence after which the agent speaks a prompt; counted again after each. 0: never. None: the server's
+    default."""
     prompts: list[str] | None = None
-    """Spoken in this order, the last one again and again. None: the server's."""
+    """Spoken in this order; the last one is repeated. None: the server's prompts."""
     hang_up_after_ms: int | None = None
-    """Silence after which the call is closed, not counting the time that prompts take. 0: never. None: the
-    server's choice."""
+    """Silence after which the call is closed, without the duration of prompts. 0: never. None: the server's
+    default."""
 
 
 class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the language model writes; None: the server's choice."""
+    """Sampling of the language model. None: the server's default."""
 
     temperature: float | None = None
-    """0-2; 0 takes the likeliest word each time."""
+    """0-2; 0 is greedy decoding."""
     top_p: float | None = None
     """Above 0, at most 1."""
     max_tokens: int | None = None
-    """Of one answer; at most the server's own limit."""
+    """Per answer; at most the server's own limit."""
 
 
 class Start(_Message, frozen=True, tag="start", kw_only=True):
@@ -184,38 +185,38 @@ class Start(_Message, frozen=True, tag="start", kw_only=True):
     voice: str | None = None
     """None: the synthesizer's default voice."""
     exaggeration: float | None = None
-    """How much emotion the voice has, 0-2; 0.5 is neutral. None: the synthesizer's default.
-    Synthesizers that have no such thing ignore it."""
+    """Intensity of emotion, 0-2; 0.5 is neutral. None: the synthesizer's default. Ignored by synthesizers
+    without this setting."""
     guidance_weight: float | None = None
-    """How closely the voice keeps to the text's pace, 0-1; lower is slower and freer. None: the
-    synthesizer's default. Synthesizers that have no such thing ignore it."""
+    """Weight of classifier-free guidance, 0-1; lower is slower and freer. None: the synthesizer's default.
+    Ignored by synthesizers without this setting."""
     language: str = "en"
     phrases: list[str] = []
-    """Names and words that the user is likely to say: the recogniser favours them."""
+    """Names and words that the recogniser favours (keyterm boosting)."""
     phrase_weight: float = 1.0
-    """How much, from 0 (not at all) to 10."""
+    """Strength of the boosting, 0 (none) to 10."""
     alternatives: int = 0
-    """How many readings a final text should come with, the best included, at most 16. Recognisers that decode
-    greedily have none."""
+    """Number of n-best hypotheses of a final transcript, the best included, at most 16. Recognisers that
+    decode greedily have none."""
     input_sample_rate: int = INPUT_SAMPLE_RATE
-    """Hertz. Only 16000 is accepted; resample on the client."""
+    """In Hz. Only 16000 is accepted; resample on the client."""
     output: Literal["audio", "text"] = "audio"
-    """``text``: the agent writes its answers and does not speak them."""
+    """``text``: answers are sent as text only."""
     output_sample_rate: int = 22_050
-    """Hertz: one of 8000, 16000, 22050, 24000, 48000."""
+    """In Hz: one of 8000, 16000, 22050, 24000, 48000."""
     vad: VadOptions = VadOptions()
     turn: TurnOptions = TurnOptions()
     barge_in: BargeInOptions = BargeInOptions()
     silence: SilenceOptions = SilenceOptions()
     sampling: SamplingOptions = SamplingOptions()
     greeting: str | None = None
-    """Said first, word for word. Empty: nothing. None: the server's greeting, if it has one."""
+    """Spoken verbatim at the start. Empty: no greeting. None: the server's greeting, if it has one."""
     describe: bool = False
-    """Whether :class:`Connected` tells what the agent has."""
+    """Whether :class:`Connected` contains the agent's description."""
 
 
 class ToolResponse(_Message, frozen=True, tag="tool_response", kw_only=True):
-    """What a tool returned, in answer to a :class:`ToolRequest`."""
+    """The result of a :class:`ToolRequest`."""
 
     call_id: str
     output: Any = None
@@ -230,19 +231,18 @@ class Control(_Message, frozen=True, tag="control", kw_only=True):
 
 
 class Playback(_Message, frozen=True, tag="playback", kw_only=True):
-    """How much of a response the client has really played.
+    """How much of a response the client has played.
 
-    Without these marks the agent assumes that audio is played at its own pace from the moment
-    it was sent.
+    Without these messages the agent assumes that audio is played in real time from the moment it was sent.
     """
 
     response_id: str
     played_ms: int
-    """Milliseconds of that response's audio that have left the loudspeaker."""
+    """Milliseconds of the response's audio that were played."""
 
 
 class Text(_Message, frozen=True, tag="text", kw_only=True):
-    """What the user typed: it is answered as if it had been said, and interrupts what the agent says."""
+    """Typed text of the user. It is answered like speech and interrupts the agent."""
 
     text: str
 
@@ -250,7 +250,7 @@ class Text(_Message, frozen=True, tag="text", kw_only=True):
 class Dtmf(_Message, frozen=True, tag="dtmf", kw_only=True):
     """Keys that the user pressed.
 
-    They become a turn of the user when ``#`` is pressed, or no further key for two seconds.
+    They become a turn of the user at ``#``, or two seconds after the last key.
     """
 
     digits: str
@@ -258,24 +258,24 @@ class Dtmf(_Message, frozen=True, tag="dtmf", kw_only=True):
 
 
 class Say(_Message, frozen=True, tag="say", kw_only=True):
-    """The agent is to say this, word for word, after what it is saying now.
+    """The agent speaks this text verbatim, after the response that is being spoken.
 
-    An interruption drops what waits to be said, but for what must not be interrupted.
+    An interruption drops queued texts that are interruptible.
     """
 
     text: str
     interruptible: bool = True
-    """False: what the user says meanwhile is answered afterwards."""
+    """False: speech of the user meanwhile is answered afterwards."""
     remember: bool = True
-    """Whether the language model knows later that it was said."""
+    """Whether the text is added to the history."""
 
 
 class Update(_Message, frozen=True, tag="update", kw_only=True):
-    """Changes a session; what is left out stays as it is. Answered by :class:`Updated`, or an error.
+    """Changes a session. Omitted fields stay as they are. Answered by :class:`Updated`, or an error.
 
-    Fields mean what they do in :class:`Start`, and each replaces what was there as a whole. The answer that
-    is under way goes on as it began; a turn of the user that has begun ends as it would have, unless
-    ``turn.detection`` changes. ``turn.answer`` counts at once.
+    Fields mean what they do in :class:`Start`; each replaces the previous value as a whole. A response that
+    is under way is not changed. A turn of the user that has begun ends by the previous options, unless
+    ``turn.detection`` changes. ``turn.answer`` applies at once.
     """
 
     system_prompt: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -294,57 +294,56 @@ class Update(_Message, frozen=True, tag="update", kw_only=True):
 
 
 class Commit(_Message, frozen=True, tag="commit", kw_only=True):
-    """The user's turn is over, whatever the pauses say; all audio sent before belongs to it.
+    """Ends the user's turn; all audio sent before belongs to it.
 
-    A :class:`TurnDecision` follows when its last text is there. The agent is interrupted if it speaks and the
-    turn has words.
+    A :class:`TurnDecision` follows after the turn's last transcript. The agent is interrupted if it speaks
+    and the turn has words.
     """
 
 
 class Discard(_Message, frozen=True, tag="discard", kw_only=True):
-    """Forget what the user has said in the turn that is not over, all audio sent before included."""
+    """Drops the user's turn that is not over, with all audio sent before."""
 
 
 class Respond(_Message, frozen=True, tag="respond", kw_only=True):
-    """The agent is to answer what the history holds, without waiting for the user.
+    """The agent answers the history, without a new turn of the user.
 
-    It does so after what it is saying now and what waits to be said. An interruption drops it, as it drops
-    what waits to be said.
+    The response comes after those that are spoken or queued. An interruption drops it like queued texts.
     """
 
     system_prompt: str | None = None
-    """In the place of the session's, for this answer only. None: the session's."""
+    """Replaces the session's prompt for this answer only. None: the session's."""
     use_tools: bool = True
-    """False: the language model may call none for this answer."""
+    """False: the language model gets no tools for this answer."""
 
 
 class Remember(_Message, frozen=True, tag="remember", kw_only=True):
-    """Adds to the history, as if it had been said, and is not answered."""
+    """Adds a message to the history. It is not answered."""
 
     role: Literal["user", "assistant", "system"]
     text: str
 
 
 class Interrupt(_Message, frozen=True, tag="interrupt", kw_only=True):
-    """The agent is to stop what it says or is about to say, and to forget what waits to be said.
+    """Stops the response that is spoken or prepared, and drops queued ones.
 
-    :class:`Interrupted` follows; nothing does if there was nothing to stop.
+    :class:`Interrupted` follows, unless there was nothing to stop.
     """
 
     response_id: str | None = None
-    """Only if it is this response. None: whichever."""
+    """Stops only this response. None: any."""
 
 
 class Truncate(_Message, frozen=True, tag="truncate", kw_only=True):
-    """Corrects how much of a response was heard, also after it is over or was interrupted.
+    """Corrects how much of a response was played, also after it is over or was interrupted.
 
-    The agent remembers only that; :class:`Truncated` follows. A response that is being said is interrupted.
-    Of the last few responses only, and not once they have been summarised.
+    The history keeps only the words that were played; :class:`Truncated` follows. A response that is being
+    spoken is interrupted. Works for the last few responses, until they are summarised.
     """
 
     response_id: str
     played_ms: int
-    """Milliseconds of that response's audio that have left the loudspeaker."""
+    """Milliseconds of the response's audio that were played."""
 
 
 ClientMessage: TypeAlias = (
@@ -369,21 +368,21 @@ ClientMessage: TypeAlias = (
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent of this server has."""
+    """The models, voices and tools of this server's agent."""
 
     recognizer: str
     """Name of the model that recognises speech."""
     language_model: str
     synthesizers: list[str]
-    """Names of the models that speak, in order of preference; others may replace them when they fail."""
+    """Names of the synthesizers' models, in order of preference; later ones replace those that fail."""
     languages: list[str]
-    """What the synthesizers speak. The recogniser may understand less."""
+    """Languages of the synthesizers. The recogniser may support fewer."""
     voices: list[str] | None = None
-    """Names of all voices, the default first. None: they come and go."""
+    """Names of all voices, the default first. None: voices are enrolled and deleted at run time."""
     tools: list[str] = []
-    """Names of the server's own tools, which no tool of a client may have."""
+    """Names of the server's own tools. A client's tool must have another name."""
     examples: list[str] = []
-    """Things that a user may say to this agent; empty: whatever they like."""
+    """Examples of requests for this agent."""
 
 
 class Connected(_Event, frozen=True, tag="connected", kw_only=True):
@@ -397,26 +396,26 @@ class Connected(_Event, frozen=True, tag="connected", kw_only=True):
     greets: bool = False
     """Whether the agent speaks first: a greeting follows."""
     agent: AgentDescription | None = None
-    """Only where `describe` asks for it."""
+    """Only with ``describe``."""
 
 
 class Updated(_Event, frozen=True, tag="updated", kw_only=True):
-    """An :class:`Update` counts from now on; they are answered in their order."""
+    """An :class:`Update` has taken effect. Updates are answered in their order."""
 
 
 class SpeechStarted(_Event, frozen=True, tag="speech_started", kw_only=True):
-    """The user has begun to speak."""
+    """The user has started to speak."""
 
     at_ms: int
 
 
 class SpeechStopped(_Event, frozen=True, tag="speech_stopped", kw_only=True):
-    """The user has fallen silent; the final transcript follows."""
+    """The user has stopped speaking; the final transcript follows."""
 
     at_ms: int
     """Where the speech ended."""
     detected_at_ms: int
-    """Where the silence had lasted long enough to be sure."""
+    """Where the silence had lasted for ``vad.silence_ms``."""
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -430,7 +429,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of what was said."""
+    """One hypothesis of a transcript."""
 
     text: str
     score: float
@@ -438,7 +437,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
-    """What the user said; partial texts of an utterance replace each other."""
+    """What the user said. Partial transcripts of an utterance replace each other."""
 
     utterance: int
     """Counts the user's utterances from 1."""
@@ -447,20 +446,19 @@ class Transcript(_Event, frozen=True, tag="transcript", kw_only=True):
     confidence: float
     words: list[Word] = []
     alternatives: list[Alternative] = []
-    """The best readings of a final text, if the session wants them; the first is the text itself."""
+    """The n-best hypotheses of a final transcript, if ``alternatives`` asks for them; the first is
+    ``text``."""
     first: int = 0
-    """Of a final text that was read together with earlier utterances of the same turn: the first of them."""
+    """First utterance of a final transcript that was decoded together with earlier ones of its turn."""
     before: str = ""
-    """What those said, in the light of this one: it takes the place of their texts."""
+    """The text of those utterances in that decoding; it replaces their transcripts."""
 
 
 class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
-    """What a pause of the user was taken for, and why.
+    """How a pause of the user was judged, and why.
 
-    When ``turn.eagerness`` is off, only the end that a :class:`Commit` has asked for is told.
-
-    A turn is waited for, resumed and waited for again until it is committed: then the agent answers
-    all of its text.
+    A turn waits and resumes until it is committed; then the agent answers all of its text. With
+    ``turn.eagerness`` off, the event is sent only for a turn that a :class:`Commit` has ended.
     """
 
     utterance: int
@@ -468,19 +466,19 @@ class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
     decision: Literal["wait", "resume", "commit"]
     """``wait``: the user may go on. ``resume``: the user does. ``commit``: the turn is over."""
     reason: TurnReason
-    """``sounds_complete``, ``sounds_incomplete``: what the model heard counts. ``text_finished``,
-    ``text_unfinished``: the words count. ``not_scored``: there was no score, so that the silence counts.
-    ``no_words``: nothing was understood. ``waited``, ``silence_limit``: the silence lasted as long as was
-    demanded, or as long as silence may. ``turn_limit``: the turn as a whole lasted too long.
-    ``spoke_again``: with ``resume``. ``requested``: the client has said so."""
+    """``sounds_complete``, ``sounds_incomplete``: decided by the turn model's score. ``text_finished``,
+    ``text_unfinished``: decided by the words. ``not_scored``: there was no score; the silence decides.
+    ``no_words``: the transcript was empty. ``waited``: the silence lasted for ``needed_ms``.
+    ``silence_limit``: it lasted for ``turn.limit_ms``. ``turn_limit``: the whole turn was too long.
+    ``spoke_again``: with ``resume``. ``requested``: by :class:`Commit`."""
     text: str
     """The turn's words so far."""
     probability: float | None = None
-    """That the turn is over, as the model heard it, 0-1."""
+    """The turn model's probability that the turn is over, 0-1."""
     cue: TurnCue = ""
-    """What the end of the text is: the last two are finished, the others not. Empty: nothing of these."""
+    """How the text ends. ``phrase`` and ``question`` are finished, the others not. Empty: no cue."""
     cue_words: str = ""
-    """The words that are this cue."""
+    """The words of the cue."""
     silence_ms: int = 0
     """Since the end of speech."""
     needed_ms: int = 0
@@ -488,7 +486,7 @@ class TurnDecision(_Event, frozen=True, tag="turn_decision", kw_only=True):
 
 
 class AgentState(_Event, frozen=True, tag="agent_state", kw_only=True):
-    """What the agent is doing now."""
+    """The agent's state has changed."""
 
     state: Literal["listening", "processing", "speaking"]
 
@@ -499,11 +497,11 @@ class ResponseText(_Event, frozen=True, tag="response", kw_only=True):
     turn: int
     response_id: str
     text: str
-    """To be appended to what came before."""
+    """Append it to the previous pieces."""
 
 
 class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
-    """The client is to run a tool and answer with :class:`ToolResponse`."""
+    """Asks the client to run a tool and to answer with :class:`ToolResponse`."""
 
     turn: int
     call_id: str
@@ -512,7 +510,7 @@ class ToolRequest(_Event, frozen=True, tag="tool_request", kw_only=True):
 
 
 class ToolCancelled(_Event, frozen=True, tag="tool_cancelled", kw_only=True):
-    """Nobody waits for this tool any more: stop it if that is possible; its response would be refused."""
+    """The result of this tool is no longer needed. A :class:`ToolResponse` would be refused."""
 
     turn: int
     call_id: str
@@ -520,7 +518,7 @@ class ToolCancelled(_Event, frozen=True, tag="tool_cancelled", kw_only=True):
 
 
 class ToolRun(_Event, frozen=True, tag="tool_run", kw_only=True):
-    """The server has run a tool of its own; the client need do nothing."""
+    """The server has run one of its own tools. For information only."""
 
     turn: int
     call_id: str
@@ -539,13 +537,13 @@ class Audio(_Event, frozen=True, tag="audio", kw_only=True):
     """Where this piece begins in the response's audio."""
     sample_rate: int
     samples: int
-    """0: the piece only brings words, after the last of their segment's audio."""
+    """0: the piece has only words, after the last audio of their segment."""
     text: str = ""
-    """The words that begin in this piece."""
+    """The words that start in this piece."""
 
 
 class Paused(_Event, frozen=True, tag="paused", kw_only=True):
-    """The user may be speaking over the agent: stop the loudspeaker and keep what it has not played.
+    """The user may be speaking over the agent: pause playback and keep the audio that is not played.
 
     :class:`Interrupted` or :class:`Resumed` of the same response follows.
     """
@@ -553,108 +551,109 @@ class Paused(_Event, frozen=True, tag="paused", kw_only=True):
     turn: int
     response_id: str
     at_ms: int
-    """Where in the user's audio the sound began."""
+    """Start of the sound in the user's audio."""
 
 
 class Resumed(_Event, frozen=True, tag="resumed", kw_only=True):
-    """It was no interruption: play on."""
+    """The sound was no interruption: continue playback."""
 
     turn: int
     response_id: str
     reason: Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
-    """``noise``: it was over before it could be speech. ``backchannel``: an "mhm" or the like. ``echo``: the
-    agent's own words. ``too_short``, ``too_few_words``: less than the session demands. ``no_words``: nothing
-    was understood."""
+    """``noise``: shorter than ``vad.min_speech_ms``. ``backchannel``: "mhm" or the like. ``echo``: the
+    agent's own words. ``too_short``, ``too_few_words``: less than ``barge_in`` demands. ``no_words``: the
+    transcript was empty."""
     text: str = ""
-    """What was heard of it; it is no turn of the user."""
+    """Its transcript. It is no turn of the user."""
 
 
 class SpeechIgnored(_Event, frozen=True, tag="speech_ignored", kw_only=True):
-    """Words that the user has said over the agent are no turn of the user, and are not answered.
+    """Words that the user said over the agent are no turn of the user and are not answered.
 
-    Only where no :class:`Resumed` says so, because the client was not asked to pause.
+    Sent in place of :class:`Resumed` where ``barge_in.pause_playback`` is off.
     """
 
     reason: Literal["backchannel", "echo", "too_short", "too_few_words", "no_words"]
-    """As in :class:`Resumed`."""
+    """See :class:`Resumed`."""
     text: str
 
 
 class Interrupted(_Event, frozen=True, tag="interrupted", kw_only=True):
-    """The user spoke over the agent: drop all audio of this response that is not yet played."""
+    """The response was interrupted: drop all of its audio that is not played."""
 
     turn: int
     response_id: str
     played_ms: int
     spoken_text: str
-    """The part of the answer that was heard; all that the agent remembers of it."""
+    """The part of the answer that was played; only this part stays in the history."""
     reason: Literal["words", "speech", "command", "input", "client"] = "words"
-    """``words``, ``speech``: the user said enough, or spoke long enough. ``command``: "stop" or the like.
-    ``input``: typed text, keys, or a turn that the client has ended. ``client``: it asked for it."""
+    """``words``, ``speech``: the user said enough words, or spoke long enough. ``command``: "stop" or the
+    like. ``input``: typed text, keys, or a :class:`Commit`. ``client``: :class:`Interrupt` or
+    :class:`Truncate`."""
 
 
 class Truncated(_Event, frozen=True, tag="truncated", kw_only=True):
-    """What a response is remembered as has been corrected."""
+    """The history was corrected after :class:`Truncate`."""
 
     response_id: str
     played_ms: int
     spoken_text: str
-    """The part of the answer that was heard; all that the agent remembers of it."""
+    """The part of the answer that was played; only this part stays in the history."""
 
 
 class ResponseDone(_Event, frozen=True, tag="response_done", kw_only=True):
     """A response is complete: no more text or audio of it follows.
 
-    Every response ends with it, also one that failed or had nothing to say, unless it was
-    interrupted before. While its last audio is being played it may still be interrupted.
+    Every response ends with this event, also a failed or an empty one, unless it was interrupted before. It
+    may still be interrupted while its last audio is played.
     """
 
     turn: int
     response_id: str
     audio_ms: int
-    """Milliseconds of audio that were sent; 0: none."""
+    """Milliseconds of audio that were sent."""
     finish_reason: Literal["stop", "length"] = "stop"
-    """``length``: the language model had more to say than ``max_tokens`` allow. Its last sentence is not
-    whole, and is not spoken unless it is the only one; then its whole words are."""
+    """``length``: ``max_tokens`` ended the answer. Its last sentence is incomplete and is not spoken, unless
+    it is the only one; then its complete words are."""
 
 
 class TurnMetrics(_Event, frozen=True, tag="metrics", kw_only=True):
-    """Where the time of one turn went. None: that stage did not run."""
+    """Latencies of one turn, in milliseconds. None: the stage did not run."""
 
     turn: int
     asr_final_ms: float | None = None
-    """Detection of silence to the final transcript."""
+    """From the detection of silence to the final transcript."""
     end_of_turn_ms: float | None = None
-    """Final transcript to the decision that the user's turn is over."""
+    """From the final transcript to the decision that the user's turn is over."""
     llm_first_token_ms: float | None = None
-    """That decision to the language model's first token."""
+    """From that decision to the language model's first token."""
     llm_total_ms: float | None = None
     tool_ms: float | None = None
     """Time spent waiting for tools."""
     tts_first_audio_ms: float | None = None
-    """First speakable segment to its first audio."""
+    """From the first segment for the synthesizer to its first audio."""
     first_audio_ms: float | None = None
-    """Detection of silence to the first audio sent."""
+    """From the detection of silence to the first audio sent."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     interrupted: bool = False
     speculations: int = 0
-    """Answers that were begun before it was certain that the user's turn was over; all but at most one were
-    thrown away."""
+    """Preemptive generations: answers begun before the end of the user's turn was certain. At most one is
+    used."""
     speculated: bool = False
-    """Whether this answer is one of them."""
+    """Whether this answer is a preemptive generation."""
 
 
 class ErrorEvent(_Event, frozen=True, tag="error", kw_only=True):
-    """Something went wrong; the session goes on unless :class:`Closed` follows."""
+    """A failure. The session goes on unless :class:`Closed` follows."""
 
     code: str
     message: str
     retryable: bool
     tools_ran: bool = False
-    """Whether a tool had been run in the turn that failed: its effects remain, and are in the history. Do not
-    simply repeat the turn."""
+    """Whether a tool was run in the failed turn. Its effects remain and are in the history: do not simply
+    repeat the turn."""
 
     @classmethod
     def of(cls, error: ParleyError, *, tools_ran: bool = False) -> ErrorEvent:
@@ -666,10 +665,10 @@ class Closed(_Event, frozen=True, tag="closed", kw_only=True):
     """The last event of a session."""
 
     reason: Literal["ended", "hangup", "disconnected", "idle", "silence", "shutdown", "failed"]
-    """``ended``, ``hangup``: as the client wished. ``idle``: neither audio nor messages came and the agent
-    had nothing to say, or nothing showed that the audio that was sent is read.
-    ``silence``: the user said nothing for too long. ``disconnected``: the client was lost. ``shutdown``: the
-    server stops. ``failed``: the session could not be opened, or could not go on."""
+    """``ended``, ``hangup``: by the client. ``idle``: no audio and no message came while the agent was
+    silent, or the client did not read the audio that was sent. ``silence``: ``silence.hang_up_after_ms`` is
+    over. ``disconnected``: the connection to the client was lost. ``shutdown``: the server stops. ``failed``:
+    the session could not be opened or continued."""
 
 
 ServerEvent: TypeAlias = (

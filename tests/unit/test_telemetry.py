@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from parley.launcher.command import build_environment
-from parley.launcher.installation import Installation
+from parley import TELEMETRY_OFF, turn_off_telemetry
+from parley.launcher.command import Installation, build_environment
 from parley.launcher.options import ServerOptions
-from parley.telemetry import TELEMETRY_OFF, turn_off_telemetry
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORT = re.compile(r"^(import|from) (onnxruntime|onnx_asr|nemo)\b(?!_)", re.MULTILINE)

@@ -58,7 +58,7 @@ class AudioBuffer:
         return excess
 
     def skip(self, count: int) -> None:
-        """Count ``count`` samples that are not to be heard."""
+        """Count ``count`` samples that are left out."""
         self.position += count
 
     def take(self, limit: int, multiple: int = 1) -> AudioPiece | None:
@@ -114,10 +114,10 @@ class AudioBuffer:
 
 
 class RecentAudio:
-    """Keeps what was heard last; a gap in the stream makes it forget what came before.
+    """Keeps the latest audio; a gap in the stream drops what came before it.
 
     Args:
-        capacity: samples that are kept at least, once there are so many; at most one piece more.
+        capacity: the newest samples, of which at least this many are kept, and at most one piece more.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -144,7 +144,7 @@ class RecentAudio:
 
         Args:
             position: where it begins.
-            until: where it ends; None: with what was heard last.
+            until: where it ends; None: at the latest audio.
         """
         if not self._pieces:
             return np.zeros(0, np.int16)

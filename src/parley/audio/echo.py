@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 SHORTEST_S = 0.12
 """Less sound than this says nothing."""
 _NEEDED = ((0.8, 0.32), (0.4, 0.45), (0.2, 0.55), (SHORTEST_S, 0.6))
-"""Seconds of sound, and the likeness that tells an echo from as much of another voice."""
+"""Seconds of sound, and the likeness from which it is an echo."""
 _FRAME_S = 0.01
 _SILENCE = 0.02
-"""Of the power of the loudest frame (-17 dB)."""
+"""Share of the power of the loudest frame (-17 dB)."""
 _AROUND_S = 0.3
-"""Of silence that what was heard may have more than what was played, before it and after it."""
+"""Silence by which the recorded audio may be longer than the played, before it and after it."""
 _EMPHASIS = np.float32(0.95)
 
 
@@ -54,7 +54,7 @@ class EchoDetector:
             self._length -= len(self._sent.popleft())
 
     def recognises(self, heard: NDArray[np.int16]) -> bool:
-        """Whether this is an echo: i16 ``[n]``, best the last second of what was heard."""
+        """Whether this is an echo: i16 ``[n]``, best the last second of the user's audio."""
         sound = _without_silence(heard, round(_FRAME_S * self._sample_rate))
         length_s = len(sound) / self._sample_rate
         needed = next((likeness for least_s, likeness in _NEEDED if length_s >= least_s), None)
@@ -81,7 +81,7 @@ def likeness(heard: NDArray[np.int16], played: NDArray[np.int16]) -> float:
     voices that only have the same pitch less alike.
 
     Args:
-        heard: i16 ``[n]``; some tenths of a second are needed to tell anything.
+        heard: i16 ``[n]``; some tenths of a second are needed.
         played: i16 ``[m]`` at the same sample rate; shorter than ``heard``: 0.
     """
     sound, reference = _emphasised(heard), _emphasised(played)

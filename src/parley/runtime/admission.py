@@ -11,11 +11,10 @@ from parley.errors import InvalidMessageError, OverloadedError
 
 
 class Admission:
-    """Gives places to requests on one event loop, and knows the aborts that overtook theirs.
+    """Bounds the requests on one event loop, and remembers aborts that overtook theirs.
 
     Args:
         max_requests: requests running or waiting at once; more are refused.
-        clock: seconds, never going back.
     """
 
     def __init__(self, max_requests: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +71,6 @@ class EarlyAborts:
     Args:
         size: ids remembered at most; the oldest is forgotten first.
         seconds: how long an abort waits for its request.
-        clock: seconds, never going back.
     """
 
     def __init__(

@@ -96,6 +96,10 @@ class Parameters:
             raise ModelLoadingError(f"{source} is {value!r}; it must be one of {', '.join(allowed)}")
         return value
 
+    def boolean(self, name: str, *, default: bool) -> bool:
+        """``true`` or ``false``."""
+        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+
     def names(self, name: str, default: str) -> tuple[str, ...]:
         """A list that is written with commas; blanks around its items do not count."""
         return tuple(item.strip() for item in self.text(name, default).split(",") if item.strip())

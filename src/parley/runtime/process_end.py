@@ -57,7 +57,7 @@ class DeviceErrors:
 
     Args:
         what: uses the device; for the log.
-        end: is given the reason.
+        end: called with the reason.
     """
 
     def __init__(self, what: str, end: Callable[[str], None] = end_failed_process) -> None:

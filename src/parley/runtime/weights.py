@@ -16,7 +16,7 @@ _OWN = "weights"
 _SHARED = ("dictionary", "letters")
 """Settings that name folders of weights which several models use."""
 
-# How to get the weights that the project knows, by their name without the precision.
+# How to get the weights that the project uses, by their name without the precision.
 _REMEDIES: Mapping[str, str] = {
     **{
         name: f"bring it with `make fetch MODEL=resemble/{name}` and `make convert MODEL={name}` "
@@ -51,7 +51,7 @@ def weights_variable(model: str) -> str:
 
 
 def models_dir(parameters: Parameters) -> Path:
-    """The folder that holds all weights: ``PARLEY_MODELS_DIR``, else beside the repository."""
+    """The folder that holds all weights: ``PARLEY_MODELS_DIR``, else ``models`` next to the repository."""
     named = parameters.environment.get(MODELS_DIR_VARIABLE)
     # The absolute path first: a repository given as "model_repository" has "." as its parent.
     return Path(named) if named else Path(os.path.abspath(parameters.repository)).parent / "models"  # noqa: PTH100 - keeps links, as the operator wrote them
@@ -66,14 +66,10 @@ def resolve_weights(
     (an operator's choice for this one server), the model's parameter ``weights`` (a profile's
     choice), ``default``. A relative name is a folder in :func:`models_dir`.
 
-    Args:
-        parameters: the model's settings.
-        default: name of the weights when nothing else is said.
-        required: files that the folder must contain.
-        setting: another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
+    ``setting`` may be another parameter that names weights; its variable is ``PARLEY_<MODEL>_<SETTING>``.
 
     Raises:
-        WeightsNotFoundError: the folder or one of its files is missing; says how to get it.
+        WeightsNotFoundError: the folder or one of its files is missing; the text has the remedy.
     """
     variable = weights_variable(parameters.model) if setting == _OWN else parameters.variable(setting)
     name = parameters.environment.get(variable) or parameters.text(setting, default)
@@ -91,7 +87,7 @@ def check_weights(parameters: Parameters) -> None:
     """Find out whether the folders of all weights that a model's settings name are there.
 
     Raises:
-        WeightsNotFoundError: one is missing; says how to get it.
+        WeightsNotFoundError: one is missing; the text has the remedy.
     """
     for setting in (_OWN, *(setting for setting in _SHARED if parameters.text(setting, ""))):
         resolve_weights(parameters, "", setting=setting)

@@ -35,7 +35,7 @@ FAINT_MS = 160
 """How long an onset below the threshold is believed: five windows."""
 MAX_MIN_SPEECH_MS = 2_000
 DEFAULT_SILENCE_MS = 300
-"""Where every pause ends the user's turn."""
+"""Silence that ends an utterance where neither client nor agent chooses."""
 MIN_SILENCE_MS = 32
 MAX_SILENCE_MS = 5_000
 
@@ -53,7 +53,7 @@ class OnsetHeard:
 
 @dataclass(frozen=True)
 class OnsetLost:
-    """It was over, or the audio was, before it could be believed."""
+    """An onset that ended, or whose audio did, before it was long enough."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class SpeechSegmenter:
         return [ended] if ended else []
 
     def flush(self) -> list[Change]:
-        """End what is going on, as if enough silence had been heard."""
+        """End the utterance under way, as after enough silence."""
         if self._speaking:
             return [self._end(self._position if self._quiet_since is None else self._quiet_since)]
         return self._lose_onset()

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.agent.speech_events import Timeline
 from parley.audio.buffer import AudioBuffer
-from parley.audio.clock import Timeline
-from parley.audio.pcm import decode_pcm16
-from parley.audio.resample import Resampler
+from parley.audio.pcm import Resampler, decode_pcm16
 from parley.errors import InvalidAudioError
 from parley.protocol import OUTPUT_SAMPLE_RATES
 
@@ -114,11 +113,11 @@ def test_an_empty_chunk_is_nothing():
 
 def test_times_go_on_after_what_was_never_heard():
     line = Timeline()
-    line.heard(0, 1_000)
-    line.heard(5_000, 1_000)
+    line.on_processed(0, 1_000)
+    line.on_processed(5_000, 1_000)
     assert [line.client_position(at) for at in (0, 999, 1_000, 1_500)] == [0, 999, 5_000, 5_500]
     line.restart()
-    line.heard(8_000, 100)
+    line.on_processed(8_000, 100)
     assert line.client_position(50) == 8_050
 
 

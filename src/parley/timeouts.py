@@ -1,0 +1,57 @@
+"""Waits with a deadline, and the clock that they use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from typing import TypeVar
+
+from parley.errors import DeadlineExceededError, ParleyError
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+def loop_time() -> float:
+    """Seconds of the running event loop's monotonic clock."""
+    return asyncio.get_running_loop().time()
+
+
+async def with_timeout(work: Awaitable[T], limit_s: float, what: str) -> T:
+    """The result of ``work``.
+
+    Raises:
+        DeadlineExceededError: ``what`` did not answer within ``limit_s``.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError as error:
+        raise DeadlineExceededError(f"{what} did not answer within {limit_s:g} s") from error
+
+
+async def iter_with_timeout(
+    stream: AsyncGenerator[T, None], limit_s: float, what: str
+) -> AsyncGenerator[T, None]:
+    """The items of ``stream``, each within ``limit_s``. The stream is closed in any case.
+
+    Raises:
+        DeadlineExceededError: ``what`` did not send its next item in time.
+    """
+    async with aclosing(stream):
+        while True:
+            try:
+                item = await with_timeout(anext(stream), limit_s, what)
+            except StopAsyncIteration:
+                return
+            yield item
+
+
+async def best_effort(work: Awaitable[object], limit_s: float, what: str) -> None:
+    """Wait for clean-up. A failure is only logged: the caller cannot act on it."""
+    try:
+        await with_timeout(work, limit_s, what)
+    except ParleyError as error:
+        _log.warning("%s: %s", what, error.to_log())
