@@ -1,6 +1,6 @@
-"""What ``parakeet_tdt`` (and every other ASR rail) is asked and answers.
+"""Messages of ``parakeet_tdt`` and every other recogniser.
 
-Tensors of a rail: in ``AUDIO`` INT16 [1, n] (16 kHz mono PCM, n may be 0) and ``REQUEST``
+Tensors of a recogniser of streams: in ``AUDIO`` INT16 [1, n] (16 kHz mono PCM, n may be 0) and ``REQUEST``
 TYPE_STRING [1, 1] (:class:`AsrRequest`); out ``REPLY`` TYPE_STRING [1, 1] (:class:`AsrReply`).
 One Triton sequence is one stream of audio. Times are milliseconds since its START.
 
@@ -21,26 +21,26 @@ MAX_JOIN_MS = 30_000
 STREAM_ENDED = "stream_ended"
 """Reason of a fallback: the stream ended before the final text was written."""
 Nbest: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_ALTERNATIVES)]
-"""How many readings a final text should come with, the best included. 0: none. Greedy decoding has none."""
+"""Number of readings of a final text, the best included. 0: none. Greedy decoding has none."""
 
 
 class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Fixed for a stream by its START request."""
+    """Options of a stream, fixed by its START request."""
 
     vad: VadOptions = VadOptions()
     language: str = "en"
     partial_interval_ms: int = 240
     """New audio between two partial transcripts. 0: finals only. A streaming model sends a partial
-    after every chunk that changes the text, and minds only the 0."""
+    after every chunk that changes the text, and heeds only the 0."""
     lookahead_ms: Literal[80, 160, 560, 1120] | None = None
     """How much audio a streaming model waits for before it decides: more is slower and more exact.
-    None: the server's choice. Other models do not look at it."""
+    None: the server's choice. Other models ignore it."""
     words: bool = True
-    """Whether transcripts carry word times and confidences; those of a model that knows none never do."""
+    """Whether transcripts carry word times and confidences, if the model has them."""
     phrases: list[str] = []
     """Names and words that are expected: the decoder favours them (:mod:`parley.asr.decoding.boosting`)."""
     phrase_weight: float = 1.0
-    """How much, from 0 (not at all) to 10."""
+    """Strength of that, from 0 (none) to 10."""
     nbest: Nbest = 0
     join_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_JOIN_MS)] = 0
     """Longest speech that is read together for a final text: the utterance with those before it, back to
@@ -48,12 +48,12 @@ class AsrOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AsrRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Goes with every piece of audio."""
+    """Comes with every piece of audio."""
 
     options: AsrOptions | None = None
     """Read with the START flag only; None: the defaults."""
     flush: bool = False
-    """End the utterance now, as if enough silence had been heard. A final text that another model writes may
+    """End the utterance now, as after enough silence. A final text that another model writes may
     come with the answer to a later piece, also to an empty one."""
     turn_over: bool = False
     """What was said before this piece of audio is no longer joined to what follows (``join_ms``)."""
@@ -99,12 +99,12 @@ class TranscriptEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     """Mean of the words' confidences, 0-1."""
     words: list[Word] = []
     stable_words: int = 0
-    """How many of the first words will stay as they are, as far as one can tell
-    (:mod:`parley.asr.decoding.words`); in a final text all."""
+    """Number of first words that probably stay as they are (:mod:`parley.asr.decoding.words`); in a final
+    text all."""
     alternatives: list[Alternative] = []
     """The best readings, of a final text if they were asked for; the first is the text itself."""
     first: int = 0
-    """Of a final text that was read together with the utterances before it: number of the first of them."""
+    """First utterance of a final text that was decoded together with earlier ones."""
     before: str = ""
     """What those said, read anew: it takes the place of their texts."""
 
@@ -117,7 +117,7 @@ class AsrFallbackEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     to_model: str
     reason: str
     """Code of the error (see :mod:`parley.errors`), or ``stream_ended``: the END came before the text of
-    ``from_model``, and no reply follows it. Who wants that text sends empty pieces before the END."""
+    ``from_model``, and no reply follows it. Send empty pieces before the END to get that text."""
 
 
 UtteranceEvent: TypeAlias = SpeechStartedEvent | SpeechStoppedEvent | TranscriptEvent | AsrFallbackEvent
@@ -150,7 +150,7 @@ class TranscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     phrases: list[str] = []
     """Words and phrases that are more likely than usual, such as names."""
     phrase_weight: float = 1.0
-    """As in :class:`AsrOptions`."""
+    """See :class:`AsrOptions`."""
     nbest: Nbest = 0
 
 
@@ -171,9 +171,9 @@ class TranscribeReply(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.0
     """Mean of the words' confidences, 0-1."""
     words: list[Word] = []
-    """Empty also if the model knows no times of words; then there are ``segments``."""
+    """Empty also for a model without word times; then there are ``segments``."""
     segments: list[Segment] = []
-    """Of a model that knows no times of words."""
+    """Segments of a model without word times."""
     alternatives: list[Alternative] = []
     """The best readings, if they were asked for; the first is the text itself. Where pauses part a
     recording, the score is the mean over its parts."""

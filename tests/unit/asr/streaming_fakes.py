@@ -95,16 +95,16 @@ class LoudnessDetector:
 
 
 class FakeTranscribers:
-    """Other models. Each answers at once with its name and the length it heard, unless told otherwise."""
+    """Other models. A reply is a name and the length of the audio, at once if no test interferes."""
 
     def __init__(self):
-        self.heard = []
+        self.submitted = []
         self.failures = {}
         self.slow = set()
         self.open = []
 
     def submit(self, model, audio, request):
-        self.heard.append((model, audio, request))
+        self.submitted.append((model, audio, request))
         future = Future()
         if model in self.slow:
             self.open.append((future, model, audio))
@@ -129,7 +129,7 @@ class FakeTranscribers:
 
 
 class Model:
-    """A rail with everything that its tests look at and break."""
+    """A pipeline, and the parts that its tests inspect and break."""
 
     def __init__(
         self,
@@ -156,17 +156,17 @@ class Model:
         self.recognizer = StreamingRecognizer(
             self.encoders, decoder, LogMel(CONFIG), slots=slots, audio=14_000 * MS
         )
-        self.desk = FinalTranscriber(
+        self.final_transcriber = FinalTranscriber(
             FinalTranscriptPolicy("streaming", finals, fallback, deadline_s=2.0),
             self.transcribers,
             self.counted.append,
             lambda: self.now,
         )
-        self.rail = StreamingPipeline(
+        self.pipeline = StreamingPipeline(
             CHECKPOINT,
             self.recognizer,
             self.detector,
-            self.desk,
+            self.final_transcriber,
             chunks=look_aheads,
             default_ms=min(look_aheads),
             limits=StreamingLimits(patience_s=patience_s, early_ms=early_ms),

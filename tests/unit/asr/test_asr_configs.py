@@ -1,4 +1,4 @@
-"""The two profiles of the recogniser's models."""
+"""The profiles of the recognisers' models."""
 
 from pathlib import Path
 
@@ -6,13 +6,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from parley.asr.checkpoint import ParakeetConfig
+from parley.asr.files.recording import WindowPlan
 from parley.engines.registry import RECOGNIZERS
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 MODELS = ("silero_vad", "parakeet_encoder", "parakeet_decoder", "parakeet_tdt", "nemotron_streaming")
-RAILS = ("parakeet_tdt", "nemotron_streaming", "moonshine")
+RECOGNIZER_MODELS = ("parakeet_tdt", "nemotron_streaming", "moonshine")
 CONFIGS = [
-    *((model, "config.pbtxt") for model in RAILS),
+    *((model, "config.pbtxt") for model in RECOGNIZER_MODELS),
     *((model, "configs/tiny.pbtxt") for model in ("parakeet_tdt", "nemotron_streaming")),
     ("moonshine", "configs/open.pbtxt"),
 ]
@@ -51,9 +53,9 @@ def test_one_instance_holds_all_streams(model, profile):
     assert config.sequence_batching.oldest.max_candidate_sequences > sessions <= config.max_batch_size
 
 
-@pytest.mark.parametrize(("rail", "profile"), CONFIGS)
-def test_every_session_of_the_agent_finds_a_place_for_its_audio(rail, profile):
-    agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", rail))
+@pytest.mark.parametrize(("recognizer", "profile"), CONFIGS)
+def test_every_session_of_the_agent_finds_a_place_for_its_audio(recognizer, profile):
+    agent, recogniser = (read(REPOSITORY / model / profile) for model in ("voice_agent", recognizer))
     instances = sum(group.count for group in agent.instance_group)
     sessions = instances * int(agent.parameters["max_sessions"].string_value)
     assert sessions <= int(recogniser.parameters["max_sessions"].string_value)
@@ -70,12 +72,12 @@ def test_moonshine_is_asked_and_answers_as_the_others_in_both_of_its_profiles():
             assert getattr(of_open, field) == getattr(expected, field)
 
 
-def test_all_rails_are_asked_and_answer_alike():
-    first, *others = (read(REPOSITORY / rail / "config.pbtxt") for rail in RAILS)
+def test_all_recognizers_have_the_same_inputs_and_outputs():
+    first, *others = (read(REPOSITORY / recognizer / "config.pbtxt") for recognizer in RECOGNIZER_MODELS)
     for other in others:
         for field in ("max_batch_size", "input", "output", "sequence_batching"):
             assert getattr(other, field) == getattr(first, field)
-    assert set(RAILS) == set(RECOGNIZERS)
+    assert set(RECOGNIZER_MODELS) == set(RECOGNIZERS)
 
 
 def test_an_utterance_fits_into_the_transcription_model():
@@ -84,3 +86,46 @@ def test_an_utterance_fits_into_the_transcription_model():
         for role in ("finals", "fallback"):
             other = read(REPOSITORY / streaming[role].string_value / profile).parameters
             assert int(other["max_audio_ms"].string_value) > int(streaming["max_utterance_ms"].string_value)
+
+
+FOLDER = REPOSITORY / "parakeet_transcribe"
+TRANSCRIBERS = {"gpu": FOLDER / "config.pbtxt", "tiny": FOLDER / "configs/tiny.pbtxt"}
+SIZES = ("weights", "window_ms", "left_ms", "right_ms", "room_ms", "pause_ms")
+
+
+def setting(config, name):
+    return int(config.parameters[name].string_value)
+
+
+def test_profiles_differ_in_weights_and_sizes_only():
+    gpu, tiny = (read(path) for path in TRANSCRIBERS.values())
+    for config in (gpu, tiny):
+        for name in SIZES:
+            assert config.parameters[name].string_value
+            config.parameters.pop(name)
+    assert gpu == tiny
+
+
+@pytest.mark.parametrize("profile", TRANSCRIBERS)
+def test_sizes_go_together(profile):
+    config = read(TRANSCRIBERS[profile])
+    plan = WindowPlan.of(
+        ParakeetConfig(),
+        window_ms=setting(config, "window_ms"),
+        left_ms=setting(config, "left_ms"),
+        right_ms=setting(config, "right_ms"),
+    )
+    assert plan.chunk >= plan.left
+    assert setting(config, "room_ms") >= setting(config, "window_ms")
+    assert setting(config, "max_audio_ms") == 24 * 60 * 1000
+    assert setting(config, "max_pending_ms") >= setting(config, "max_audio_ms")
+
+
+@pytest.mark.parametrize("profile", TRANSCRIBERS)
+def test_one_instance_answers_each_request_when_it_is_done(profile):
+    config = read(TRANSCRIBERS[profile])
+    (group,) = config.instance_group
+    assert group.count == 1
+    assert config.HasField("dynamic_batching")
+    assert not config.model_transaction_policy.decoupled
+    assert config.input[0].allow_ragged_batch

@@ -192,7 +192,7 @@ def test_after_a_failed_network_the_same_chunk_is_accepted_again(server):
     assert (texts(reply), reply.stream_ms) == (["t96"], 992)
 
 
-def test_the_decoder_is_told_each_stream_s_phrases():
+def test_the_decoder_gets_the_phrases_of_each_stream():
     server = Server()
     options = json.dumps({"options": {"phrases": ["t5 t7"], "phrase_weight": 2.0}}).encode()
     server.one("a", SPEECH[: 640 * MS], options, start=True)

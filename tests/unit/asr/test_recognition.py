@@ -48,12 +48,12 @@ def stream_of(export, **options):
     return OfflineStream(export, mel, AsrOptions(**options), StreamLimits())
 
 
-def hear(export, models, audio, chunk, **options):
+def recognize(export, models, audio, chunk, **options):
     stream, events = stream_of(export, **options), []
     for start in range(0, len(audio), chunk):
-        (heard,) = step([ChunkRequest(stream, audio[start : start + chunk])], models)
-        stream = heard.stream
-        events += heard.reply.events
+        (result,) = step([ChunkRequest(stream, audio[start : start + chunk])], models)
+        stream = result.stream
+        events += result.reply.events
     return events
 
 
@@ -82,10 +82,10 @@ def confidences(events):
 
 
 @pytest.mark.parametrize("chunk", [320, 1600, 16_000])
-def test_the_size_of_the_pieces_does_not_change_what_is_heard(export, models, spoken, chunk):
+def test_the_size_of_the_pieces_does_not_change_what_is_recognised(export, models, spoken, chunk):
     for clip in spoken[:4]:
         audio = np.concatenate([clip.audio, TAIL])
-        found, expected = (settled(hear(export, models, audio, size)) for size in (chunk, 1280))
+        found, expected = (settled(recognize(export, models, audio, size)) for size in (chunk, 1280))
         assert simple(found) == simple(expected)
         assert confidences(found) == pytest.approx(confidences(expected), rel=0, abs=1e-3)
 
@@ -93,7 +93,9 @@ def test_the_size_of_the_pieces_does_not_change_what_is_heard(export, models, sp
 def test_every_recording_is_one_utterance_with_a_start_an_end_and_a_text(export, models, spoken):
     wrong = 0
     for clip in spoken:
-        events = hear(export, models, np.concatenate([TAIL, clip.audio, TAIL]), 1280, partial_interval_ms=0)
+        events = recognize(
+            export, models, np.concatenate([TAIL, clip.audio, TAIL]), 1280, partial_interval_ms=0
+        )
         started = [event for event in events if isinstance(event, SpeechStartedEvent)]
         stopped = [event for event in events if isinstance(event, SpeechStoppedEvent)]
         finals = [event for event in events if isinstance(event, TranscriptEvent) and event.is_final]
@@ -104,22 +106,24 @@ def test_every_recording_is_one_utterance_with_a_start_an_end_and_a_text(export,
     assert wrong <= len(spoken) // 5
 
 
-def test_recordings_of_nobody_speaking_are_no_utterance(export, models, clips):
+def test_recordings_without_speech_are_no_utterance(export, models, clips):
     silent = [clip for clip in clips if not clip.text]
     assert silent
     for clip in silent:
-        assert hear(export, models, clip.audio, 1280) == []
+        assert recognize(export, models, clip.audio, 1280) == []
 
 
-def test_streams_served_together_hear_what_each_hears_alone(export, models, spoken):
+def test_streams_served_together_get_what_each_gets_alone(export, models, spoken):
     sounds = [np.concatenate([clip.audio, TAIL]) for clip in spoken[:6]]
-    alone = [hear(export, models, audio, 1280) for audio in sounds]
+    alone = [recognize(export, models, audio, 1280) for audio in sounds]
     streams = [stream_of(export) for _ in sounds]
     together = [[] for _ in sounds]
     for start in range(0, max(map(len, sounds)), 1280):
         rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
-        heard = step([ChunkRequest(streams[row], sounds[row][start : start + 1280]) for row in rows], models)
-        for row, item in zip(rows, heard, strict=True):
+        results = step(
+            [ChunkRequest(streams[row], sounds[row][start : start + 1280]) for row in rows], models
+        )
+        for row, item in zip(rows, results, strict=True):
             streams[row] = item.stream
             together[row] += item.reply.events
 

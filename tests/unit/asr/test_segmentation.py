@@ -55,13 +55,13 @@ def cut(speech_track, audio, script, *, chunk_ms):
     for at in range(0, len(audio), chunk_ms * MS):
         windows = speech_track.accept(audio[at : at + chunk_ms * MS])
         (scored,) = detect([speech_track], [windows], script) if len(windows) else [np.zeros(0)]
-        for happening in speech_track.detected(scored):
-            if isinstance(happening, UtteranceBegan):
-                found.append((happening.start // MS, []))
-            elif isinstance(happening, UtteranceAudio):
-                found[-1][1].append(happening.samples)
+        for event in speech_track.detected(scored):
+            if isinstance(event, UtteranceBegan):
+                found.append((event.start // MS, []))
+            elif isinstance(event, UtteranceAudio):
+                found[-1][1].append(event.samples)
             else:
-                assert isinstance(happening, UtteranceEnded | OnsetEvent)
+                assert isinstance(event, UtteranceEnded | OnsetEvent)
     return [(start, np.concatenate(pieces)) for start, pieces in found]
 
 
@@ -78,16 +78,16 @@ def test_every_utterance_is_one_unbroken_piece_of_the_stream(chunk_ms):
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_an_onset_is_told_with_its_window_and_comes_to_an_end_whatever_happens(flush):
+def test_an_onset_is_reported_with_its_window_and_always_ends(flush):
     speech_track, script = track(), Script((64, 128), (320, 10_000))
-    audio, told = ramp(352), []
+    audio, reported = ramp(352), []
     for at in range(0, len(audio), 16 * MS):
         piece = audio[at : at + 16 * MS]
         windows = speech_track.accept(piece, flush=flush and at + len(piece) == len(audio))
         (scored,) = detect([speech_track], [windows], script) if len(windows) else [np.zeros(0)]
-        told += [(at // MS + 16, happening) for happening in speech_track.detected(scored)]
+        reported += [(at // MS + 16, event) for event in speech_track.detected(scored)]
     lost = [(352, OnsetLostEvent())] if flush else []
-    assert told == [
+    assert reported == [
         (96, OnsetEvent(at_ms=64)),
         (160, OnsetLostEvent()),
         (352, OnsetEvent(at_ms=320)),

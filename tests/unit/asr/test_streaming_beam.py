@@ -1,4 +1,4 @@
-"""Beam search in the streaming rail: the search of whole utterances, chunk by chunk."""
+"""Beam search in the streaming pipeline: the search of whole utterances, chunk by chunk."""
 
 from itertools import pairwise
 
@@ -20,12 +20,12 @@ PHRASES = [[3, 7, 7], [7, 1], [5, 2, 9, 4]]
 
 def feed(model, audio, *, chunk_ms=80, **options):
     """All transcripts of a call."""
-    stream, events = model.rail.new_stream(AsrOptions(**options)), []
+    stream, events = model.pipeline.new_stream(AsrOptions(**options)), []
     for start in range(0, len(audio), chunk_ms * MS):
-        (heard,) = model.rail.step([ChunkRequest(stream, audio[start : start + chunk_ms * MS])])
-        stream = heard.stream
-        events += heard.reply.events
-    model.rail.release(stream)
+        (result,) = model.pipeline.step([ChunkRequest(stream, audio[start : start + chunk_ms * MS])])
+        stream = result.stream
+        events += result.reply.events
+    model.pipeline.release(stream)
     return [event for event in events if isinstance(event, TranscriptEvent)]
 
 
@@ -44,13 +44,13 @@ class Recorder:
 
 
 def recognized(model, audio, chunk, boosting):
-    """An utterance that was heard piece by piece."""
+    """An utterance that was recognised piece by piece."""
     utterance = StreamingUtterance(1, 0, chunk=chunk, boosting=boosting)
     utterance.slot = model.recognizer.acquire()
     for start in range(0, len(audio), 700):
         piece = audio[start : start + 700]
         model.recognizer.write(utterance, piece)
-        utterance.hear(piece)
+        utterance.push(piece)
         utterance.ended = start + 700 >= len(audio)
         model.recognizer.recognize([utterance]).keep([utterance.slot])
     return utterance
@@ -94,7 +94,7 @@ def test_streams_together_hear_what_each_hears_alone():
         feed(alone, audio, chunk_ms=160, **own) for (audio, *_), own in zip(calls, options, strict=True)
     ]
     model = Model(beam=3)
-    streams = [model.rail.new_stream(AsrOptions(**own)) for own in options]
+    streams = [model.pipeline.new_stream(AsrOptions(**own)) for own in options]
     found = [[] for _ in calls]
     rng = np.random.default_rng(1)
     positions = [0] * len(calls)
@@ -102,7 +102,7 @@ def test_streams_together_hear_what_each_hears_alone():
         rows = [row for row in rows if rng.random() < 0.7]
         ends = [positions[row] + 160 * MS for row in rows]
         model.fail(InferenceError("out of order") if rng.random() < 0.2 else None)
-        results = model.rail.step(
+        results = model.pipeline.step(
             [
                 ChunkRequest(streams[row], calls[row][0][positions[row] : end])
                 for row, end in zip(rows, ends, strict=True)
@@ -114,13 +114,13 @@ def test_streams_together_hear_what_each_hears_alone():
             streams[row], positions[row] = result.stream, end
             found[row] += [event for event in result.reply.events if isinstance(event, TranscriptEvent)]
 
-    def told(events):
+    def without_score(events):
         return [
             (event.text, event.is_final, event.stable_words, [own.text for own in event.alternatives])
             for event in events
         ]
 
-    assert [told(events) for events in found] == [told(events) for events in expected]
+    assert [without_score(events) for events in found] == [without_score(events) for events in expected]
     assert model.recognizer.free == 8
 
 
@@ -146,7 +146,7 @@ def test_a_final_text_comes_with_its_best_readings_on_request():
 def test_another_models_readings_go_with_its_text():
     model = Model(beam=4, finals="big")
     events = feed(model, speech(*UTTERANCE), nbest=2)
-    assert model.transcribers.heard[0][2].nbest == 2
+    assert model.transcribers.submitted[0][2].nbest == 2
     assert [own.text for own in events[-1].alternatives] == [events[-1].text]
 
 

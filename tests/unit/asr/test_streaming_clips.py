@@ -9,10 +9,10 @@ from parley.asr.messages import AsrOptions, TranscriptEvent
 from parley.asr.pipeline.step import ChunkRequest
 from parley.asr.streaming import encoder as streaming_checkpoint
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
-from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.launcher.options import ROOT
+from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
 from parley.vad.silero import FILE, SileroVad, bundled_folder
 
@@ -50,7 +50,7 @@ def transcribe(recognizer, checkpoint, recordings, chunk):
         )
         utterance.slot = recognizer.acquire()
         recognizer.write(utterance, audio)
-        utterance.hear(audio)
+        utterance.push(audio)
         utterance.ended = True
         utterances.append(utterance)
     recognizer.recognize(utterances)
@@ -71,7 +71,7 @@ def test_the_last_word_of_no_recording_is_cut_off(streaming, recognizer, clips, 
 
 def test_every_word_is_within_what_voice_activity_lets_through(streaming, recognizer, spoken):
     vad = SileroVad(open_session(bundled_folder() / FILE))
-    rail = StreamingPipeline(
+    pipeline = StreamingPipeline(
         streaming.checkpoint,
         recognizer,
         vad,
@@ -81,12 +81,15 @@ def test_every_word_is_within_what_voice_activity_lets_through(streaming, recogn
         limits=StreamingLimits(),
     )
     whole = transcribe(recognizer, streaming.checkpoint, [clip.audio for clip in spoken], 16)
-    heard = rail.step(
-        [ChunkRequest(rail.new_stream(AsrOptions()), clip.audio, flush=True, last=True) for clip in spoken]
+    results = pipeline.step(
+        [
+            ChunkRequest(pipeline.new_stream(AsrOptions()), clip.audio, flush=True, last=True)
+            for clip in spoken
+        ]
     )
     gated = [
         " ".join(event.text for event in item.reply.events if isinstance(event, TranscriptEvent))
-        for item in heard
+        for item in results
     ]
     assert sum(len(text.split()) for text in gated) >= 0.98 * sum(len(text.split()) for text in whole)
     ends = [

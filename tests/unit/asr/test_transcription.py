@@ -1,21 +1,24 @@
-"""Whole recordings through the real tiny networks, and through fakes that fail."""
+"""Whole recordings: the windows of the encoder, the real tiny networks, and fakes that fail."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 from local_models import LocalModels, Transcriber
 
+from parley.asr.checkpoint import ParakeetConfig
 from parley.asr.decoding.words import text_of
 from parley.asr.features.log_mel import LogMel
-from parley.asr.files.recording import Recording, RecordingLimits, WindowPlan
+from parley.asr.files.recording import LISTEN, EncoderWindow, Recording, RecordingLimits, WindowPlan
 from parley.asr.files.rounds import TranscriptionRounds
-from parley.asr.files.search import LISTEN
 from parley.asr.messages import TranscribeRequest
-from parley.errors import InferenceError, InvalidMessageError
+from parley.errors import InferenceError, InvalidMessageError, ModelLoadingError
 from parley.protocol import VadOptions
 
 CONVERSATION = Path(__file__).resolve().parents[2] / "data" / "conversation"
@@ -23,7 +26,7 @@ ROOM = 2_000
 
 
 class Watched:
-    """The real networks; notes the sizes of the calls, and fails when told to."""
+    """The real networks; records the sizes of the calls, and fails where a test asks for it."""
 
     def __init__(self, models):
         self._models = models
@@ -209,11 +212,11 @@ def test_phrases_are_favoured_in_their_own_recording_only(watched, new_recording
     finish(alone, watched)
     assert texts(plain) == texts(alone)
 
-    def heard(recordings):
+    def found(recordings):
         return sum("delhi" in text for text in texts(recordings))
 
-    assert heard(boosted) == len(clips)
-    assert heard(misled) < len(clips)
+    assert found(boosted) == len(clips)
+    assert found(misled) < len(clips)
 
 
 def test_the_best_readings_come_on_request(export, new_recording, spoken):
@@ -258,3 +261,46 @@ def test_a_word_with_which_the_recording_begins_is_heard(watched, new_recording)
         assert word.start_ms >= 0
         assert other.start_ms - silence_ms == pytest.approx(word.start_ms, abs=160)
         assert other.end_ms - silence_ms == pytest.approx(word.end_ms, abs=160)
+
+
+PLAN = WindowPlan.of(ParakeetConfig(), window_ms=1_600, left_ms=400, right_ms=240)
+
+
+def test_a_stretch_that_fits_is_one_window():
+    assert PLAN.longest == 160
+    assert PLAN.windows(160) == [EncoderWindow(0, 160, 0, None)]
+    assert PLAN.windows(0) == [EncoderWindow(0, 0, 0, None)]
+
+
+def test_a_longer_one_is_encoded_with_context_on_both_sides():
+    assert PLAN.windows(300) == [
+        EncoderWindow(0, 120, 0, 12),
+        EncoderWindow(56, 216, 5, 12),
+        EncoderWindow(152, 300, 5, None),
+    ]
+
+
+@given(st.integers(0, 5_000))
+def test_what_is_kept_is_the_whole_and_nothing_twice(frames):
+    kept = []
+    for window in PLAN.windows(frames):
+        assert window.start % 8 == 0
+        assert window.end - window.start <= PLAN.longest
+        encoded = list(range(window.start // 8, -(-window.end // 8)))
+        last = len(encoded) if window.kept is None else window.first + window.kept
+        kept += encoded[window.first : last]
+    assert kept == list(range(-(-frames // 8)))
+
+
+@given(st.integers(161, 5_000))
+def test_every_inner_cut_has_its_whole_context(frames):
+    windows = PLAN.windows(frames)
+    for before, after in pairwise(windows):
+        cut = before.start + (before.first + before.kept) * 8
+        assert before.end - cut == PLAN.right
+        assert cut - after.start == min(PLAN.left, cut)
+
+
+def test_contexts_that_leave_nothing_are_refused():
+    with pytest.raises(ModelLoadingError, match="window_ms"):
+        WindowPlan.of(ParakeetConfig(), window_ms=600, left_ms=400, right_ms=200)

@@ -106,7 +106,7 @@ def test_each_is_answered_when_it_is_done(service, rounds):
     assert second.wait().reply.duration_ms == 1_000
 
 
-def test_whoever_comes_later_joins_the_next_round(service, rounds):
+def test_a_later_request_joins_the_next_round(service, rounds):
     rounds.act = rounds.nothing
     submit(service)
     rounds.began.acquire(timeout=TIMEOUT_S)
@@ -155,7 +155,7 @@ def test_too_much_waiting_audio_is_refused_until_some_is_done(service, rounds):
     assert submit(service).wait().reply is not None
 
 
-def test_an_error_is_told_to_whom_it_concerns(service, rounds):
+def test_an_error_fails_its_own_request_only(service, rounds):
     def fail_first(recordings):
         recordings[0].error = InferenceError("broken")
 
@@ -168,7 +168,7 @@ def test_an_error_is_told_to_whom_it_concerns(service, rounds):
     assert second.wait().reply is not None
 
 
-def test_a_bug_is_told_to_all_and_the_service_lives_on(service, rounds):
+def test_a_bug_fails_all_and_the_service_goes_on(service, rounds):
     def explode(recordings):
         raise ZeroDivisionError("oh")
 
@@ -183,7 +183,7 @@ def test_a_bug_is_told_to_all_and_the_service_lives_on(service, rounds):
     assert submit(service).wait().reply is not None
 
 
-def test_nobody_works_for_a_caller_that_has_gone_away(service, rounds):
+def test_a_cancelled_request_is_not_worked_on(service, rounds):
     rounds.act = rounds.nothing
     gone, patient = submit(service), submit(service)
     gone.cancelled = True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.asr.itn.rules import inverse_normalizer
+from parley.asr.itn import inverse_normalizer
 
 ROOT = Path(__file__).resolve().parents[3]
 

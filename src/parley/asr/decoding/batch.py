@@ -12,8 +12,7 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.beam import BeamDecoder
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import JointNetwork, TransducerDecoder, TransducerState
-from parley.asr.decoding.hypotheses import BeamState, TokenColumns
-from parley.asr.decoding.readings import Reading
+from parley.asr.decoding.hypotheses import BeamState, Reading, TokenColumns
 from parley.errors import InvalidInputError
 
 Rows: TypeAlias = Mapping[str, NDArray[Any]]

@@ -27,8 +27,15 @@ from numpy.typing import NDArray
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
 from parley.asr.decoding.greedy import JointNetwork, check_scores, tsallis_confidence
-from parley.asr.decoding.hypotheses import DEAD, NONE, BeamState, PrefixTree, TokenColumns
-from parley.asr.decoding.readings import Reading, read_piece
+from parley.asr.decoding.hypotheses import (
+    DEAD,
+    NONE,
+    BeamState,
+    PrefixTree,
+    Reading,
+    TokenColumns,
+    read_piece,
+)
 from parley.asr.decoding.topk import logsumexp, top_k
 
 

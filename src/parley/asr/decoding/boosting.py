@@ -207,7 +207,7 @@ MAX_PHRASES = 200
 MAX_PHRASE_LENGTH = 64
 """Characters."""
 MAX_CHARACTERS = 4_000
-"""Of all phrases together."""
+"""Length of all phrases together."""
 MAX_WEIGHT = 10.0
 
 _WORD_MARK = "▁"
@@ -284,7 +284,7 @@ def _spellings(phrase: str, ids: Mapping[str, int]) -> list[list[int]]:
 
 
 def _by_merging(word: str, ids: Mapping[str, int]) -> list[str]:
-    """As SentencePiece's BPE: join the pair of neighbours that was learned first, until none is left.
+    """Tokens of SentencePiece's BPE: join the pair of neighbours that was learned first, until none is left.
 
     Its vocabulary lists tokens in the order in which they were learned.
     """

@@ -31,7 +31,7 @@ after a blank it says the same as before."""
 
 
 class JointNetwork(Protocol):
-    """The prediction and joint networks, run for one symbol per row."""
+    """The prediction and joint networks, one symbol per row. Apart because decoders import no ONNX."""
 
     inputs: int
     """Size of an encoder frame."""
@@ -67,7 +67,7 @@ class JointNetwork(Protocol):
         hidden: NDArray[np.float32],
         cell: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """As :meth:`step`, but at each of several frames: f32 ``[B, T, D]`` to ``[B, T, ...]``."""
+        """The same as :meth:`step`, at each of several frames: f32 ``[B, T, D]`` to ``[B, T, ...]``."""
         ...
 
 
@@ -205,7 +205,7 @@ class TransducerDecoder:
         ahead = 1 if len(self._durations) else _AHEAD
         by_frame = np.ascontiguousarray(encoded.transpose(0, 2, 1))
         targets = state.targets.copy()
-        # The network wants its layers first.
+        # The network's first axis are the layers.
         hidden, cell = state.hidden.transpose(1, 0, 2).copy(), state.cell.transpose(1, 0, 2).copy()
         at, phrase = state.skip.astype(np.int64), state.phrase.copy()
         forest = PhraseForest(boosting, self.blank) if boosting else None

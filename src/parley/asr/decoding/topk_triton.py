@@ -1,8 +1,9 @@
 """One GPU kernel for the best classes of each row and their log probabilities.
 
 A program reads its row once and keeps it in registers: no log-softmax is written to memory, which
-for a vocabulary of 1,024 tokens and a beam of 4 would be 256 times the answer. Importing this
-module needs the packages ``torch`` and ``triton``; see https://triton-lang.org.
+for a vocabulary of 1,024 tokens and a beam of 4 would be 256 times the answer.
+
+Apart because importing it needs the packages ``torch`` and ``triton``; see https://triton-lang.org.
 """
 
 from __future__ import annotations

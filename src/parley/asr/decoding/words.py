@@ -138,7 +138,7 @@ def transcript(
         utterance: its number.
         words: what was recognised.
         is_final: whether it has ended.
-        with_words: whether to tell their times.
+        with_words: whether to report their times.
         stable_words: how many of them will stay; None: all of a final text, and all but the last
             word of a model that never takes a token back.
         alternatives: the best readings.
@@ -215,7 +215,7 @@ class Retractions:
     shown: int
     """Words that appeared; one that was taken back and shown again counts twice."""
     taken_back: int
-    """Of these, words that were changed or removed later."""
+    """Words among them that were changed or removed later."""
 
     @property
     def share(self) -> float:
@@ -223,7 +223,7 @@ class Retractions:
         return self.taken_back / self.shown if self.shown else 0.0
 
     def __add__(self, other: Retractions) -> Retractions:
-        """Of several utterances."""
+        """The sum of several utterances."""
         return Retractions(self.shown + other.shown, self.taken_back + other.taken_back)
 
 

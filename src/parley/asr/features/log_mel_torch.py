@@ -1,4 +1,7 @@
-"""The front end's formula on torch, for a GPU: the same frames as numpy's."""
+"""The front end's formula on torch, for a GPU: the same frames as numpy's.
+
+Apart because importing it needs ``torch``.
+"""
 
 from __future__ import annotations
 

@@ -17,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.files.recording import EncoderWindow, Recording, Stretch
-from parley.asr.files.search import listen_together
+from parley.asr.files.recording import EncoderWindow, Recording, Stretch, search_together
 from parley.asr.offline.networks import DecodedPiece, RowState
 from parley.asr.pipeline.segmentation import Detector
 from parley.errors import ParleyError
 
 
 class TranscriptionModels(Detector, Protocol):
-    """The three networks. Each failure is raised as a :class:`parley.errors.ParleyError`."""
+    """The three networks. Each failure is raised as a :class:`parley.errors.ParleyError`.
+
+    Apart because ``perf`` runs them in its own process, the server by requests to models.
+    """
 
     def encode(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
@@ -100,13 +102,13 @@ class TranscriptionRounds:
     def run(self, recordings: Sequence[Recording]) -> None:
         """Bring the recordings a round further.
 
-        A call that fails is told to the recordings that took part in it (:attr:`Recording.error`);
+        A call that fails is set as :attr:`Recording.error` of its recordings;
         they must not come again.
 
         Args:
-            recordings: none of them done. Whoever comes first is served first.
+            recordings: none of them done; served in their order.
         """
-        listen_together(recordings, self._models)
+        search_together(recordings, self._models)
         self._recognize([recording for recording in recordings if recording.error is None])
 
     def _recognize(self, recordings: Sequence[Recording]) -> None:

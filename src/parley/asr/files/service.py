@@ -33,19 +33,19 @@ _log = logging.getLogger(__name__)
 
 
 class TranscriptReceiver(Protocol):
-    """Who waits for a transcript."""
+    """Receives a transcript. Apart because the implementation is in :mod:`parley.triton`."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has gone away."""
+        """Whether the request was cancelled."""
         ...
 
     def send(self, reply: TranscribeReply) -> None:
-        """Give the transcript."""
+        """Send the transcript."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Say why there is none."""
+        """Send the error."""
         ...
 
 
@@ -173,7 +173,7 @@ class TranscriptionService(Generic[RecordingT]):
         while work := self._next_work():
             try:
                 self._rounds.run([recording for recording, _ in work])
-            except Exception as error:  # noqa: BLE001 - told to all callers, who log it
+            except Exception as error:  # noqa: BLE001 - sent to all callers, who log it
                 for recording, _ in work:
                     recording.error = ParleyError(f"{type(error).__name__}: {error}")
                 _log.exception("transcription failed")
@@ -192,7 +192,7 @@ class TranscriptionService(Generic[RecordingT]):
         return []
 
     def _settle(self, recording: RecordingT, caller: TranscriptReceiver) -> None:
-        """Answer a recording that is done or has failed, and drop one that nobody waits for."""
+        """Answer a recording that is done or has failed, and drop one whose request was cancelled."""
         try:
             if recording.error is not None:
                 caller.fail(recording.error)
@@ -201,7 +201,7 @@ class TranscriptionService(Generic[RecordingT]):
             elif not caller.cancelled:
                 return
             else:
-                caller.fail(ShuttingDownError("the caller has gone away"))
+                caller.fail(ShuttingDownError("the request was cancelled"))
         except Exception:  # noqa: BLE001 - logged; the thread must live on for the others
             _log.exception("a transcript could not be sent")
         with self._changed:

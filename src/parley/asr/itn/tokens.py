@@ -23,7 +23,7 @@ class Token:
 
     @property
     def word(self) -> str:
-        """It in lower case, with the plain apostrophe."""
+        """The token in lower case, with the plain apostrophe."""
         return self.raw.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
 
     @property

@@ -1,15 +1,17 @@
-"""Moonshine's networks on ONNX Runtime."""
+"""Moonshine's networks on ONNX Runtime, their vocabulary, and greedy decoding with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.asr.decoding.boosting import PhraseAutomaton, PhraseForest, share
 from parley.errors import InferenceError, ModelLoadingError
 
 Past: TypeAlias = dict[str, NDArray[np.float32]]
@@ -26,35 +28,15 @@ class EncodedAudio:
     states: NDArray[np.float32]
     """f32 ``[1, T, D]``."""
     mask: NDArray[np.int64]
-    """i64 ``[1, samples]``, all ones: the decoder wants the mask of the audio, not of the vectors."""
+    """i64 ``[1, samples]``, all ones: the decoder takes the mask of the audio, not of the vectors."""
 
 
-class Network(Protocol):
-    """The two networks. A failure is raised as a :class:`parley.errors.InferenceError`."""
+class MoonshineNetwork:
+    """Encoder and decoder of Moonshine in ONNX Runtime; thread-safe.
 
-    def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
-        """Hear audio: f32 ``[n]`` within ±1, 16 kHz, at least :data:`SHORTEST`."""
-        ...
-
-    def step(self, heard: EncodedAudio, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
-        """Continue a text.
-
-        Args:
-            heard: what it is the text of.
-            token: the last one.
-            past: what the step before returned; None: this is the first.
-
-        Returns:
-            Raw scores of the next token, f32 ``[V]``, and what the next step needs.
-        """
-        ...
-
-
-class OnnxNetwork:
-    """:class:`Network` of two sessions, which any thread may use.
-
-    Audio is heard one at a time: in a batch the quantised layers share their scales, so that a text would
-    depend on the audio beside it, and a padded one be worse.
+    One recording at a time: in a batch the quantised layers share their scales, so that a text would depend
+    on the audio beside it, and padding would make it worse. Failures are raised as
+    :class:`parley.errors.InferenceError`.
     """
 
     def __init__(self, encoder: Any, decoder: Any, *, tokens: int) -> None:
@@ -82,10 +64,10 @@ class OnnxNetwork:
             raise ModelLoadingError("the decoder has other keys and values going in than coming out")
         width = decoder.get_outputs()[self._outputs.index("logits")].shape[-1]
         if width != tokens:
-            raise ModelLoadingError(f"the decoder knows {width} tokens; the vocabulary has {tokens}")
+            raise ModelLoadingError(f"the decoder has {width} tokens; the vocabulary has {tokens}")
 
     def encode(self, audio: NDArray[np.float32]) -> EncodedAudio:
-        """See :meth:`Network.encode`."""
+        """Encode audio: f32 ``[n]`` within ±1, 16 kHz, at least :data:`SHORTEST`."""
         mask = np.ones((1, len(audio)), np.int64)
         feed = {"input_values": audio[None], "attention_mask": mask}
         try:
@@ -96,13 +78,22 @@ class OnnxNetwork:
             raise InferenceError("the encoder's output is not finite")
         return EncodedAudio(states, mask)
 
-    def step(self, heard: EncodedAudio, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
-        """See :meth:`Network.step`."""
+    def step(self, encoded: EncodedAudio, token: int, past: Past | None) -> tuple[NDArray[np.float32], Past]:
+        """Decode one step.
+
+        Args:
+            encoded: audio, encoded.
+            token: the last one.
+            past: keys and values of the step before; None: this is the first.
+
+        Returns:
+            Scores of the next token, f32 ``[V]``, and keys and values for the next step.
+        """
         feed = {
             **(past or self._nothing),
             "input_ids": np.array([[token]], np.int64),
-            "encoder_hidden_states": heard.states,
-            "encoder_attention_mask": heard.mask,
+            "encoder_hidden_states": encoded.states,
+            "encoder_attention_mask": encoded.mask,
             "use_cache_branch": np.array([past is not None]),
         }
         try:
@@ -178,3 +169,132 @@ def _decoded(piece: bytes) -> str | None:
         return piece.decode()
     except UnicodeDecodeError:
         return None
+
+
+_PER_S = 16_000
+_TOKENS_PER_S = 6.5
+"""Faster than speech: more tokens are hallucinated."""
+_FEWEST_TOKENS = 4
+_REPEATS = {1: 8, 2: 5}
+"""How often the last n tokens may repeat, by n: "no no no no" occurs in speech, repeated phrases do not."""
+_REPEATS_OF_MORE = 3
+_LONGEST_PHRASE = 16
+
+
+@dataclass(frozen=True)
+class GeneratedTokens:
+    """A text as it was read."""
+
+    ids: list[int]
+    """Without the tokens that begin and end it."""
+    confidence: float
+    """Mean probability (0-1) of each token where it was read, the end included if it was reached."""
+    encoder_ms: float
+    decoder_ms: float
+    """Wall time."""
+
+
+class Abandoned(Exception):  # noqa: N818 - no error: the caller has cancelled
+    """The text is not wanted any more, or not now."""
+
+
+def most_tokens(samples: int) -> int:
+    """How many tokens are read of so much audio."""
+    return max(int(samples / _PER_S * _TOKENS_PER_S) + 2, _FEWEST_TOKENS)
+
+
+def read(
+    network: MoonshineNetwork,
+    audio: NDArray[np.float32],
+    boosting: PhraseAutomaton,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> GeneratedTokens:
+    """Read audio: f32 ``[n]``, see :meth:`MoonshineNetwork.encode`.
+
+    Args:
+        network: reads.
+        audio: what is read.
+        boosting: phrases that are favoured.
+        unwanted: asked before every token whether to go on.
+
+    Raises:
+        InferenceError: the networks failed.
+        Abandoned: it was unwanted.
+    """
+    began = time.perf_counter()
+    encoded = network.encode(audio)
+    encoded_at = time.perf_counter()
+    phrases = _Phrases(boosting) if len(boosting.bonus) else None
+    ids: list[int] = []
+    probabilities: list[float] = []
+    token, past = START, None
+    for _ in range(most_tokens(len(audio))):
+        if unwanted():
+            raise Abandoned
+        token, probability, past = _next(network, encoded, token, past, phrases)
+        probabilities.append(probability)
+        if token == END:
+            break
+        ids.append(token)
+        if loop := repeated(ids):
+            ids = ids[:-loop]
+            probabilities = probabilities[: len(ids)]
+            break
+    return GeneratedTokens(
+        ids,
+        sum(probabilities) / len(probabilities),
+        round(1000 * (encoded_at - began), 3),
+        round(1000 * (time.perf_counter() - encoded_at), 3),
+    )
+
+
+def _next(
+    network: MoonshineNetwork, encoded: EncodedAudio, token: int, past: Past | None, phrases: _Phrases | None
+) -> tuple[int, float, Past]:
+    logits, past = network.step(encoded, token, past)
+    chosen = int((logits if phrases is None else phrases.favour(logits)).argmax())
+    if phrases is not None:
+        phrases.advance(chosen)
+    # Of the network's own belief, whatever was favoured.
+    return chosen, float(np.exp(logits[chosen] - logits.max()) / np.exp(logits - logits.max()).sum()), past
+
+
+def repeated(ids: list[int]) -> int:
+    """How many of the last tokens say once more what stands before them; 0: the text is no loop."""
+    for length in range(1, _LONGEST_PHRASE + 1):
+        times = _REPEATS.get(length, _REPEATS_OF_MORE)
+        tail = ids[-length * times :]
+        if len(tail) == length * times and tail == tail[:length] * times:
+            return length * (times - 1)
+    return 0
+
+
+class _Phrases:
+    """Where a text stands in the phrases that are favoured."""
+
+    _ROW = np.zeros(1, np.int64)
+
+    def __init__(self, automaton: PhraseAutomaton) -> None:
+        self._automaton = automaton
+        self._forest: PhraseForest | None = None
+        self._state = np.zeros(1, np.int32)
+
+    def favour(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The scores with what each token earns, at the cost of the other tokens but not of the end."""
+        earned = self._in(len(logits)).scores(self._ROW, self._state)
+        scores = logits[None].copy()
+        scores[:, END] = -np.inf
+        bonus = share(scores, earned)
+        # A phrase that was begun is given up where the text ends, as it is with any other token.
+        bonus[:, END] = np.minimum(earned[:, END], 0.0)
+        return np.asarray((logits[None] + bonus)[0], np.float32)
+
+    def advance(self, token: int) -> None:
+        """The next token."""
+        assert self._forest is not None
+        self._state = self._forest.advance(self._ROW, self._state, np.array([token], np.int64))
+
+    def _in(self, tokens: int) -> PhraseForest:
+        if self._forest is None:
+            self._forest = PhraseForest([self._automaton], tokens)
+        return self._forest

@@ -1,7 +1,7 @@
-"""The rail that reads with Moonshine: voice activity in the step of all streams, reading beside it.
+"""Recognition with Moonshine: voice activity in the step of all streams, transcription in a thread beside it.
 
-A step never waits for a text: what has been read by then is told, and the rest comes with a later piece of
-audio. So a long text of one stream holds up nobody's voice activity.
+A step never waits for a text: finished texts are returned, and the rest comes with a later piece of
+audio. So a long text of one stream does not delay the VAD of others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrEvent, AsrOptions, OnsetEvent, OnsetLostEvent, TranscriptEvent
-from parley.asr.moonshine.reader import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.utterance import EarlyText, MoonshineUtterance, PartialText, PendingText, Window
-from parley.asr.moonshine.worker import ReadRequest, TextReader
+from parley.asr.moonshine.worker import (
+    Reader,
+    ReadRequest,
+    RecognizedText,
+    TextReader,
+    confidence_of,
+    text_of,
+)
 from parley.asr.pipeline.segmentation import (
     PER_MS,
     Detector,
@@ -40,21 +46,21 @@ from parley.asr.pipeline.turn_audio import JoinedTurn, TurnAudio
 from parley.errors import OverloadedError, ParleyError
 
 _REST = 3
-"""Partial texts of a stream are asked for so seldom that it waits for them a third of the time at most: the
-more there is to do, the fewer there are."""
+"""A stream rests between partial texts this many times as long as the last one took, so that partial texts
+take a quarter of the time at most: under load there are fewer."""
 
 
 @dataclass(frozen=True)
 class MoonshineLimits:
-    """What every stream gets."""
+    """Limits of each stream."""
 
     window: Window = field(default_factory=Window)
     preroll_ms: int = 320
-    """Audio before the onset that is read too, so that no soft first sound is lost."""
+    """Audio before the onset that is transcribed too, so that no soft first sound is lost."""
     max_utterance_ms: int = 60_000
     """Speech without a pause is ended after this time."""
     early_ms: int = 96
-    """After so much silence the final text is begun, in vain if the utterance goes on; 0: at its end."""
+    """The final text is begun after this silence, in vain if the utterance goes on; 0: at its end."""
 
 
 @dataclass
@@ -71,7 +77,7 @@ class MoonshinePipeline:
     def __init__(
         self,
         reader: Reader,
-        desk: TextReader,
+        text_reader: TextReader,
         detector: Detector,
         limits: MoonshineLimits,
         clock: Callable[[], float] = time.perf_counter,
@@ -79,14 +85,14 @@ class MoonshinePipeline:
         """Serve streams.
 
         Args:
-            reader: knows the vocabulary.
-            desk: reads for all streams.
+            reader: compiles phrases.
+            text_reader: transcribes for all streams.
             detector: the voice activity network.
             limits: of each stream.
             clock: seconds, for timings.
         """
         self._reader = reader
-        self._desk = desk
+        self._text_reader = text_reader
         self._detector = detector
         self._limits = limits
         self._clock = clock
@@ -107,22 +113,22 @@ class MoonshinePipeline:
         return MoonshineStream(track, options, boosting, longest_ms=self._limits.window.longest_ms)
 
     def release(self, stream: MoonshineStream) -> None:
-        """Call off what the stream waits for."""
+        """Cancel the texts that the stream waits for."""
         if stream.utterance is not None:
             stream.utterance.drop()
-        for late in stream.awaited:
-            late.drop()
+        for pending in stream.awaited:
+            pending.drop()
 
     def step(
         self, chunks: Sequence[ChunkRequest[MoonshineStream]]
     ) -> list[ChunkResult[MoonshineStream] | ParleyError]:
         """Serve all chunks together: one voice activity call.
 
-        A chunk fails if voice activity could not be detected, if a text that it would have told could not be
-        read, or if its speech finds no place to wait. Its stream is then as it was before.
+        A chunk fails if voice activity could not be detected, if a text that is due could not be read, or if
+        the queue is full. Its stream is then as it was before.
         """
         try:
-            self._desk.check()
+            self._text_reader.check()
         except ParleyError as error:
             return [error for _ in chunks]
         work, vad_ms = run_vad(chunks, self._detector, self._clock)
@@ -133,13 +139,13 @@ class MoonshinePipeline:
             return item.work.error
         stream = item.work.stream
         try:
-            self._hear(item)
+            self._add_speech(item)
             self._ask_ahead(item)
             self._take_partial(stream)
             if item.work.chunk.last:
-                for late in stream.awaited:
-                    late.end_stream()
-            events = stream.tell()
+                for pending in stream.awaited:
+                    pending.end_stream()
+            events = stream.take_events()
         except ParleyError as error:
             for asked in item.asked:
                 asked.drop()
@@ -153,32 +159,31 @@ class MoonshinePipeline:
         )
         return ChunkResult(stream, reply)
 
-    def _hear(self, item: _Item) -> None:
-        """Give what was spoken to its utterances."""
+    def _add_speech(self, item: _Item) -> None:
+        """Add speech to its utterances."""
         stream = item.work.stream
         if item.work.chunk.turn_over:
             stream.turn_over()
-        for happening in stream.track.detected(item.work.probabilities):
-            if isinstance(happening, OnsetEvent | OnsetLostEvent):
-                stream.untold.append(happening)
-            elif isinstance(happening, UtteranceBegan):
+        for found in stream.track.detected(item.work.probabilities):
+            if isinstance(found, OnsetEvent | OnsetLostEvent):
+                stream.pending_events.append(found)
+            elif isinstance(found, UtteranceBegan):
                 stream.utterance = MoonshineUtterance(
-                    happening.event.utterance, happening.start, happening.onset, self._limits.window
+                    found.event.utterance, found.start, found.onset, self._limits.window
                 )
-                stream.untold.append(happening.event)
-            elif isinstance(happening, UtteranceAudio):
+                stream.pending_events.append(found.event)
+            elif isinstance(found, UtteranceAudio):
                 assert stream.utterance is not None
-                self._add(item, stream.utterance, happening)
+                self._add(item, stream.utterance, found)
             else:
                 assert stream.utterance is not None
-                self._end(item, stream.utterance, happening)
+                self._end(item, stream.utterance, found)
                 stream.utterance = None
 
-    def _add(self, item: _Item, utterance: MoonshineUtterance, heard: UtteranceAudio) -> None:
-        utterance.hear(heard.samples)
+    def _add(self, item: _Item, utterance: MoonshineUtterance, audio: UtteranceAudio) -> None:
+        utterance.push(audio.samples)
         if utterance.is_full:
-            audio = utterance.cut()
-            utterance.settled.append(self._ask(item, audio, utterance.number, final=True))
+            utterance.settled.append(self._ask(item, utterance.cut(), utterance.number, final=True))
 
     def _end(self, item: _Item, utterance: MoonshineUtterance, ended: UtteranceEnded) -> None:
         stream = item.work.stream
@@ -187,19 +192,19 @@ class MoonshinePipeline:
         joined = None
         if stream.options.join_ms:
             piece = utterance.piece(ended.event.at_ms * PER_MS)
-            stream.turn = stream.turn.over() if piece is None else stream.turn.with_piece(piece)
+            stream.turn = stream.turn.closed() if piece is None else stream.turn.with_piece(piece)
             joined = stream.turn.joined()
         if utterance.early is not None and not utterance.early.asked.dropped:
             asked, joined = utterance.early.asked, utterance.early.joined
         else:
             asked = self._ask_whole(item, utterance, joined)
-        late = PendingText(
-            self._desk, utterance.number, [*utterance.settled, asked], joined, utterance.reported
+        pending = PendingText(
+            self._text_reader, utterance.number, [*utterance.settled, asked], joined, utterance.reported
         )
-        stream.untold += [ended.event, late]
+        stream.pending_events += [ended.event, pending]
 
     def _ask_ahead(self, item: _Item) -> None:
-        """Have the utterance read that is being spoken."""
+        """Have the utterance in progress read: its partial text, or early its final one."""
         stream, utterance = item.work.stream, item.work.stream.utterance
         if utterance is None:
             return
@@ -208,12 +213,12 @@ class MoonshinePipeline:
         if self._limits.early_ms and length >= self._limits.early_ms * PER_MS:
             if utterance.early is None or utterance.early.asked.dropped:
                 with suppress(OverloadedError):  # it is asked for again at the end of the utterance
-                    utterance.early = self._ask_early(item, utterance, end)
+                    utterance.early = self._begin_final_text(item, utterance, end)
         elif stream.options.partial_interval_ms:
             self._ask_partial(item, utterance)
 
-    def _ask_early(self, item: _Item, utterance: MoonshineUtterance, end: int) -> EarlyText:
-        """Have the final text made while it is waited whether the utterance is over."""
+    def _begin_final_text(self, item: _Item, utterance: MoonshineUtterance, end: int) -> EarlyText:
+        """Have the final text made while the pause may still end."""
         stream, joined = item.work.stream, None
         piece = utterance.piece(end)
         if stream.options.join_ms and piece is not None:
@@ -229,7 +234,7 @@ class MoonshinePipeline:
         try:
             asked = self._ask(item, utterance.rest(), utterance.number, final=False)
         except OverloadedError:
-            return  # there will be another one, or the final text
+            return  # a later one follows, or the final text
         utterance.partial = PartialText(asked, len(utterance.settled))
 
     def _ask_whole(
@@ -242,12 +247,12 @@ class MoonshinePipeline:
 
     def _ask(self, item: _Item, audio: NDArray[np.int16], utterance: int, *, final: bool) -> ReadRequest:
         stream = item.work.stream
-        asked = self._desk.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
+        asked = self._text_reader.ask(audio, stream.boosting, final=final, of=(stream.identity, utterance))
         item.asked.append(asked)
         return asked
 
     def _take_partial(self, stream: MoonshineStream) -> None:
-        """Tell the partial text that was asked for, if it is there and says something else than the last."""
+        """Report the partial text that was asked for, if it is there and differs from the last."""
         utterance = stream.utterance
         if utterance is None or utterance.partial is None:
             return
@@ -262,12 +267,12 @@ class MoonshinePipeline:
         try:
             read = asked.result()
         except ParleyError:
-            asked.drop()  # or it would be told again and again
+            asked.drop()  # report it once
             raise
         if read is None or not read.text:
             return
         stream.read.append(read)
-        # A settled piece that has failed is read anew for the final text.
+        # A settled piece that failed is read again for the final text.
         before = (piece.result() for piece in settled if piece.future.exception() is None)
         texts = [*(piece for piece in before if piece is not None), read]
         text = text_of(texts)
@@ -275,7 +280,7 @@ class MoonshinePipeline:
         if text == utterance.reported:
             return
         utterance.reported = text
-        stream.untold.append(
+        stream.pending_events.append(
             TranscriptEvent(
                 utterance=utterance.number,
                 text=text,
@@ -287,10 +292,10 @@ class MoonshinePipeline:
 
 
 class MoonshineStream:
-    """What is remembered of a stream between two steps.
+    """The state of a stream between two steps.
 
     Its memory is bounded by the window: of the utterance that is being spoken, of the turn so far, and of
-    each final text that is waited for, which the desk bounds.
+    each awaited final text, whose number the text reader bounds.
     """
 
     def __init__(
@@ -300,9 +305,9 @@ class MoonshineStream:
 
         Args:
             track: cuts the audio into utterances.
-            options: the client's wishes.
+            options: of the client.
             boosting: phrases that are favoured.
-            longest_ms: what is read at once.
+            longest_ms: the most audio that is read at once.
         """
         self.identity = object()
         """The same for all copies, and for no other stream."""
@@ -311,55 +316,57 @@ class MoonshineStream:
         self.boosting = boosting
         self.utterance: MoonshineUtterance | None = None
         self.turn = TurnAudio(min(options.join_ms, longest_ms))
-        """What the next utterance is read with."""
-        self.untold: list[AsrEvent | PendingText] = []
+        """Earlier utterances of the turn, with which the next one is read."""
+        self.pending_events: list[AsrEvent | PendingText] = []
         self.read: list[RecognizedText] = []
-        """What was read for the next reply."""
-        self._said: dict[int, str] = {}  # the turn's texts by utterance
+        """Texts that the next reply reports."""
+        self._said: dict[int, str] = {}  # the texts of the turn, by utterance
 
     def fork(self) -> MoonshineStream:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin.track = self.track.fork()
         twin.utterance = self.utterance.fork() if self.utterance else None
-        twin.untold = list(self.untold)
+        twin.pending_events = list(self.pending_events)
         twin.read = []
         twin._said = dict(self._said)  # noqa: SLF001 - same class
         return twin
 
     @property
     def awaited(self) -> list[PendingText]:
-        """Final texts that are on their way."""
-        return [item for item in self.untold if isinstance(item, PendingText)]
+        """Final texts that are not there yet."""
+        return [item for item in self.pending_events if isinstance(item, PendingText)]
 
     def turn_over(self) -> None:
-        """What follows is not joined to what was said before."""
-        self.turn = self.turn.over()
+        """Join nothing that follows to what was said before."""
+        self.turn = self.turn.closed()
         if self.utterance is not None:
             self.utterance.forget_early()
 
-    def tell(self) -> list[AsrEvent]:
-        """What can be told now.
+    def take_events(self) -> list[AsrEvent]:
+        """The events that are due.
 
         Raises:
             ParleyError: a final text could not be read.
         """
-        return take_ready_events(self.untold, self._look)
+        return take_ready_events(self.pending_events, self._poll)
 
-    def _look(self, late: PendingText) -> list[AsrEvent] | None:
-        found = late.look(lambda joined: [self._said.get(at, "") for at in range(joined.first, late.number)])
+    def _poll(self, pending: PendingText) -> list[AsrEvent] | None:
+        found = pending.poll(
+            lambda joined: [self._said.get(at, "") for at in range(joined.first, pending.number)]
+        )
         if found is None:
             return None
         events, read = found
         self.read += read
         for event in events:
             if isinstance(event, TranscriptEvent):
-                self._note(event, late.said_anew)
+                self._remember(event, pending.revised_texts)
         return events
 
-    def _note(self, event: TranscriptEvent, said_anew: Sequence[str]) -> None:
+    def _remember(self, event: TranscriptEvent, revised_texts: Sequence[str]) -> None:
         if not event.text:
             self.turn = self.turn.without(event.utterance)
-        self._said |= dict(enumerate([*said_anew, event.text], event.utterance - len(said_anew)))
+        self._said |= dict(enumerate([*revised_texts, event.text], event.utterance - len(revised_texts)))
         oldest = self.turn.pieces[0].utterance if self.turn.pieces else event.utterance
         self._said = {at: text for at, text in self._said.items() if at >= oldest}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.files.search import SpeechSearch, listen_together
+from parley.asr.files.recording import SpeechSearch, search_together
 from parley.asr.messages import Segment, TranscribeReply, TranscribeRequest
-from parley.asr.moonshine.reader import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.utterance import Window, pieces
+from parley.asr.moonshine.worker import Reader, RecognizedText, confidence_of, text_of
 from parley.asr.pipeline.segmentation import PER_MS, Detector
 from parley.errors import ParleyError
 from parley.protocol import VadOptions
@@ -46,8 +46,8 @@ class MoonshineRecording:
 
         Args:
             audio: i16 ``[n]``, 16 kHz mono.
-            request: the caller's wishes.
-            reader: knows the vocabulary.
+            request: of the caller.
+            reader: decodes utterances.
             limits: the server's.
 
         Raises:
@@ -128,13 +128,13 @@ class MoonshineRounds:
     """:class:`parley.asr.files.service.TranscriptionSteps` with the networks in this process."""
 
     def __init__(self, reader: Reader, detector: Detector) -> None:
-        """Use the networks; nobody else uses ``detector``."""
+        """Use the networks; ``detector`` is used by this object only."""
         self._reader = reader
         self._detector = detector
 
     def run(self, recordings: Sequence[MoonshineRecording]) -> None:
         """Hear 10 s more of each recording, or read its next piece."""
-        listen_together(recordings, self._detector)
+        search_together(recordings, self._detector)
         for recording in recordings:
             if recording.error is None:
                 try:

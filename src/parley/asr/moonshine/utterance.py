@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import STREAM_ENDED, AsrEvent, AsrFallbackEvent, TranscriptEvent
-from parley.asr.moonshine.reader import NO_TEXT, RecognizedText, confidence_of, text_of
-from parley.asr.moonshine.worker import ReadRequest, TextReader
+from parley.asr.moonshine.worker import (
+    NO_TEXT,
+    ReadRequest,
+    RecognizedText,
+    TextReader,
+    confidence_of,
+    text_of,
+)
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.pipeline.turn_audio import JoinedTurn, TurnUtterance, split_text
 from parley.errors import ParleyError
@@ -65,9 +71,9 @@ class MoonshineUtterance:
         self.asked_at = onset
         """Sample at which the last partial text was asked for."""
         self.rest_ms = 0.0
-        """So much audio must have come since then, because the last one took its time."""
+        """New audio before the next partial text, in proportion to the time that the last one took."""
         self.reported = ""
-        """The partial text that was told last."""
+        """The last reported partial text."""
         self.stable = StablePrefix()
 
     def fork(self) -> MoonshineUtterance:
@@ -78,7 +84,7 @@ class MoonshineUtterance:
         twin.stable = self.stable.fork()
         return twin
 
-    def hear(self, samples: NDArray[np.int16]) -> None:
+    def push(self, samples: NDArray[np.int16]) -> None:
         """Add audio: i16 ``[n]``."""
         self._parts.append(samples.copy())
         self._length += len(samples)
@@ -114,7 +120,7 @@ class MoonshineUtterance:
         )
 
     def forget_early(self, *, unless_ended_ms: int | None = None) -> None:
-        """It was not over, or not where it seemed to be (milliseconds of the stream)."""
+        """Drop the early final text, unless the utterance ended there (milliseconds of the stream)."""
         if self.early is not None and self.early.end // PER_MS != unless_ended_ms:
             self.early.asked.drop()
             self.early = None
@@ -126,7 +132,7 @@ class MoonshineUtterance:
             self.partial = None
 
     def drop(self) -> None:
-        """Nobody wants to know anything of it any more."""
+        """Its texts are no longer needed."""
         self.forget_early()
         self.forget_partial()
         for asked in self.settled:
@@ -185,14 +191,14 @@ MODEL = "moonshine"
 class PendingText:
     """Looks after the readings that it is made of.
 
-    The error of one that fails is raised with the piece of audio that is then being heard, and the reading is
+    The error of one that fails is raised with the piece of audio in progress, and the reading is
     made anew when that piece comes again. If it fails again it is given up: each later piece of its
     stream fails with that error.
     """
 
     def __init__(
         self,
-        desk: TextReader,
+        text_reader: TextReader,
         number: int,
         parts: Sequence[ReadRequest],
         joined: JoinedTurn | None,
@@ -201,7 +207,7 @@ class PendingText:
         """Wait for a text.
 
         Args:
-            desk: reads again what has failed.
+            text_reader: reads again what has failed.
             number: of the utterance.
             parts: readings of its pieces, in order.
             joined: what was read in the place of its only piece.
@@ -209,15 +215,15 @@ class PendingText:
         """
         self.number = number
         self.joined = joined
-        self._desk = desk
+        self._text_reader = text_reader
         self._parts = list(parts)
         self._known = known
         self._cut_off = False
         self._made_anew: set[int] = set()
-        self.said_anew: list[str] = []
+        self.revised_texts: list[str] = []
         """What the utterances before it say now, if it was read with them and is there."""
 
-    def look(
+    def poll(
         self, said_before: Callable[[JoinedTurn], Sequence[str]]
     ) -> tuple[list[AsrEvent], list[RecognizedText]] | None:
         """The events and the readings they are made of; None: they are not there yet.
@@ -245,7 +251,7 @@ class PendingText:
 
     def _ask_anew(self, at: int) -> ReadRequest:
         failed = self._parts[at]
-        self._parts[at] = self._desk.ask(failed.audio, failed.boosting, final=True, of=failed.of)
+        self._parts[at] = self._text_reader.ask(failed.audio, failed.boosting, final=True, of=failed.of)
         self._made_anew.add(at)
         return self._parts[at]
 
@@ -256,7 +262,7 @@ class PendingText:
             self._cut_off = True
 
     def drop(self) -> None:
-        """Nobody wants to know it any more."""
+        """The result is no longer needed."""
         for part in self._parts:
             part.drop()
 
@@ -270,7 +276,7 @@ class PendingText:
         text, confidence, first = text_of(texts), confidence_of(texts), 0
         if self.joined is not None and text and not self._cut_off:
             first = self.joined.first
-            *self.said_anew, text = split_text(text, said_before(self.joined))
+            *self.revised_texts, text = split_text(text, said_before(self.joined))
         return TranscriptEvent(
             utterance=self.number,
             text=text,
@@ -278,5 +284,5 @@ class PendingText:
             confidence=confidence if text else 0.0,
             stable_words=len(text.split()),
             first=first,
-            before=" ".join(filter(None, self.said_anew)),
+            before=" ".join(filter(None, self.revised_texts)),
         )

@@ -1,4 +1,4 @@
-"""Who is read next: one thread for all streams, final texts before partial ones, each in order of arrival."""
+"""Audio to text for all streams: one thread, final texts before partial ones, each in order of arrival."""
 
 from __future__ import annotations
 
@@ -7,24 +7,161 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.decoding import Abandoned
-from parley.asr.moonshine.reader import Reader, RecognizedText
-from parley.errors import ModelUnavailableError, OverloadedError, ParleyError, ShuttingDownError
+from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
+from parley.asr.moonshine.networks import (
+    DECODER,
+    ENCODER,
+    SHORTEST,
+    TOKENIZER,
+    Abandoned,
+    MoonshineNetwork,
+    Vocabulary,
+    read,
+    read_vocabulary,
+)
+from parley.asr.pipeline.segmentation import FULL_SCALE
+from parley.errors import (
+    InferenceError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+)
+
+LEAST_CONFIDENCE = 0.45
+"""Texts below this confidence are dropped: of silence and noise the networks make "You" and the like."""
+
+
+@dataclass(frozen=True)
+class RecognizedText:
+    """What was said in a stretch of audio; nothing if ``text`` is empty."""
+
+    text: str
+    confidence: float
+    """0-1; 0 where there is no text."""
+    encoder_ms: float = 0.0
+    decoder_ms: float = 0.0
+    """What it took to read."""
+
+
+NO_TEXT = RecognizedText("", 0.0)
+
+
+def text_of(pieces: Iterable[RecognizedText]) -> str:
+    """The texts of pieces that follow one another."""
+    return " ".join(piece.text for piece in pieces if piece.text)
+
+
+def confidence_of(pieces: Sequence[RecognizedText]) -> float:
+    """Their confidence, that of each counted as often as it has words; 0 where there are none."""
+    words = [len(piece.text.split()) for piece in pieces]
+    total = sum(count * piece.confidence for count, piece in zip(words, pieces, strict=True))
+    return round(total / sum(words), 4) if sum(words) else 0.0
+
+
+class Reader:
+    """Reads one stretch at a time; any thread may use it."""
+
+    def __init__(
+        self, network: MoonshineNetwork, vocabulary: Vocabulary, *, least_confidence: float = LEAST_CONFIDENCE
+    ) -> None:
+        """Read with these networks.
+
+        Args:
+            network: reads.
+            vocabulary: its tokens.
+            least_confidence: below it there is no text.
+        """
+        self._network = network
+        self._vocabulary = vocabulary
+        self._spelled = vocabulary.spelled
+        self._least_confidence = least_confidence
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        open_network: Callable[[Path], Any],
+        *,
+        least_confidence: float = LEAST_CONFIDENCE,
+    ) -> Self:
+        """Load the files of :mod:`parley.asr.moonshine.networks`.
+
+        Args:
+            folder: has them.
+            open_network: makes a session of a file.
+            least_confidence: see the class.
+
+        Raises:
+            ModelLoadingError: they cannot be loaded, or do not go together.
+        """
+        vocabulary = read_vocabulary(folder / TOKENIZER)
+        network = MoonshineNetwork(
+            open_network(folder / ENCODER),
+            open_network(folder / DECODER),
+            tokens=len(vocabulary.pieces),
+        )
+        return cls(network, vocabulary, least_confidence=least_confidence)
+
+    def warm_up(self) -> None:
+        """Read silence once, so that no caller waits for what only the first run does.
+
+        Raises:
+            InferenceError: the networks cannot run at all.
+        """
+        self.read(np.zeros(16_000, np.int16), PhraseAutomaton.nothing())
+
+    def phrases(self, phrases: list[str], weight: float) -> PhraseAutomaton:
+        """Phrases that are to be favoured.
+
+        Raises:
+            InvalidMessageError: see :func:`parley.asr.decoding.boosting.compile_phrases`.
+        """
+        return compile_phrases(phrases, weight, self._spelled, cased=True)
+
+    def read(
+        self,
+        audio: NDArray[np.int16],
+        boosting: PhraseAutomaton,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> RecognizedText:
+        """Read a stretch of at most some seconds: i16 ``[n]``, 16 kHz mono.
+
+        Args:
+            audio: the stretch.
+            boosting: phrases that are favoured.
+            unwanted: asked again and again whether to go on.
+
+        Raises:
+            InferenceError: the networks failed.
+            Abandoned: it was unwanted.
+        """
+        samples = audio.astype(np.float32) / FULL_SCALE
+        samples = np.pad(samples, (0, max(SHORTEST - len(samples), 0)))
+        tokens = read(self._network, samples, boosting, unwanted)
+        if not np.isfinite(tokens.confidence):
+            raise InferenceError("the decoder's scores are not finite")
+        text = self._vocabulary.text(tokens.ids)
+        if not any(map(str.isalnum, text)) or tokens.confidence < self._least_confidence:
+            return RecognizedText("", 0.0, tokens.encoder_ms, tokens.decoder_ms)
+        return RecognizedText(text, round(tokens.confidence, 4), tokens.encoder_ms, tokens.decoder_ms)
+
 
 _MOST_FAILURES = 3
-"""Of different stretches, with no success between them: the networks are broken, and only loading them again
-can help."""
+"""Failures of different stretches without a success between them: then the networks are broken, and only
+loading them again can help."""
 _REMEMBERED = 64
-"""Readings that have failed, by which a stretch is recognised that is tried again."""
+"""Failed stretches that are remembered, to recognise one that is tried again."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +215,7 @@ class ReadRequest:
         self.of = of
         self.future: Future[RecognizedText | None] = Future()
         self.dropped = False
-        """Nobody wants it any more."""
+        """Drop the request: its result is not needed."""
         self._clock = clock
         self._asked_at = clock()
         self._done_at = self._asked_at
@@ -98,16 +235,16 @@ class ReadRequest:
         return self.future.result(0)
 
     def drop(self) -> None:
-        """Nobody wants it any more."""
+        """Drop the request: its result is not needed."""
         self.dropped = True
 
-    def settle(self, read: Callable[[], RecognizedText]) -> None:
-        """Read it now."""
+    def resolve(self, read: Callable[[], RecognizedText]) -> None:
+        """Read the audio, and set the result."""
         try:
             text: RecognizedText | None = read()
         except Abandoned:
             text = None
-        except Exception as error:  # noqa: BLE001 - raised where the text is looked at
+        except Exception as error:  # noqa: BLE001 - raised where the text is taken
             if not isinstance(error, ParleyError):
                 _log.exception("a stretch of %d samples cannot be read", len(self.audio))
                 error = ParleyError(f"{type(error).__name__}: {error}")
@@ -117,7 +254,7 @@ class ReadRequest:
         self.future.set_result(text)
 
     def fail(self, error: ParleyError) -> None:
-        """There will be no text."""
+        """Set an error in the place of a text."""
         self._done_at = self._clock()
         self.future.set_exception(error)
 
@@ -219,7 +356,7 @@ class ThreadedReader:
             if asked.dropped:
                 continue
             self._began_at = self._clock()
-            asked.settle(partial(self._read, asked))
+            asked.resolve(partial(self._read, asked))
             self._began_at = None
         for asked in (*self._finals, *self._partials):
             asked.fail(ShuttingDownError("the model is being unloaded"))
@@ -257,8 +394,8 @@ class InlineReader:
     ) -> ReadRequest:
         """See :meth:`TextReader.ask`."""
         asked = ReadRequest(audio, boosting, final=final, of=of, clock=lambda: 0.0)
-        asked.settle(lambda: self._reader.read(audio, boosting))
+        asked.resolve(lambda: self._reader.read(audio, boosting))
         return asked
 
     def check(self) -> None:
-        """Nothing can hang here."""
+        """Do nothing: there is no thread that could hang."""

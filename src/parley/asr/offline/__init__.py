@@ -1,1 +1,1 @@
-"""Recognition by Parakeet: networks, and the rail that decodes every utterance as a whole."""
+"""Recognition by Parakeet: networks, and the pipeline that decodes every utterance as a whole."""

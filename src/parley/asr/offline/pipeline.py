@@ -1,4 +1,4 @@
-"""The rail that decodes every utterance as a whole: many streams with as few model calls as possible."""
+"""Recognition that decodes every utterance as a whole: many streams with as few model calls as possible."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class OfflinePipeline:
         return step(chunks, self._models)
 
     def release(self, stream: OfflineStream) -> None:
-        """Nothing is held."""
+        """Do nothing: a stream holds only memory."""
 
 
 @dataclass
 class _Utterances:
-    """What a chunk brought to be recognised."""
+    """The utterances of a chunk."""
 
     work: PendingChunk[OfflineStream]
     steps: list[Step] = field(default_factory=list)
@@ -103,7 +103,7 @@ def step(
         clock: seconds, for the reply's timings.
 
     Returns:
-        For each chunk what was heard, or why not.
+        The result of each chunk, or its error.
     """
     work, vad_ms = run_vad(chunks, models, clock)
     items = [_Utterances(item) for item in work]

@@ -1,9 +1,9 @@
 """One stream of audio on its way to transcripts, without any model call of its own.
 
-A piece of audio goes through three calls: :meth:`StreamSegmenter.accept` of the stream's ``track`` says
-what the voice activity network must look at, :meth:`OfflineStream.detected` takes its probabilities and
-says what must be decoded, :meth:`OfflineStream.resolve` turns the decoded tokens into events. Whoever
-makes the model calls can so make one for many streams (:mod:`parley.asr.offline.pipeline`).
+A piece of audio goes through three calls: :meth:`StreamSegmenter.accept` of the stream's ``track`` returns
+the windows for the voice activity network, :meth:`OfflineStream.detected` takes their probabilities and
+returns what must be decoded, :meth:`OfflineStream.resolve` turns the decoded tokens into events. So
+one model call serves many streams (:mod:`parley.asr.offline.pipeline`).
 
 An utterance is decoded anew, as a whole, for every partial text and for the final one. What is
 longer than ``window_ms`` is cut where it is quietest, and the part before the cut is settled, so
@@ -51,14 +51,14 @@ from parley.protocol import Alternative, Word
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """How much of a stream is kept and looked at."""
+    """How much of a stream is kept and decoded."""
 
     preroll_ms: int = 320
     """Audio before the onset that is decoded too, so that no soft first sound is lost."""
     window_ms: int = 20_000
     """Longest audio that is decoded at once."""
     cut_search_ms: int = 5_000
-    """How far back from the end of a full window the quietest place is looked for."""
+    """How far back from the end of a full window the quietest place is searched."""
     max_utterance_ms: int = 60_000
     """Speech without a pause is ended after this time."""
 
@@ -82,7 +82,7 @@ Step: TypeAlias = Sound | SpeechStartedEvent | SpeechStoppedEvent | DecodeJob
 
 
 class OfflineStream:
-    """Everything that is remembered of one stream.
+    """The state of one stream.
 
     Its memory is bounded: ``window_ms`` of features, as many of the turn so far, the audio of its ``track``,
     and the words of ``max_utterance_ms``.
@@ -96,15 +96,15 @@ class OfflineStream:
         Args:
             checkpoint: vocabulary and frame length.
             mel: the front end, shared by all streams.
-            options: the client's wishes.
-            limits: the server's.
+            options: of the client.
+            limits: of the server.
 
         Raises:
             InvalidMessageError: the options are out of range.
         """
         check_options(options)
         self.boosting = compile_phrases(options.phrases, options.phrase_weight, checkpoint.vocabulary)
-        """What the decoder favours."""
+        """Phrases that the decoder favours."""
         self._checkpoint = checkpoint
         self._mel = mel
         self._options = options
@@ -131,8 +131,8 @@ class OfflineStream:
         return twin
 
     def turn_over(self) -> None:
-        """What follows is not joined to what was said before."""
-        self._turn = self._turn.over()
+        """Join nothing that follows to what was said before."""
+        self._turn = self._turn.closed()
 
     def detected(self, probabilities: NDArray[np.float32]) -> list[Step]:
         """Take the probabilities of the windows that :meth:`StreamSegmenter.accept` returned.
@@ -141,16 +141,16 @@ class OfflineStream:
             What happened and what must be decoded, in order, for :meth:`resolve`.
         """
         steps: list[Step] = []
-        for happening in self.track.detected(probabilities):
-            if isinstance(happening, OnsetEvent | OnsetLostEvent):
-                steps.append(happening)
-            elif isinstance(happening, UtteranceBegan):
-                self._begin(happening)
-                steps.append(happening.event)
-            elif isinstance(happening, UtteranceAudio):
-                self._hear(steps, happening)
+        for found in self.track.detected(probabilities):
+            if isinstance(found, OnsetEvent | OnsetLostEvent):
+                steps.append(found)
+            elif isinstance(found, UtteranceBegan):
+                self._begin(found)
+                steps.append(found.event)
+            elif isinstance(found, UtteranceAudio):
+                self._add_speech(steps, found)
             else:
-                self._finish(steps, happening)
+                self._finish(steps, found)
         self._add_partial(steps)
         return steps
 
@@ -232,10 +232,10 @@ class OfflineStream:
         self._decoded_at = self._onset = began.onset
         self._features = UtteranceFeatures(self._mel, began.start)
 
-    def _hear(self, steps: list[Step], heard: UtteranceAudio) -> None:
+    def _add_speech(self, steps: list[Step], audio: UtteranceAudio) -> None:
         """Add audio to the utterance; settle a full window."""
         assert self._features is not None
-        self._features.push(heard.samples.astype(np.float32) / FULL_SCALE, heard.probability)
+        self._features.push(audio.samples.astype(np.float32) / FULL_SCALE, audio.probability)
         if self._features.length_ms < self._limits.window_ms:
             return
         offset_ms = self._features.start_ms
@@ -248,7 +248,7 @@ class OfflineStream:
         frames, joined = self._features.finish(), None
         piece = self._features.piece(self._utterance, self._onset, ended.event.at_ms * PER_MS)
         if self._turn.limit_ms:
-            self._turn = self._turn.over() if piece is None else self._turn.with_piece(piece)
+            self._turn = self._turn.closed() if piece is None else self._turn.with_piece(piece)
             joined = self._turn.joined()
         if joined is not None:
             frames = self._mel.normalized(joined.content)

@@ -1,1 +1,1 @@
-"""What all recognition rails share: streams, segmentation, the step of an execution."""
+"""What all recognition pipelines share: streams, segmentation, the step of an execution."""

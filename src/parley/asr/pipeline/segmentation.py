@@ -58,7 +58,7 @@ class UtteranceAudio:
 
     samples: NDArray[np.int16]
     probability: float
-    """That its end is speech, 0-1."""
+    """Probability that its end is speech, 0-1."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class UtteranceEnded:
 
 
 Sound: TypeAlias = OnsetEvent | OnsetLostEvent
-"""What is told as it is: sound that no utterance has come of, or not yet.
+"""Events of sound without an utterance so far.
 
 An :class:`OnsetEvent` comes before every :class:`UtteranceBegan`, and has the same time.
 """
@@ -80,7 +80,7 @@ class StreamSegmenter:
     """What is remembered of a stream between two pieces of its audio.
 
     It holds the audio that may still belong to an utterance: the pre-roll and ``min_speech_ms``
-    while nobody speaks, half of the silence so far while the end is waited for, and less than a
+    while there is no speech, half of the silence so far while an utterance may end, and less than a
     window otherwise.
     """
 

@@ -1,4 +1,4 @@
-"""What an ASR rail's model does with the requests of one execution."""
+"""Serves the requests of one execution of a recogniser: streams by correlation id, and their bounds."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class RecognitionService(Generic[StreamT]):
 
     def __init__(
         self,
-        rail: RecognizerPipeline[StreamT],
+        pipeline: RecognizerPipeline[StreamT],
         sessions: SessionTable[StreamT],
         *,
         languages: Sequence[str],
         max_chunk_ms: int,
     ) -> None:
-        """Serve the streams of a rail.
+        """Serve the streams of a pipeline.
 
         Args:
-            rail: recognises.
-            sessions: holds the streams; nobody else uses it.
-            languages: what the rail understands.
+            pipeline: recognises the streams.
+            sessions: of the streams; used by this object only.
+            languages: of the pipeline.
             max_chunk_ms: longest audio of one request.
         """
-        self._rail = rail
+        self._pipeline = pipeline
         self._sessions = sessions
         self._languages = tuple(languages)
         self._max_chunk = max_chunk_ms * PER_MS
@@ -73,16 +73,18 @@ class RecognitionService(Generic[StreamT]):
         with self._lock:
             self._sweep()
             admitted = [self._admit(request) for request in requests]
-            heard = iter(self._rail.step([chunk for chunk in admitted if isinstance(chunk, ChunkRequest)]))
-            answers: list[AsrReply | ParleyError] = []
+            results = iter(
+                self._pipeline.step([chunk for chunk in admitted if isinstance(chunk, ChunkRequest)])
+            )
+            replies: list[AsrReply | ParleyError] = []
             for request, chunk in zip(requests, admitted, strict=True):
-                result = chunk if isinstance(chunk, ParleyError) else next(heard)
+                result = chunk if isinstance(chunk, ParleyError) else next(results)
                 if isinstance(result, ChunkResult):
                     self._sessions.update(request.key, result.stream)
-                answers.append(result.reply if isinstance(result, ChunkResult) else result)
+                replies.append(result.reply if isinstance(result, ChunkResult) else result)
                 if request.end:
                     self._close(request.key)
-            return answers
+            return replies
 
     def sweep(self) -> int:
         """Drop the streams that are idle, and return how many; may be called from any thread."""
@@ -92,13 +94,13 @@ class RecognitionService(Generic[StreamT]):
     def _sweep(self) -> int:
         idle = self._sessions.sweep()
         for stream in idle:
-            self._rail.release(stream)
+            self._pipeline.release(stream)
         return len(idle)
 
     def _close(self, key: str) -> None:
         stream = self._sessions.close(key)
         if stream is not None:
-            self._rail.release(stream)
+            self._pipeline.release(stream)
 
     def _admit(self, request: StreamRequest) -> ChunkRequest[StreamT] | ParleyError:
         try:
@@ -122,7 +124,7 @@ class RecognitionService(Generic[StreamT]):
         if options.language not in self._languages:
             known = ", ".join(self._languages)
             raise UnsupportedLanguageError(f"language {options.language!r} is not understood; only {known}")
-        return self._rail.new_stream(options)
+        return self._pipeline.new_stream(options)
 
     def _read_audio(self, audio: Tensor) -> Tensor:
         samples = audio.reshape(-1)
@@ -142,9 +144,9 @@ class _Entry(Generic[StreamT]):
 
 
 class SessionTable(Generic[StreamT]):
-    """Streams by correlation id: so many at most, and none that nobody has used for long.
+    """Streams by correlation id: bounded in number, and closed when idle.
 
-    Whoever uses it makes sure that its calls do not overlap.
+    Calls must not overlap.
     """
 
     def __init__(self, limit: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -186,7 +188,7 @@ class SessionTable(Generic[StreamT]):
         return entry.stream
 
     def update(self, key: str, stream: StreamT) -> None:
-        """Replace an open stream by what has become of it."""
+        """Replace an open stream by its next state."""
         self._entries[key].stream = stream
 
     def close(self, key: str) -> StreamT | None:

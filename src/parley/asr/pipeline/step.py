@@ -1,4 +1,4 @@
-"""What every ASR rail does with the pieces of audio of an execution, before it recognises anything."""
+"""The parts of a step that all recognition pipelines share: requests, voice activity, results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parley.errors import InvalidMessageError, ParleyError
 
 
 class TrackedStream(Protocol):
-    """A stream of any rail."""
+    """A stream of any pipeline. Apart because pipelines have streams of their own."""
 
     track: StreamSegmenter
 
@@ -46,14 +46,14 @@ class ChunkRequest(Generic[StreamT]):
     flush: bool = False
     """End the utterance with this piece."""
     turn_over: bool = False
-    """This piece is not of the turn of what was said before."""
+    """A new turn begins with this piece."""
     last: bool = False
-    """The stream ends with this piece: what is not in its reply is never told."""
+    """The stream ends with this piece: events that are not in its reply are lost."""
 
 
 @dataclass(frozen=True)
 class ChunkResult(Generic[StreamT]):
-    """What became of a chunk."""
+    """The outcome of a chunk."""
 
     stream: StreamT
     """The stream after the chunk; the one before it is unchanged."""
@@ -76,7 +76,7 @@ class RecognizerPipeline(Protocol[StreamT]):
         ...
 
     def release(self, stream: StreamT) -> None:
-        """Free what a stream holds beside its own memory; nobody will use it again."""
+        """Free what a stream holds beside its own memory; it is not used again."""
         ...
 
 
@@ -94,7 +94,7 @@ class PendingChunk(Generic[StreamT]):
     def reply(
         self, events: list[AsrEvent], *, vad_ms: float, encoder_ms: float, decoder_ms: float, batch: int
     ) -> AsrReply:
-        """The answer to the chunk; the times are those of the calls that served it."""
+        """The reply to the chunk; the times are those of the calls that served it."""
         return AsrReply(
             events=events,
             speech_probability=round(float(self.probabilities.max(initial=0.0)), 4),
@@ -109,7 +109,7 @@ class PendingChunk(Generic[StreamT]):
 def run_vad(
     chunks: Sequence[ChunkRequest[StreamT]], detector: Detector, clock: Callable[[], float]
 ) -> tuple[list[PendingChunk[StreamT]], float]:
-    """Give every stream its audio, and ask for voice activity: one call for all of them.
+    """Give every stream its audio, and detect voice activity: one call for all of them.
 
     Args:
         chunks: at most one of each stream.
@@ -140,7 +140,7 @@ def run_vad(
 
 
 def milliseconds(seconds: float) -> float:
-    """A duration as replies tell it."""
+    """A duration as replies report it."""
     return round(seconds * 1000, 3)
 
 
@@ -148,7 +148,7 @@ MAX_PARTIAL_INTERVAL_MS = 60_000
 
 
 def check_options(options: AsrOptions) -> None:
-    """Refuse options that no stream can work with.
+    """Refuse options out of range.
 
     Raises:
         InvalidMessageError: the interval is out of range.
@@ -171,17 +171,17 @@ _EVENTS = (
 
 
 def take_ready_events(
-    untold: list[AsrEvent | LateT], look: Callable[[LateT], list[AsrEvent] | None]
+    pending_events: list[AsrEvent | LateT], look: Callable[[LateT], list[AsrEvent] | None]
 ) -> list[AsrEvent]:
-    """Remove and return what can be told now: everything up to the first text that is not there yet.
+    """Remove and return the events that are due: all before the first missing text.
 
     Args:
-        untold: in the order in which it is told.
+        pending_events: events in their order.
         look: the events that a text has become; None: it is not there.
     """
     events: list[AsrEvent] = []
-    while untold:
-        item = untold[0]
+    while pending_events:
+        item = pending_events[0]
         if isinstance(item, _EVENTS):
             events.append(item)
         else:
@@ -189,5 +189,5 @@ def take_ready_events(
             if ready is None:
                 break
             events += ready
-        del untold[0]
+        del pending_events[0]
     return events

@@ -29,10 +29,10 @@ class TurnUtterance:
 
     utterance: int
     start: int
-    """Of its audio, which begins before the onset."""
+    """First sample of its audio, which begins before the onset."""
     onset: int
     end: int
-    """Of its speech."""
+    """Last sample of its speech."""
     content: NDArray[Any]
     """``[..., n]``: a column for every ``unit`` samples from ``start`` on."""
 
@@ -112,27 +112,27 @@ def _plain(word: str) -> str:
 
 @dataclass(frozen=True)
 class TurnAudio:
-    """What has been said of a turn so far. It is never changed, so that streams can be forked."""
+    """The utterances of a turn so far. It is never changed, so that streams can be forked."""
 
     limit_ms: int
-    """Longest content; what is older is forgotten. 0: utterances are not joined."""
+    """Longest content; older utterances are dropped. 0: utterances are not joined."""
     unit: int = 1
     """Samples of the stream in a column of content."""
     pieces: tuple[TurnUtterance, ...] = ()
 
-    def over(self) -> TurnAudio:
-        """What follows is said in another turn."""
+    def closed(self) -> TurnAudio:
+        """The state after the turn: nothing that follows is joined to it."""
         return TurnAudio(self.limit_ms, self.unit)
 
     def with_piece(self, piece: TurnUtterance) -> TurnAudio:
-        """One more utterance has ended."""
+        """The state with one more utterance."""
         pieces = (*self.pieces, piece)
         while pieces and self._length_ms(pieces) > self.limit_ms:
             pieces = pieces[1:]
         return TurnAudio(self.limit_ms, self.unit, pieces)
 
     def without(self, utterance: int) -> TurnAudio:
-        """There were no words in an utterance: if the turn began with it, the turn begins after it."""
+        """The state without an utterance that has no words, if the turn began with it."""
         if self.pieces and self.pieces[0].utterance == utterance:
             return TurnAudio(self.limit_ms, self.unit, self.pieces[1:])
         return self

@@ -1,6 +1,6 @@
 """The final text of an utterance: the streaming model's own, or that of a model that hears all of it.
 
-A call to such a model is under way while the streams go on, so that a long one holds nobody up.
+A call to such a model is under way while the streams go on, so that a long one delays no stream.
 Whatever it does, a text comes: another model's, or in the end the streaming model's own.
 """
 
@@ -58,7 +58,7 @@ class FinalTranscriptPolicy:
     deadline_s: float = 2.0
     """After so long another model's text is not waited for any more."""
     rest_s: float = 10.0
-    """So long a model that was late is not asked again: each step with a new final text would wait for it."""
+    """A model that was late is left out for this time: each step with a new final text would wait for it."""
 
     @property
     def keeps_audio(self) -> bool:
@@ -86,7 +86,7 @@ class FinalTranscriber:
         Args:
             policy: whose text counts.
             transcribers: the models that it names.
-            count: is told of every model that was replaced.
+            count: called for every model that was replaced.
             clock: seconds that never go back.
         """
         self.policy = policy
@@ -141,33 +141,33 @@ class FinalTranscriber:
         self._resting[model] = self.clock() + self.policy.rest_s
 
     def rests(self, model: str) -> bool:
-        """Whether a model is not to be asked, because it was late not long ago."""
+        """Whether a model is not asked, because it was late recently."""
         return self.clock() < self._resting.get(model, 0.0)
 
 
 class FinalTranscript:
-    """The final text of one utterance on its way, with everything there is to tell before it."""
+    """The pending final text of one utterance, with the events that come before it."""
 
     def __init__(
         self,
-        desk: FinalTranscriber,
+        final_transcriber: FinalTranscriber,
         utterance: StreamingUtterance,
         options: AsrOptions,
         joined: JoinedTurn | None = None,
     ) -> None:
-        """Begin for an utterance that has ended, but may not be recognised to its end yet.
+        """Begin for an utterance that has ended but is perhaps not decoded to its end.
 
         Args:
-            desk: asks the models.
+            final_transcriber: asks the models.
             utterance: whose text it is.
             options: of its stream.
-            joined: the utterance with those before it, which another model hears in its place.
+            joined: the utterance with those before it, which another model transcribes in its place.
         """
-        self._desk = desk
+        self._final_transcriber = final_transcriber
         self._utterance = utterance
         self._joined = joined
         self._options = options
-        self._models = deque([desk.policy.finals] if desk.policy.finals else [])
+        self._models = deque([final_transcriber.policy.finals] if final_transcriber.policy.finals else [])
         self._model = ""
         self._call: Future[TranscribeReply] | None = None
         self._overdue_at = 0.0
@@ -178,21 +178,21 @@ class FinalTranscript:
         if utterance.early is not None:
             self._joined = utterance.early.joined
             self._wait_for(self._models.popleft(), utterance.early.call, utterance.early.asked_at)
-        elif desk.policy.finals and not desk.rests(desk.policy.finals):
+        elif final_transcriber.policy.finals and not final_transcriber.rests(final_transcriber.policy.finals):
             # Asked before the streaming model comes to the end, so that both work at the same time.
             self._ask(self._models.popleft())
 
-    def settle(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
-        """The streaming model has done what it can.
+    def set_own(self, own: list[Word], alternatives: list[Alternative], failed: ParleyError | None) -> None:
+        """Take the streaming model's own result.
 
         Args:
             own: its words.
-            alternatives: its best readings, if they are wanted.
-            failed: why these are only those of the beginning.
+            alternatives: its best readings, if the client asked for them.
+            failed: the error that cut the words off.
         """
         self._own = own
         self._own_alternatives = alternatives
-        policy = self._desk.policy
+        policy = self._final_transcriber.policy
         if failed is not None and policy.fallback and policy.fallback != policy.finals:
             self._models.append(policy.fallback)
         if self._call is None:
@@ -200,42 +200,42 @@ class FinalTranscript:
 
     @property
     def call(self) -> Future[TranscribeReply] | None:
-        """What is waited for; None: nothing, the text is there."""
+        """The call that is waited for; None: the text is there."""
         return None if self._done else self._call
 
     @property
     def overdue_at(self) -> float:
-        """Until when that is waited for (seconds of the desk's clock)."""
+        """When that call is given up (seconds of the transcriber's clock)."""
         return self._overdue_at
 
     def cancel(self) -> None:
-        """Nobody wants to know it any more."""
+        """Cancel the call."""
         if self._call is not None:
             self._call.cancel()
 
     def end_stream(self) -> None:
         """Take the streaming model's own text if no other is there yet: the stream has no later reply."""
-        if self.look() is None:
+        if self.poll() is None:
             self.cancel()
             event = AsrFallbackEvent(
                 utterance=self._utterance.number,
                 from_model=self._model,
-                to_model=self._desk.policy.own,
+                to_model=self._final_transcriber.policy.own,
                 reason=STREAM_ENDED,
             )
             self._events.append(event)  # neither counted nor logged: no model has failed
             self._finish_with_own()
 
-    def look(self) -> list[AsrEvent] | None:
-        """The text and what there is to tell before it, if it is there; None: not yet."""
+    def poll(self) -> list[AsrEvent] | None:
+        """The text and the events before it; None: it is not there yet."""
         while not self._done:
             assert self._call is not None
             if self._call.done():
                 error = self._take(self._call)
-            elif self._desk.clock() >= self._overdue_at:
+            elif self._final_transcriber.clock() >= self._overdue_at:
                 self._call.cancel()
-                self._desk.let_rest(self._model)
-                limit = self._desk.policy.deadline_s
+                self._final_transcriber.let_rest(self._model)
+                limit = self._final_transcriber.policy.deadline_s
                 error = DeadlineExceededError(f"no final text within {limit:g} s")
             else:
                 return None
@@ -245,13 +245,13 @@ class FinalTranscript:
         return self._events
 
     def _replace(self, model: str, error: ParleyError) -> None:
-        to_model = self._models[0] if self._models else self._desk.policy.own
-        self._events.append(self._desk.replace(self._utterance.number, model, to_model, error))
+        to_model = self._models[0] if self._models else self._final_transcriber.policy.own
+        self._events.append(self._final_transcriber.replace(self._utterance.number, model, to_model, error))
 
     def _next(self) -> None:
         while self._models:
             model = self._models.popleft()
-            if not self._desk.rests(model):
+            if not self._final_transcriber.rests(model):
                 self._ask(model)
                 return
             self._replace(model, DeadlineExceededError("the model was late, and is not asked again yet"))
@@ -269,12 +269,12 @@ class FinalTranscript:
         )
 
     def _ask(self, model: str) -> None:
-        call = self._desk.ask(model, self._utterance, self._joined, self._options)
-        self._wait_for(model, call, self._desk.clock())
+        call = self._final_transcriber.ask(model, self._utterance, self._joined, self._options)
+        self._wait_for(model, call, self._final_transcriber.clock())
 
     def _wait_for(self, model: str, call: Future[TranscribeReply], asked_at: float) -> None:
         self._model, self._call = model, call
-        self._overdue_at = asked_at + self._desk.policy.deadline_s
+        self._overdue_at = asked_at + self._final_transcriber.policy.deadline_s
 
     def _take(self, call: Future[TranscribeReply]) -> ParleyError | None:
         """Read the answer of a call that is done; return its error."""
@@ -324,7 +324,7 @@ def wait_for(texts: Iterable[FinalTranscript], patience_s: float, clock: Callabl
     """Wait until the texts are there, or ``patience_s`` seconds have passed."""
     until = clock() + patience_s
     while True:
-        pending = [text for text in texts if text.look() is None]
+        pending = [text for text in texts if text.poll() is None]
         now = clock()
         if not pending or now >= until:
             return

@@ -1,4 +1,4 @@
-"""The rail that recognises speech while it is being spoken, many streams in one step.
+"""Recognition of speech while it is being spoken, many streams in one step.
 
 A step is one voice activity call for all streams, then rounds of one encoder call for each
 look-ahead and one decoder call, until no stream has a full chunk. Silence does not reach the
@@ -42,15 +42,15 @@ from parley.protocol import Word
 
 @dataclass(frozen=True)
 class StreamingLimits:
-    """What every stream gets."""
+    """Limits of each stream."""
 
     preroll_ms: int = 320
     """Audio before the onset that is recognised too, so that no soft first sound is lost."""
     max_utterance_ms: int = 60_000
     """Speech without a pause is ended after this time."""
     early_ms: int = 96
-    """After so much silence another model begins with its final text, which is wasted if the utterance goes
-    on; 0: it begins when the utterance is over."""
+    """Another model begins with its final text after this silence, in vain if the utterance goes on; 0: only
+    at its end."""
     patience_s: float = 0.01
     """How long a step waits for final texts of other models, which otherwise come with a later one."""
 
@@ -61,9 +61,9 @@ class _Item:
 
     work: PendingChunk[CacheAwareStream]
     utterances: list[StreamingUtterance] = field(default_factory=list)
-    """All that this chunk has audio for, in order."""
+    """The utterances that this chunk has audio for, in order."""
     finals: dict[int, FinalTranscript] = field(default_factory=dict)
-    """Of those that ended, by number."""
+    """Final texts of those that ended, by number."""
     claimed: list[int] = field(default_factory=list)
     """Slots of those that began."""
 
@@ -76,7 +76,7 @@ class StreamingPipeline:
         checkpoint: Checkpoint,
         recognizer: StreamingRecognizer,
         detector: Detector,
-        desk: FinalTranscriber,
+        final_transcriber: FinalTranscriber,
         *,
         chunks: Mapping[int, int],
         default_ms: int,
@@ -89,7 +89,7 @@ class StreamingPipeline:
             checkpoint: whose vocabulary applies.
             recognizer: holds the slots.
             detector: the voice activity network.
-            desk: final texts.
+            final_transcriber: has final texts made by other models.
             chunks: feature frames of a chunk by look-ahead (milliseconds).
             default_ms: look-ahead of streams that do not choose.
             limits: of each stream.
@@ -98,7 +98,7 @@ class StreamingPipeline:
         self._checkpoint = checkpoint
         self._recognizer = recognizer
         self._detector = detector
-        self._desk = desk
+        self._final_transcriber = final_transcriber
         self._chunks = dict(chunks)
         self._default_ms = default_ms
         self._limits = limits
@@ -124,7 +124,7 @@ class StreamingPipeline:
         return CacheAwareStream(track, options, chunk=self._chunks[chosen], boosting=boosting)
 
     def release(self, stream: CacheAwareStream) -> None:
-        """Give back the slot of the utterance that the stream was in, and call off what it waits for."""
+        """Free the slot of the utterance in progress, and cancel the texts that the stream waits for."""
         if stream.utterance is not None:
             stream.utterance.forget_early()
             if stream.utterance.slot is not None:
@@ -145,16 +145,16 @@ class StreamingPipeline:
         try:
             for item in items:
                 if item.work.error is None:
-                    self._hear(item)
+                    self._add_speech(item)
             rounds = self._recognizer.recognize([own for item in items for own in item.utterances])
             for item in items:
                 if item.work.error is None:
-                    self._write_down(item)
+                    self._add_transcripts(item)
         except BaseException:
             for item in items:
-                self._undo(item)
+                self._roll_back(item)
             raise
-        rounds.keep([slot for item in items for slot in self._keep(item)])
+        rounds.keep([slot for item in items for slot in self._commit(item)])
         self._await_finals(items)
         recognized = {id(utterance) for utterance in rounds.utterances}
         replies: list[ChunkResult[CacheAwareStream] | ParleyError] = []
@@ -165,7 +165,7 @@ class StreamingPipeline:
                 or ChunkResult(
                     item.work.stream,
                     item.work.reply(
-                        item.work.stream.tell(),
+                        item.work.stream.take_events(),
                         vad_ms=vad_ms,
                         encoder_ms=rounds.encoder_ms if busy else 0.0,
                         decoder_ms=rounds.decoder_ms if busy else 0.0,
@@ -175,52 +175,54 @@ class StreamingPipeline:
             )
         return replies
 
-    def _hear(self, item: _Item) -> None:
-        """Give what was spoken to its utterances."""
+    def _add_speech(self, item: _Item) -> None:
+        """Add speech to its utterances."""
         stream = item.work.stream
         if item.work.chunk.turn_over:
-            stream.turn = stream.turn.over()
+            stream.turn = stream.turn.closed()
             if stream.utterance is not None:
                 stream.utterance.forget_early()
         if stream.utterance is not None:
             item.utterances.append(stream.utterance)
-        for happening in stream.track.detected(item.work.probabilities):
-            if isinstance(happening, OnsetEvent | OnsetLostEvent):
-                stream.untold.append(happening)
+        for found in stream.track.detected(item.work.probabilities):
+            if isinstance(found, OnsetEvent | OnsetLostEvent):
+                stream.pending_events.append(found)
                 continue
-            if isinstance(happening, UtteranceBegan):
-                stream.utterance = self._begin(item, happening)
-                stream.untold.append(happening.event)
+            if isinstance(found, UtteranceBegan):
+                stream.utterance = self._begin(item, found)
+                stream.pending_events.append(found.event)
                 continue
             utterance = stream.utterance
             assert utterance is not None
-            if isinstance(happening, UtteranceAudio):
-                self._recognizer.write(utterance, happening.samples)
-                utterance.hear(happening.samples)
+            if isinstance(found, UtteranceAudio):
+                self._recognizer.write(utterance, found.samples)
+                utterance.push(found.samples)
             else:
                 utterance.ended = True
-                utterance.forget_early(unless_ended_ms=happening.event.at_ms)
-                final = FinalTranscript(self._desk, utterance, stream.options, self._join(stream, happening))
+                utterance.forget_early(unless_ended_ms=found.event.at_ms)
+                final = FinalTranscript(
+                    self._final_transcriber, utterance, stream.options, self._join(stream, found)
+                )
                 item.finals[utterance.number] = final
-                stream.untold += [happening.event, final]
+                stream.pending_events += [found.event, final]
                 stream.utterance = None
         if stream.utterance is not None and self._limits.early_ms:
-            self._ask_early(stream, stream.utterance)
+            self._begin_final_text(stream, stream.utterance)
 
-    def _ask_early(self, stream: CacheAwareStream, utterance: StreamingUtterance) -> None:
-        """Have the final text made while it is waited whether the utterance is over."""
+    def _begin_final_text(self, stream: CacheAwareStream, utterance: StreamingUtterance) -> None:
+        """Have the final text made while the pause may still end."""
         end, length = stream.track.quiet or (0, 0)
         utterance.forget_early(unless_ended_ms=end // PER_MS if length else None)
         if length >= self._limits.early_ms * PER_MS and utterance.early is None:
             joined = None
             if stream.options.join_ms:
                 joined = stream.turn.with_piece(utterance.piece(end)).joined()
-            self._desk.ask_early(utterance, end, joined, stream.options)
+            self._final_transcriber.ask_early(utterance, end, joined, stream.options)
 
     def _join(self, stream: CacheAwareStream, ended: UtteranceEnded) -> JoinedTurn | None:
-        """What a model that hears it all again is to hear: the utterance with those of the same turn."""
+        """The audio for a model that transcribes the whole turn again: the utterance with those before it."""
         assert stream.utterance is not None
-        if not stream.options.join_ms or not self._desk.policy.finals:
+        if not stream.options.join_ms or not self._final_transcriber.policy.finals:
             return None
         stream.turn = stream.turn.with_piece(stream.utterance.piece(ended.event.at_ms * PER_MS))
         return stream.turn.joined()
@@ -233,7 +235,7 @@ class StreamingPipeline:
             onset=began.onset,
             chunk=stream.chunk,
             boosting=stream.boosting,
-            keep_audio=self._desk.policy.keeps_audio,
+            keep_audio=self._final_transcriber.policy.keeps_audio,
         )
         try:
             utterance.slot = self._recognizer.acquire()
@@ -243,9 +245,9 @@ class StreamingPipeline:
         item.utterances.append(utterance)
         return utterance
 
-    def _write_down(self, item: _Item) -> None:
-        """Note what has become of the utterances: partial texts, final ones, failures."""
-        policy = self._desk.policy
+    def _add_transcripts(self, item: _Item) -> None:
+        """Add partial texts, final ones and failures of the utterances."""
+        policy = self._final_transcriber.policy
         failed = [utterance for utterance in item.utterances if utterance.failure is not None]
         if failed and not policy.rescue:
             item.work.error = failed[0].failure
@@ -253,23 +255,25 @@ class StreamingPipeline:
         for utterance in failed:
             if not utterance.replaced:
                 utterance.replaced = True
-                self._tell_replaced(item, utterance)
+                self._report_replaced(item, utterance)
         for utterance in item.utterances:
             final = item.finals.get(utterance.number)
             if final is not None:
                 nbest = item.work.stream.options.nbest
                 alternatives = alternatives_of(utterance.readings(), self._checkpoint, nbest) if nbest else []
-                final.settle(self._words(utterance), alternatives, utterance.failure)
+                final.set_own(self._words(utterance), alternatives, utterance.failure)
             elif utterance.failure is None and item.work.stream.options.partial_interval_ms:
                 self._add_partial(item, utterance)
 
-    def _tell_replaced(self, item: _Item, utterance: StreamingUtterance) -> None:
-        policy = self._desk.policy
+    def _report_replaced(self, item: _Item, utterance: StreamingUtterance) -> None:
+        policy = self._final_transcriber.policy
         assert utterance.failure is not None
-        event = self._desk.replace(utterance.number, policy.own, policy.rescue, utterance.failure)
-        untold = item.work.stream.untold
+        event = self._final_transcriber.replace(
+            utterance.number, policy.own, policy.rescue, utterance.failure
+        )
+        pending_events = item.work.stream.pending_events
         final = item.finals.get(utterance.number)
-        untold.insert(untold.index(final) if final else len(untold), event)
+        pending_events.insert(pending_events.index(final) if final else len(pending_events), event)
 
     def _add_partial(self, item: _Item, utterance: StreamingUtterance) -> None:
         if not utterance.take_news():
@@ -284,7 +288,7 @@ class StreamingPipeline:
             return
         utterance.reported = text
         with_words = item.work.stream.options.words
-        item.work.stream.untold.append(
+        item.work.stream.pending_events.append(
             transcript(
                 utterance.number, words, is_final=False, with_words=with_words, stable_words=stable_words
             )
@@ -293,10 +297,10 @@ class StreamingPipeline:
     def _words(self, utterance: StreamingUtterance) -> list[Word]:
         return words_of(utterance.tokens(), self._checkpoint, offset_ms=utterance.start_ms)
 
-    def _keep(self, item: _Item) -> list[int]:
-        """Make the step last: return the slots of utterances that go on, and give the others back."""
+    def _commit(self, item: _Item) -> list[int]:
+        """Commit the step: return the slots of utterances that go on, and free the others."""
         if item.work.error is not None:
-            self._undo(item)
+            self._roll_back(item)
             return []
         kept: list[int] = []
         for utterance in item.utterances:
@@ -309,22 +313,22 @@ class StreamingPipeline:
                 kept.append(utterance.slot)
         return kept
 
-    def _undo(self, item: _Item) -> None:
+    def _roll_back(self, item: _Item) -> None:
         for slot in item.claimed:
             self._recognizer.release(slot)
 
     def _await_finals(self, items: Sequence[_Item]) -> None:
         """Wait a little for new final texts: all streams share this step.
 
-        A text that takes longer comes with a later chunk. At the end of a stream there is none, and the
-        streaming model's own text takes its place: a caller who hangs up must not stop the others.
+        A text that takes longer comes with a later chunk. At the end of a stream there is no later chunk, and
+        the streaming model's own text takes its place: a caller who hangs up must not stop the others.
         """
         alive = [item for item in items if item.work.error is None]
         # Only in the step that asks: what takes longer must not hold up one step after the other.
         wait_for(
             [text for item in alive for text in item.finals.values()],
             self._limits.patience_s,
-            self._desk.clock,
+            self._final_transcriber.clock,
         )
         for item in alive:
             if item.work.chunk.last:
@@ -333,7 +337,7 @@ class StreamingPipeline:
 
 
 class CacheAwareStream:
-    """What is remembered of a stream between two steps.
+    """The state of a stream between two steps.
 
     Beside its ``track`` and the utterance that is being spoken it holds what waits behind a final
     text that another model has not yet written: at most what happens until that model's deadline. The
@@ -347,9 +351,9 @@ class CacheAwareStream:
 
         Args:
             track: cuts the audio into utterances.
-            options: the client's wishes.
+            options: of the client.
             chunk: feature frames that the encoder takes at once.
-            boosting: phrases that are expected.
+            boosting: phrases that are favoured.
         """
         self.track = track
         self.options = options
@@ -357,28 +361,28 @@ class CacheAwareStream:
         self.boosting = boosting
         self.utterance: StreamingUtterance | None = None
         self.turn = TurnAudio(options.join_ms)
-        """What the next utterance is read with."""
-        self.untold: list[AsrEvent | FinalTranscript] = []
+        """Earlier utterances of the turn, with which the next one is read."""
+        self.pending_events: list[AsrEvent | FinalTranscript] = []
 
     def fork(self) -> CacheAwareStream:
         """Return an independent copy."""
         twin = copy.copy(self)
         twin.track = self.track.fork()
         twin.utterance = self.utterance.fork() if self.utterance else None
-        twin.untold = list(self.untold)
+        twin.pending_events = list(self.pending_events)
         return twin
 
     @property
     def awaited(self) -> list[FinalTranscript]:
-        """Final texts that are on their way."""
-        return [item for item in self.untold if isinstance(item, FinalTranscript)]
+        """Final texts that are not there yet."""
+        return [item for item in self.pending_events if isinstance(item, FinalTranscript)]
 
-    def tell(self) -> list[AsrEvent]:
-        """What can be told now: everything up to the first final text that is not there yet."""
-        return take_ready_events(self.untold, self._look)
+    def take_events(self) -> list[AsrEvent]:
+        """The events that are due: all before the first missing final text."""
+        return take_ready_events(self.pending_events, self._poll)
 
-    def _look(self, text: FinalTranscript) -> list[AsrEvent] | None:
-        events = text.look()
+    def _poll(self, text: FinalTranscript) -> list[AsrEvent] | None:
+        events = text.poll()
         for event in events or ():
             if isinstance(event, TranscriptEvent) and not event.text:
                 self.turn = self.turn.without(event.utterance)

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.batch import RowDecoder
-from parley.asr.features.batched import BatchedLogMel
-from parley.asr.features.log_mel import SILENCE, LogMel
+from parley.asr.features.log_mel import SILENCE, BatchedLogMel, LogMel
 from parley.asr.pipeline.step import milliseconds
-from parley.asr.streaming.encoder import CACHES, HISTORY, StreamingEncoder
-from parley.asr.streaming.slots import Rows, SlotArrays, put, take
+from parley.asr.streaming.encoder import CACHES, HISTORY, Rows, SlotArrays, StreamingEncoder, put, take
 from parley.asr.streaming.utterance import StreamingUtterance
 from parley.errors import InferenceError, ModelLoadingError, ParleyError
 
@@ -185,7 +183,7 @@ class StreamingRecognizer:
             encoded,
             lengths,
             take(rounds.rows, rows, self._decoding),
-            # Where nobody expects a phrase, nothing is looked up.
+            # Without phrases there is no look-up.
             boosting if any(len(own.arcs) for own in boosting) else None,
         )
         put(rounds.rows, rows, state)

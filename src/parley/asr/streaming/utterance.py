@@ -1,4 +1,4 @@
-"""The utterance that is being spoken, as far as a streaming recogniser has heard it."""
+"""The utterance under way in a streaming recogniser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.decoding.greedy import Tokens
-from parley.asr.decoding.readings import Hypothesis, Reading
+from parley.asr.decoding.hypotheses import Hypothesis, Reading
 from parley.asr.decoding.words import StablePrefix
 from parley.asr.messages import TranscribeReply
 from parley.asr.pipeline.segmentation import PER_MS
@@ -30,7 +30,7 @@ class EarlyTranscript:
     end: int
     """Sample of the stream at which the speech had ended."""
     asked_at: float
-    """Seconds of the desk's clock."""
+    """Seconds of the transcriber's clock."""
 
 
 class StreamingUtterance:
@@ -78,9 +78,9 @@ class StreamingUtterance:
         self.failure: ParleyError | None = None
         """Why it is not recognised any further."""
         self.replaced = False
-        """Whether that has been told."""
+        """Whether it was reported."""
         self.reported = ""
-        """The partial text that was told last."""
+        """The last reported partial text."""
         self._news = False
         self._encoded = 0
         self.stable = StablePrefix()
@@ -98,7 +98,7 @@ class StreamingUtterance:
         twin.stable = self.stable.fork()
         return twin
 
-    def hear(self, samples: NDArray[np.int16]) -> None:
+    def push(self, samples: NDArray[np.int16]) -> None:
         """Add audio: i16 ``[n]``."""
         self.written += len(samples)
         if self._keep_audio:
@@ -137,7 +137,7 @@ class StreamingUtterance:
         return TurnUtterance(self.number, self._start, self._onset, end, self.audio())
 
     def forget_early(self, *, unless_ended_ms: int | None = None) -> None:
-        """It was not over, or not where it seemed to be (milliseconds of the stream)."""
+        """Drop the early final text, unless the utterance ended there (milliseconds of the stream)."""
         if self.early is not None and self.early.end // PER_MS != unless_ended_ms:
             self.early.call.cancel()
             self.early = None
@@ -159,7 +159,7 @@ class StreamingUtterance:
 
 
 def _moved(tokens: Tokens, frames: int) -> Tokens:
-    """The same tokens, so many encoder frames later."""
+    """The same tokens, shifted by encoder frames."""
     return Tokens(tokens.ids, tokens.frames + np.int32(frames), tokens.durations, tokens.confidences)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parley.asr.moonshine.networks import END, EncodedAudio, Vocabulary
-from parley.asr.moonshine.reader import Reader
-from parley.asr.moonshine.worker import ReadRequest
+from parley.asr.moonshine.worker import Reader, ReadRequest
 from parley.errors import InferenceError, OverloadedError
 
 MS = 16
@@ -31,8 +30,8 @@ class LengthNetwork:
         sure = float(np.abs(audio).max() > 0.05)
         return EncodedAudio(np.array([[[len(audio), sure]]], np.float32), np.ones((1, len(audio)), np.int64))
 
-    def step(self, heard, token, past):
-        samples, sure = heard.states[0, 0]
+    def step(self, encoded, token, past):
+        samples, sure = encoded.states[0, 0]
         scores = np.zeros(len(VOCABULARY.pieces), np.float32)
         chosen = END if past else 3 + int(samples) // (10 * MS)
         scores[chosen] = 20.0 if sure else 1.0
@@ -40,7 +39,7 @@ class LengthNetwork:
 
 
 class ScriptedNetwork:
-    """Says the tokens of a script, whatever is heard; each may have rivals with scores of their own."""
+    """Says the tokens of a script, whatever the audio; each may have rivals with scores of their own."""
 
     def __init__(self, *script, tokens=40):
         self.script = script
@@ -50,7 +49,7 @@ class ScriptedNetwork:
     def encode(self, audio):
         return EncodedAudio(np.zeros((1, 1, 1), np.float32), np.ones((1, len(audio)), np.int64))
 
-    def step(self, _heard, token, past):
+    def step(self, _encoded, token, past):
         self.fed.append(token)
         at = len(past) if past else 0
         scores = np.zeros(self.tokens, np.float32)
@@ -60,7 +59,7 @@ class ScriptedNetwork:
         return scores, {str(number): np.zeros(0, np.float32) for number in range(at + 1)}
 
 
-class HeldDesk:
+class HeldReader:
     """Reads when the test says so."""
 
     def __init__(self, reader):
@@ -81,7 +80,7 @@ class HeldDesk:
         now, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
         wanted = [asked for asked in now if not asked.dropped]
         for asked in wanted:
-            asked.settle(lambda asked=asked: self.reader.read(asked.audio, asked.boosting))
+            asked.resolve(lambda asked=asked: self.reader.read(asked.audio, asked.boosting))
         return wanted
 
     def check(self):

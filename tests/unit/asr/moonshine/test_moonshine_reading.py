@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from moonshine_fakes import MS, VOCABULARY, LengthNetwork, ScriptedNetwork, new_reader
 
 from parley.asr.decoding.boosting import PhraseAutomaton, build, compile_phrases
-from parley.asr.moonshine.decoding import Abandoned, most_tokens, read, repeated
 from parley.asr.moonshine.networks import (
     DECODER,
     ENCODER,
@@ -19,12 +18,16 @@ from parley.asr.moonshine.networks import (
     SHORTEST,
     START,
     TOKENIZER,
-    OnnxNetwork,
+    Abandoned,
+    MoonshineNetwork,
     Vocabulary,
+    most_tokens,
+    read,
     read_vocabulary,
+    repeated,
 )
-from parley.asr.moonshine.reader import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
 from parley.asr.moonshine.utterance import Window, pieces, quietest
+from parley.asr.moonshine.worker import NO_TEXT, Reader, RecognizedText, confidence_of, text_of
 from parley.errors import InferenceError, ModelLoadingError
 
 NOTHING = PhraseAutomaton.nothing()
@@ -133,12 +136,12 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
     )
     states = np.ones((1, 7, 4), np.float32)
     encoder = Session([], [], [[states]])
-    network = OnnxNetwork(encoder, session, tokens=5)
-    heard = network.encode(SECOND)
+    network = MoonshineNetwork(encoder, session, tokens=5)
+    encoded = network.encode(SECOND)
     assert encoder.fed[0]["input_values"].shape == encoder.fed[0]["attention_mask"].shape == (1, 16_000)
-    first, past = network.step(heard, 1, None)
-    second, past = network.step(heard, 4, past)
-    network.step(heard, 3, past)
+    first, past = network.step(encoded, 1, None)
+    second, past = network.step(encoded, 4, past)
+    network.step(encoded, 3, past)
     assert first.tolist() == [0, 1, 2, 3, 4]
     assert second.tolist() == [1, 2, 3, 4, 5]
     assert [bool(feed["use_cache_branch"][0]) for feed in session.fed] == [False, True, True]
@@ -151,13 +154,13 @@ def test_later_steps_keep_what_the_first_one_made_of_the_audio():
 
 @pytest.mark.parametrize("answer", [RuntimeError("out of memory"), [np.full((1, 2, 3), np.nan, np.float32)]])
 def test_an_encoder_that_fails_says_so(answer):
-    network = OnnxNetwork(Session([], [], [answer]), decoder(), tokens=5)
+    network = MoonshineNetwork(Session([], [], [answer]), decoder(), tokens=5)
     with pytest.raises(InferenceError):
         network.encode(SECOND)
 
 
 def test_a_decoder_that_fails_says_so():
-    network = OnnxNetwork(
+    network = MoonshineNetwork(
         Session([], [], [[np.ones((1, 2, 3), np.float32)]]), decoder(RuntimeError("no")), tokens=5
     )
     with pytest.raises(InferenceError, match="no"):
@@ -167,7 +170,7 @@ def test_a_decoder_that_fails_says_so():
 @pytest.mark.parametrize("parts", [{"tokens": 6}, {"past": ()}, {"present": (OWN,)}])
 def test_networks_that_do_not_go_together_are_refused(parts):
     with pytest.raises(ModelLoadingError):
-        OnnxNetwork(Session([], [], []), decoder(**parts), tokens=5)
+        MoonshineNetwork(Session([], [], []), decoder(**parts), tokens=5)
 
 
 def test_what_lies_in_the_folder_is_loaded(tmp_path):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from parley.asr.itn.tokens import Replacement, Token, replace, tokens_of
 
 _RUN = 3
-"""So many figures are a number that is spelled out."""
+"""A run of this many figures is a number that is spelled out."""
 _TELEPHONE = 7
-"""So many may have numbers of two figures in between ("twelve twelve")."""
+"""A run of this many may contain numbers of two figures ("twelve twelve")."""
 _NAMED_RUN = 4
 _NAMES = frozenset("number code pin extension zip dial phone telephone account card".split())
 _LINKS = frozenset(("is", "it's", "was"))

@@ -26,17 +26,17 @@ UTTERANCE = ((640, False), (1600, True), (640, False))
 
 def feed(model, audio, *, chunk_ms=80, flush=False, last=True, stream=None, **options):
     """Send audio in pieces; return the stream and all events."""
-    stream = stream or model.rail.new_stream(AsrOptions(**options))
+    stream = stream or model.pipeline.new_stream(AsrOptions(**options))
     events = []
     for start in range(0, len(audio), chunk_ms * MS):
         ending = start + chunk_ms * MS >= len(audio)
         chunk = ChunkRequest(
             stream, audio[start : start + chunk_ms * MS], flush=flush and ending, last=last and ending
         )
-        (heard,) = model.rail.step([chunk])
-        assert isinstance(heard, ChunkResult), heard
-        stream = heard.stream
-        events += heard.reply.events
+        (result,) = model.pipeline.step([chunk])
+        assert isinstance(result, ChunkResult), result
+        stream = result.stream
+        events += result.reply.events
     return stream, events
 
 
@@ -52,7 +52,24 @@ def replaced(events):
     ]
 
 
-def test_an_utterance_is_told_in_order():
+@pytest.fixture
+def record_waits(monkeypatch):
+    """Waits for final texts advance a model's clock and are recorded."""
+
+    def record(model):
+        waits = []
+
+        def wait(_, timeout):
+            waits.append(timeout)
+            model.now += timeout
+
+        monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
+        return waits
+
+    return record
+
+
+def test_the_events_of_an_utterance_come_in_order():
     _, events = feed(Model(), speech(*UTTERANCE))
     assert events[:2] == [OnsetEvent(at_ms=640), SpeechStartedEvent(utterance=1, at_ms=640)]
     assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=2240, detected_at_ms=2560)
@@ -88,19 +105,19 @@ def test_how_the_audio_is_cut_does_not_change_what_was_said(lookahead_ms, chunk_
     assert all(texts(found, final=True))
 
 
-def test_look_aheads_hear_differently_and_an_unknown_one_is_refused():
+def test_look_aheads_have_different_partials_and_an_unknown_one_is_refused():
     audio = speech(*UTTERANCE)
     model = Model(look_aheads={80: 8, 560: 56})
     assert len(texts(feed(model, audio, lookahead_ms=560)[1], final=False)) < len(
         texts(feed(model, audio, lookahead_ms=80)[1], final=False)
     )
     with pytest.raises(InvalidMessageError, match="80, 560"):
-        model.rail.new_stream(AsrOptions(lookahead_ms=160))
+        model.pipeline.new_stream(AsrOptions(lookahead_ms=160))
     with pytest.raises(InvalidMessageError, match="partial_interval_ms"):
-        model.rail.new_stream(AsrOptions(partial_interval_ms=-1))
+        model.pipeline.new_stream(AsrOptions(partial_interval_ms=-1))
 
 
-def test_phrases_that_are_expected_are_heard_more_often_and_by_nobody_else():
+def test_phrases_are_favoured_in_their_own_stream_only():
     audio, models = speech(*UTTERANCE), [Model() for _ in range(3)]
     alone, boosted = (
         texts(feed(model, audio, phrases=phrases, phrase_weight=4.0)[1], final=True)[0]
@@ -108,13 +125,13 @@ def test_phrases_that_are_expected_are_heard_more_often_and_by_nobody_else():
     )
     assert boosted.count("b") > alone.count("b")
     chunks = [
-        ChunkRequest(models[2].rail.new_stream(AsrOptions(phrases=phrases, phrase_weight=4.0)), audio)
+        ChunkRequest(models[2].pipeline.new_stream(AsrOptions(phrases=phrases, phrase_weight=4.0)), audio)
         for phrases in ([], ["b"])
     ]
-    found = [texts(heard.reply.events, final=True) for heard in models[2].rail.step(chunks)]
+    found = [texts(result.reply.events, final=True) for result in models[2].pipeline.step(chunks)]
     assert found == [[alone], [boosted]]
     with pytest.raises(InvalidMessageError, match="phrase_weight"):
-        models[0].rail.new_stream(AsrOptions(phrase_weight=11.0))
+        models[0].pipeline.new_stream(AsrOptions(phrase_weight=11.0))
 
 
 def test_finals_only():
@@ -127,7 +144,7 @@ def test_finals_only():
     ]
 
 
-def test_an_onset_is_told_at_once_and_lost_if_nothing_comes_of_it():
+def test_an_onset_is_reported_at_once_and_lost_if_no_utterance_follows():
     model = Model()
     stream, events = feed(model, speech((640, False), (32, True)), last=False)
     assert events == [OnsetEvent(at_ms=640)]
@@ -171,7 +188,7 @@ def test_one_step_is_one_call_to_each_network():
     model.detector.calls.clear()
     model.encoders[8].calls.clear()
     model.joint.rows_seen.clear()
-    model.rail.step([ChunkRequest(stream, speech((80, True))) for stream in streams])
+    model.pipeline.step([ChunkRequest(stream, speech((80, True))) for stream in streams])
     assert model.detector.calls == [4]
     assert model.encoders[8].calls == [4]
     assert model.joint.rows_seen[0] == 4
@@ -186,8 +203,8 @@ def test_streams_of_different_look_aheads_share_the_decoder():
     for encoder in model.encoders.values():
         encoder.calls.clear()
     model.joint.rows_seen.clear()
-    heard = model.rail.step([ChunkRequest(stream, speech((1120, True))) for stream in streams])
-    assert all(isinstance(item, ChunkResult) for item in heard)
+    results = model.pipeline.step([ChunkRequest(stream, speech((1120, True))) for stream in streams])
+    assert all(isinstance(item, ChunkResult) for item in results)
     assert {encoder.calls[0] for encoder in model.encoders.values()} == {1}
     assert max(model.joint.rows_seen) == 4
 
@@ -209,7 +226,7 @@ def scenes():
         )
 
 
-def told(events):
+def without_confidences(events):
     """Everything but the confidences, whose last digits may depend on the batch."""
     return [
         (event.utterance, event.text, event.is_final, [(w.text, w.start_ms, w.end_ms) for w in event.words])
@@ -219,7 +236,7 @@ def told(events):
     ]
 
 
-def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_alone():
+def test_64_interleaved_streams_with_ends_idles_and_errors_get_what_each_gets_alone():
     alone = Model()
     calls = list(scenes())
     expected = [
@@ -228,11 +245,11 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
     ]
     model = Model(slots=64)
     rng = np.random.default_rng(4)
-    streams = [model.rail.new_stream(AsrOptions(lookahead_ms=lookahead)) for _, _, lookahead in calls]
+    streams = [model.pipeline.new_stream(AsrOptions(lookahead_ms=lookahead)) for _, _, lookahead in calls]
     positions, found = [0] * 64, [[] for _ in calls]
     failures = 0
     while rows := [row for row, (audio, _, _) in enumerate(calls) if positions[row] < len(audio)]:
-        # Some have nothing to say in this step, in others a network is out of order.
+        # Some streams have no chunk in this step; in some steps a network fails.
         rows = [row for row in rows if rng.random() < 0.7]
         broken = rng.random()
         model.detector.failure = InferenceError("out of order") if broken < 0.1 else None
@@ -242,7 +259,7 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
             audio, chunk_ms, _ = calls[row]
             end = positions[row] + chunk_ms * MS
             chunks.append(ChunkRequest(streams[row], audio[positions[row] : end], last=end >= len(audio)))
-        for row, result in zip(rows, model.rail.step(chunks), strict=True):
+        for row, result in zip(rows, model.pipeline.step(chunks), strict=True):
             if isinstance(result, InferenceError):
                 failures += 1
                 continue
@@ -250,9 +267,11 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
             positions[row] += calls[row][1] * MS
             found[row] += result.reply.events
             if positions[row] >= len(calls[row][0]):
-                model.rail.release(streams[row])
+                model.pipeline.release(streams[row])
     assert failures > 100
-    assert [told(events) for events in found] == [told(events) for events in expected]
+    assert [without_confidences(events) for events in found] == [
+        without_confidences(events) for events in expected
+    ]
     assert model.recognizer.free == 64
     assert sum(len(texts(events, final=True)) for events in found) > 64
 
@@ -261,10 +280,10 @@ def test_64_interleaved_streams_with_ends_idles_and_errors_hear_what_each_hears_
 def test_a_row_that_the_network_cannot_take_fails_alone(poison):
     beginning, rest = np.split(speech((320, False), (720, True)), [880 * MS])
     model = Model()
-    (alone,) = model.rail.step([ChunkRequest(feed(model, beginning, last=False)[0], rest)])
+    (alone,) = model.pipeline.step([ChunkRequest(feed(model, beginning, last=False)[0], rest)])
     good, bad = (feed(model, beginning, last=False)[0] for _ in range(2))
     model.encoders[8].poison = poison
-    first, second = model.rail.step([ChunkRequest(good, rest), ChunkRequest(bad, np.zeros_like(rest))])
+    first, second = model.pipeline.step([ChunkRequest(good, rest), ChunkRequest(bad, np.zeros_like(rest))])
     assert isinstance(second, InferenceError)
     assert first.reply.events == alone.reply.events != []
 
@@ -278,7 +297,7 @@ def test_after_a_failure_the_same_piece_can_be_sent_again(broken, monkeypatch):
     expected = feed(Model(), audio, chunk_ms=500)[1]
     model = Model()
     error = InferenceError("out of order")
-    stream, found, failures = model.rail.new_stream(AsrOptions()), [], 0
+    stream, found, failures = model.pipeline.new_stream(AsrOptions()), [], 0
 
     def fails(*_):
         raise error
@@ -290,12 +309,12 @@ def test_after_a_failure_the_same_piece_can_be_sent_again(broken, monkeypatch):
         with monkeypatch.context() as patch:
             if broken == "joint":
                 patch.setattr(model.joint, "step", fails)
-            (result,) = model.rail.step([chunk])
+            (result,) = model.pipeline.step([chunk])
         model.detector.failure = None
         model.fail(None)
         if isinstance(result, InferenceError):
             failures += 1
-            (result,) = model.rail.step([chunk])
+            (result,) = model.pipeline.step([chunk])
         stream = result.stream
         found += result.reply.events
     assert failures > 3
@@ -305,25 +324,25 @@ def test_after_a_failure_the_same_piece_can_be_sent_again(broken, monkeypatch):
 
 def test_a_bug_in_a_step_loses_no_slot(monkeypatch):
     model = Model()
-    stream = model.rail.new_stream(AsrOptions())
+    stream = model.pipeline.new_stream(AsrOptions())
     monkeypatch.setattr(model.recognizer, "recognize", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        model.rail.step([ChunkRequest(stream, speech((320, False), (960, True)))])
+        model.pipeline.step([ChunkRequest(stream, speech((320, False), (960, True)))])
     assert model.recognizer.free == 8
 
 
 def test_without_a_slot_and_without_another_model_the_piece_is_refused():
     model = Model(slots=1)
     first, _ = feed(model, speech((320, False), (640, True)), last=False)
-    second = model.rail.new_stream(AsrOptions())
-    (refused,) = model.rail.step([ChunkRequest(second, speech((320, False), (640, True)))])
+    second = model.pipeline.new_stream(AsrOptions())
+    (refused,) = model.pipeline.step([ChunkRequest(second, speech((320, False), (640, True)))])
     assert isinstance(refused, OverloadedError)
     feed(model, speech((640, False)), stream=first)
-    (heard,) = model.rail.step([ChunkRequest(second, speech((320, False), (640, True)))])
-    assert isinstance(heard, ChunkResult)
+    (result,) = model.pipeline.step([ChunkRequest(second, speech((320, False), (640, True)))])
+    assert isinstance(result, ChunkResult)
 
 
-def test_without_a_slot_another_model_hears_the_utterance():
+def test_without_a_slot_another_model_transcribes_the_utterance():
     model = Model(slots=0, fallback="other")
     _, events = feed(model, speech(*UTTERANCE))
     assert texts(events, final=False) == []
@@ -337,8 +356,8 @@ def test_a_final_text_of_another_model_has_all_the_audio():
     _, events = feed(model, audio, words=False, phrases=["a"], phrase_weight=3.0)
     assert texts(events, final=True) == ["big 2240"]
     assert len(texts(events, final=False)) > 5
-    ((_, heard, request),) = model.transcribers.heard
-    assert np.array_equal(heard, audio[320 * MS : 2560 * MS])
+    ((_, sent, request),) = model.transcribers.submitted
+    assert np.array_equal(sent, audio[320 * MS : 2560 * MS])
     assert request == TranscribeRequest(language="en", words=False, phrases=["a"], phrase_weight=3.0)
     assert events[-1].words[0].start_ms == 320 + 10
     assert events[-1].stable_words == 2
@@ -357,7 +376,7 @@ def test_a_final_text_that_fails_is_replaced_by_the_streaming_models(error):
     assert [event.reason for event in model.counted] == [reason]
 
 
-def test_a_slow_final_text_holds_nobody_up_and_keeps_its_place():
+def test_a_slow_final_text_does_not_delay_a_step_and_keeps_its_place():
     model = Model(finals="big")
     model.transcribers.slow.add("big")
     stream, events = feed(model, speech(*UTTERANCE), last=False)
@@ -371,22 +390,16 @@ def test_a_slow_final_text_holds_nobody_up_and_keeps_its_place():
     assert texts(more, final=False)
 
 
-def test_only_the_step_that_asks_for_a_final_text_waits_a_little(monkeypatch):
+def test_only_the_step_that_asks_for_a_final_text_waits_a_little(record_waits):
     model = Model(finals="big", patience_s=0.5)
     model.transcribers.slow.add("big")
-    waits = []
-
-    def wait(_, timeout):
-        waits.append(timeout)
-        model.now += timeout
-
-    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
+    waits = record_waits(model)
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     feed(model, speech((400, False)), stream=stream, last=False)
     assert waits == [0.5]
 
 
-def test_a_final_text_that_is_late_is_replaced_and_what_waited_is_told():
+def test_a_final_text_that_is_late_is_replaced_and_held_events_follow():
     own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
     model = Model(finals="big")
     model.transcribers.slow.add("big")
@@ -411,7 +424,7 @@ def test_a_model_that_was_late_is_left_alone_for_a_while():
     feed(model, speech((80, False)), stream=stream)
     model.now = 12.0
     stream, events = feed(model, speech(*UTTERANCE))
-    assert [name for name, *_ in model.transcribers.heard] == ["big"]
+    assert [name for name, *_ in model.transcribers.submitted] == ["big"]
     assert replaced(events) == [("big", "streaming", "deadline_exceeded")]
     assert texts(events, final=True) == own
     model.now = 12.2
@@ -421,26 +434,20 @@ def test_a_model_that_was_late_is_left_alone_for_a_while():
     assert texts(events, final=True)[0].startswith("big")
 
 
-def test_a_stream_that_ends_does_not_stop_the_others(monkeypatch):
+def test_a_stream_that_ends_does_not_stop_the_others(record_waits):
     own = texts(feed(Model(), speech(*UTTERANCE))[1], final=True)
     model = Model(finals="big", fallback="other", patience_s=0.01)
     model.transcribers.slow |= {"big", "other"}
-    waits = []
-
-    def wait(_, timeout):
-        waits.append(timeout)
-        model.now += timeout
-
-    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
+    waits = record_waits(model)
     ending, _ = feed(model, speech(*UTTERANCE), last=False)
     assert waits == [0.01]
-    other = model.rail.new_stream(AsrOptions())
+    other = model.pipeline.new_stream(AsrOptions())
     nothing = np.zeros(0, np.int16)
-    ended, heard = model.rail.step(
+    ended, result = model.pipeline.step(
         [ChunkRequest(ending, nothing, last=True), ChunkRequest(other, speech((80, True)))]
     )
     assert waits == [0.01]
-    assert [type(event) for event in heard.reply.events] == [OnsetEvent]
+    assert [type(event) for event in result.reply.events] == [OnsetEvent]
     # The stream's last reply has a text all the same.
     assert replaced(ended.reply.events) == [("big", "streaming", "stream_ended")]
     assert texts(ended.reply.events, final=True) == own
@@ -448,7 +455,7 @@ def test_a_stream_that_ends_does_not_stop_the_others(monkeypatch):
     # Nothing has failed: nothing is counted, and the model is asked by the next stream.
     assert model.counted == []
     feed(model, speech(*UTTERANCE), last=False)
-    assert [name for name, *_ in model.transcribers.heard] == ["big", "big"]
+    assert [name for name, *_ in model.transcribers.submitted] == ["big", "big"]
 
 
 def test_a_final_text_that_is_there_comes_with_the_end():
@@ -456,21 +463,15 @@ def test_a_final_text_that_is_there_comes_with_the_end():
     model.transcribers.slow.add("big")
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.transcribers.answer()
-    (ended,) = model.rail.step([ChunkRequest(stream, np.zeros(0, np.int16), last=True)])
+    (ended,) = model.pipeline.step([ChunkRequest(stream, np.zeros(0, np.int16), last=True)])
     assert texts(ended.reply.events, final=True) == ["big 2240"]
     assert replaced(ended.reply.events) == []
 
 
-def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):
+def test_a_flush_does_not_wait_and_its_text_comes_later(record_waits):
     model = Model(finals="big", patience_s=0.01)
     model.transcribers.slow.add("big")
-    waits = []
-
-    def wait(_, timeout):
-        waits.append(timeout)
-        model.now += timeout
-
-    monkeypatch.setattr("parley.asr.streaming.final_transcripts.wait", wait)
+    waits = record_waits(model)
     stream, _ = feed(model, speech(*UTTERANCE[:2]), last=False)
     stream, events = feed(model, speech((20, True)), stream=stream, flush=True, last=False)
     assert isinstance(events[-1], SpeechStoppedEvent)
@@ -478,11 +479,11 @@ def test_a_flush_holds_nobody_up_and_its_text_comes_later(monkeypatch):
     stream, events = feed(model, speech((20, False)), stream=stream, flush=True, last=False)
     assert (events, waits) == ([], [0.01])
     model.transcribers.answer()
-    (heard,) = model.rail.step([ChunkRequest(stream, np.zeros(0, np.int16))])
-    assert texts(heard.reply.events, final=True)[0].startswith("big")
+    (result,) = model.pipeline.step([ChunkRequest(stream, np.zeros(0, np.int16))])
+    assert texts(result.reply.events, final=True)[0].startswith("big")
 
 
-def test_when_the_streaming_model_fails_another_hears_the_whole_utterance():
+def test_when_the_streaming_model_fails_another_transcribes_the_whole_utterance():
     model = Model(fallback="other")
     audio = speech(*UTTERANCE)
     stream, before = feed(model, audio[: 1200 * MS], last=False)
@@ -493,7 +494,7 @@ def test_when_the_streaming_model_fails_another_hears_the_whole_utterance():
     assert isinstance(events[0], AsrFallbackEvent)
     assert texts(events, final=False) == []
     assert texts(events, final=True) == ["other 2240"]
-    assert np.array_equal(model.transcribers.heard[0][1], audio[320 * MS : 2560 * MS])
+    assert np.array_equal(model.transcribers.submitted[0][1], audio[320 * MS : 2560 * MS])
     assert len(model.counted) == 1
     assert model.recognizer.free == 8
     # The next utterance is tried again.
@@ -501,7 +502,7 @@ def test_when_the_streaming_model_fails_another_hears_the_whole_utterance():
     _, events = feed(model, audio, stream=stream)
     assert texts(events, final=False)
     assert texts(events, final=True)[0].startswith(texts(events, final=False)[-1])
-    assert len(model.transcribers.heard) == 1
+    assert len(model.transcribers.submitted) == 1
 
 
 def test_when_everything_fails_what_was_understood_before_is_the_final_text():
@@ -519,7 +520,7 @@ def test_when_everything_fails_what_was_understood_before_is_the_final_text():
     assert texts(events, final=True) == [texts(before, final=False)[-1]]
 
 
-def test_audio_is_kept_only_if_somebody_may_want_it():
+def test_audio_is_stored_only_for_another_model():
     stream, _ = feed(Model(), speech((320, False), (1600, True)), last=False)
     assert len(stream.utterance.audio()) == 0
     stream, _ = feed(Model(fallback="other"), speech((320, False), (1600, True)), last=False)
@@ -552,7 +553,7 @@ def test_the_pieces_of_a_turn_are_read_together():
     model.transcribers.reply = both_ends
     audio = speech(*PIECES)
     _, events = feed(model, audio, join_ms=20_000, nbest=3)
-    first, second = (heard for _, heard, _ in model.transcribers.heard)
+    first, second = (sent for _, sent, _ in model.transcribers.submitted)
     assert np.array_equal(first, audio[320 * MS : 2560 * MS])
     together = [audio[320 * MS : (2240 + 50) * MS], audio[(2880 - 50) * MS : 4000 * MS]]
     assert np.array_equal(second, np.concatenate(together))
@@ -564,7 +565,7 @@ def test_the_pieces_of_a_turn_are_read_together():
     assert [own.text for own in joined.alternatives] == ["late", "lake"]
 
 
-def test_word_times_stay_out_of_a_text_that_was_read_together_if_nobody_wants_them():
+def test_word_times_stay_out_of_a_text_that_was_read_together_on_request():
     model = Model(finals="big")
     model.transcribers.reply = both_ends
     _, events = feed(model, speech(*PIECES), join_ms=20_000, words=False)
@@ -575,13 +576,13 @@ def test_after_a_turn_is_over_the_next_is_read_by_itself():
     model = Model(finals="big")
     model.transcribers.reply = both_ends
     audio = speech(*PIECES)
-    # The next one may have begun before anybody said so.
+    # The next utterance may begin before its turn is marked as over.
     begun = (2880 + 320) * MS
     stream, _ = feed(model, audio[:begun], join_ms=20_000, last=False)
-    (heard,) = model.rail.step([ChunkRequest(stream, audio[begun : begun + 80 * MS], turn_over=True)])
-    _, events = feed(model, audio[begun + 80 * MS :], stream=heard.stream)
+    (result,) = model.pipeline.step([ChunkRequest(stream, audio[begun : begun + 80 * MS], turn_over=True)])
+    _, events = feed(model, audio[begun + 80 * MS :], stream=result.stream)
     assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]
-    assert np.array_equal(model.transcribers.heard[-1][1], audio[2560 * MS : 4000 * MS])
+    assert np.array_equal(model.transcribers.submitted[-1][1], audio[2560 * MS : 4000 * MS])
 
 
 def test_a_turn_that_begins_with_a_noise_is_read_from_its_first_words_on():
@@ -589,7 +590,7 @@ def test_a_turn_that_begins_with_a_noise_is_read_from_its_first_words_on():
     model.transcribers.reply = lambda *_: TranscribeReply(text="")
     _, events = feed(model, speech(*PIECES), join_ms=20_000)
     assert [event.first for event in finals(events)] == [0, 0]
-    assert len(model.transcribers.heard[1][1]) == 1440 * MS
+    assert len(model.transcribers.submitted[1][1]) == 1440 * MS
 
 
 def test_when_the_other_model_fails_the_own_text_is_of_this_utterance_alone():
@@ -613,12 +614,12 @@ def test_a_final_text_is_begun_before_the_utterance_is_over():
     model, audio = early_model(), speech(*UTTERANCE)
     # Speech ends at 2240 ms, the utterance at 2560 ms.
     stream, events = feed(model, audio[: 2400 * MS], last=False)
-    ((_, heard, _),) = model.transcribers.heard
-    assert 2240 + 96 <= 320 + len(heard) // MS <= 2400
+    ((_, sent, _),) = model.transcribers.submitted
+    assert 2240 + 96 <= 320 + len(sent) // MS <= 2400
     model.transcribers.answer()
     _, events = feed(model, audio[2400 * MS :], stream=stream)
-    assert texts(events, final=True) == [f"big {len(heard) // MS}"]
-    assert len(model.transcribers.heard) == 1
+    assert texts(events, final=True) == [f"big {len(sent) // MS}"]
+    assert len(model.transcribers.submitted) == 1
 
 
 def test_a_stream_that_ends_calls_off_what_was_begun_for_it():
@@ -628,7 +629,7 @@ def test_a_stream_that_ends_calls_off_what_was_begun_for_it():
     first, second = (call for call, *_ in model.transcribers.open)
     assert not first.cancelled()
     assert not second.cancelled()
-    model.rail.release(stream)
+    model.pipeline.release(stream)
     assert first.cancelled()
     assert second.cancelled()
     assert model.recognizer.free == 8
@@ -642,18 +643,18 @@ def test_a_text_that_was_begun_before_the_speaker_went_on_does_not_count(chunk_m
     model.transcribers.slow.clear()
     _, events = feed(model, audio, chunk_ms=chunk_ms)
     (text,) = texts(events, final=True)
-    *wasted, (_, last, _) = model.transcribers.heard
+    *wasted, (_, last, _) = model.transcribers.submitted
     assert text == f"big {len(last) // MS}"
     assert len(last) >= (320 + 1800 + 96) * MS
-    assert all(len(heard) < 1500 * MS for _, heard, _ in wasted)
+    assert all(len(sent) < 1500 * MS for _, sent, _ in wasted)
 
 
 def test_a_text_that_was_begun_early_is_late_after_the_same_time():
     model = early_model()
     stream, _ = feed(model, speech(*UTTERANCE), last=False)
     model.now = 2.1
-    (heard,) = model.rail.step([ChunkRequest(stream, speech((80, False)))])
-    assert replaced(heard.reply.events) == [("big", "streaming", "deadline_exceeded")]
+    (result,) = model.pipeline.step([ChunkRequest(stream, speech((80, False)))])
+    assert replaced(result.reply.events) == [("big", "streaming", "deadline_exceeded")]
 
 
 def test_a_text_that_was_begun_early_is_read_together_with_the_turn():
@@ -665,7 +666,7 @@ def test_a_text_that_was_begun_early_is_read_together_with_the_turn():
         ("early late", 0, ""),
         ("late", 1, "early"),
     ]
-    assert len(model.transcribers.heard) == 2
+    assert len(model.transcribers.submitted) == 2
 
 
 def test_a_text_that_was_begun_together_with_a_turn_that_was_over_does_not_count():
@@ -675,6 +676,6 @@ def test_a_text_that_was_begun_together_with_a_turn_that_was_over_does_not_count
     audio = speech(*PIECES)
     quiet = (2880 + 800 + 160) * MS  # the second utterance seems to be over
     stream, _ = feed(model, audio[:quiet], join_ms=20_000, last=False)
-    (heard,) = model.rail.step([ChunkRequest(stream, audio[quiet : quiet + 80 * MS], turn_over=True)])
-    _, events = feed(model, audio[quiet + 80 * MS :], stream=heard.stream)
+    (result,) = model.pipeline.step([ChunkRequest(stream, audio[quiet : quiet + 80 * MS], turn_over=True)])
+    _, events = feed(model, audio[quiet + 80 * MS :], stream=result.stream)
     assert [(event.text, event.first) for event in finals(events)] == [("early late", 0)]

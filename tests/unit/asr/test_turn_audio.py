@@ -57,7 +57,7 @@ def test_the_words_go_back_to_where_they_were_said():
 
 
 def test_a_turn_that_is_over_is_not_joined_to_the_next():
-    turn = TWO.over().with_piece(piece(5, 5000, 5300, 6300, 6400))
+    turn = TWO.closed().with_piece(piece(5, 5000, 5300, 6300, 6400))
     assert turn.joined() is None
     assert turn.with_piece(piece(6, 7000, 7300, 8300, 8400)).joined().first == 5
 

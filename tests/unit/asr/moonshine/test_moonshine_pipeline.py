@@ -1,11 +1,11 @@
-"""Streams and the desk that reads for them, with networks whose answers are known."""
+"""Streams and the reader of their texts, with networks whose answers are known."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from asr_fakes import LoudnessModels
-from moonshine_fakes import MS, HeldDesk, LengthNetwork, broken, new_reader
+from moonshine_fakes import MS, HeldReader, LengthNetwork, broken, new_reader
 
 from parley.asr.messages import (
     AsrFallbackEvent,
@@ -30,16 +30,18 @@ def sound(*pieces):
 
 
 class Call:
-    """One stream, and what it was told."""
+    """One stream, and its replies."""
 
-    def __init__(self, rail, **options):
-        self.rail = rail
-        self.stream = rail.new_stream(AsrOptions(**options))
+    def __init__(self, pipeline, **options):
+        self.pipeline = pipeline
+        self.stream = pipeline.new_stream(AsrOptions(**options))
         self.replies = []
 
     def send(self, audio, **options):
         for at in range(0, max(len(audio), 1), CHUNK_MS * MS):
-            (result,) = self.rail.step([ChunkRequest(self.stream, audio[at : at + CHUNK_MS * MS], **options)])
+            (result,) = self.pipeline.step(
+                [ChunkRequest(self.stream, audio[at : at + CHUNK_MS * MS], **options)]
+            )
             if not isinstance(result, ChunkResult):
                 raise result
             self.stream = result.stream
@@ -62,20 +64,20 @@ NOTHING = np.zeros(0, np.int16)
 UTTERANCE = sound((640, False), (960, True), (640, False))
 
 
-def new_rail(desk=None, network=None, models=None, **limits):
+def new_pipeline(text_reader=None, network=None, models=None, **limits):
     reader = new_reader(network)
     return MoonshinePipeline(
-        reader, desk or InlineReader(reader), models or LoudnessModels(), MoonshineLimits(**limits)
+        reader, text_reader or InlineReader(reader), models or LoudnessModels(), MoonshineLimits(**limits)
     )
 
 
 @pytest.fixture
-def desk():
-    return HeldDesk(new_reader())
+def text_reader():
+    return HeldReader(new_reader())
 
 
-def test_an_utterance_is_told_in_order():
-    call = Call(new_rail()).send(UTTERANCE)
+def test_the_events_of_an_utterance_come_in_order():
+    call = Call(new_pipeline()).send(UTTERANCE)
     events = call.events()
     assert events[:2] == [OnsetEvent(at_ms=640), SpeechStartedEvent(utterance=1, at_ms=640)]
     assert events[-2] == SpeechStoppedEvent(utterance=1, at_ms=1600, detected_at_ms=1920)
@@ -88,66 +90,66 @@ def test_an_utterance_is_told_in_order():
 
 
 def test_partial_texts_are_of_what_has_been_said_so_far():
-    call = Call(new_rail(), partial_interval_ms=240).send(UTTERANCE)
+    call = Call(new_pipeline(), partial_interval_ms=240).send(UTTERANCE)
     lengths = [int(event.text.removeprefix("t")) for event in call.partials]
     assert len(lengths) >= 3
     assert lengths == sorted(set(lengths))
-    assert Call(new_rail(), partial_interval_ms=0).send(UTTERANCE).partials == []
+    assert Call(new_pipeline(), partial_interval_ms=0).send(UTTERANCE).partials == []
 
 
-def test_the_final_text_is_begun_before_the_end_is_certain(desk):
-    call = Call(new_rail(desk), partial_interval_ms=0)
+def test_the_final_text_is_begun_before_the_end_is_certain(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=0)
     call.send(sound((640, False), (960, True), (120, False)))
     assert call.events(SpeechStoppedEvent) == []
-    assert [asked.final for asked in desk.waiting] == [True]
-    desk.read()
+    assert [asked.final for asked in text_reader.waiting] == [True]
+    text_reader.read()
     call.send(sound((320, False)))
     (final,) = call.finals
     assert final.text == f"t{(320 + 960 + 96) // 10}"
-    assert desk.waiting == []
+    assert text_reader.waiting == []
 
 
-def test_what_was_begun_in_vain_is_not_read(desk):
-    call = Call(new_rail(desk), partial_interval_ms=0)
+def test_what_was_begun_in_vain_is_not_read(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=0)
     call.send(sound((640, False), (960, True), (160, False), (960, True), (640, False)))
-    assert [asked.dropped for asked in desk.waiting] == [True, False]
-    (read,) = desk.read()
+    assert [asked.dropped for asked in text_reader.waiting] == [True, False]
+    (read,) = text_reader.read()
     call.send(NOTHING)
     assert len(call.finals) == 1
     assert len(read.audio) > 2_000 * MS
 
 
-def test_a_step_waits_for_no_text(desk):
-    call = Call(new_rail(desk)).send(UTTERANCE)
+def test_a_step_waits_for_no_text(text_reader):
+    call = Call(new_pipeline(text_reader)).send(UTTERANCE)
     assert call.events(SpeechStoppedEvent)
     assert call.events(TranscriptEvent) == []
     call.send(UTTERANCE)
     assert len(call.events(SpeechStartedEvent)) == 1, "what follows waits behind the text"
-    desk.read()
+    text_reader.read()
     call.send(NOTHING)
     assert [event.utterance for event in call.finals] == [1, 2]
     assert [type(event) for event in call.events()][-4:-2] == [OnsetEvent, SpeechStartedEvent]
 
 
-def test_there_is_one_partial_text_on_its_way_at_most(desk):
-    call = Call(new_rail(desk), partial_interval_ms=80).send(sound((640, False), (4_000, True)))
-    assert [asked.final for asked in desk.waiting] == [False]
-    desk.read()
+def test_there_is_one_partial_text_on_its_way_at_most(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=80).send(sound((640, False), (4_000, True)))
+    assert [asked.final for asked in text_reader.waiting] == [False]
+    text_reader.read()
     call.send(sound((160, True)))
     assert len(call.partials) == 1
-    assert len(desk.waiting) == 1
+    assert len(text_reader.waiting) == 1
 
 
 def test_a_partial_text_that_takes_long_makes_the_next_one_later():
-    class SlowDesk(InlineReader):
+    class SlowReader(InlineReader):
         def ask(self, audio, boosting, *, final, of):
             asked = super().ask(audio, boosting, final=final, of=of)
             asked._done_at = asked._asked_at + 0.2
             return asked
 
-    desk = SlowDesk(new_reader())
+    text_reader = SlowReader(new_reader())
     speech = sound((640, False), (6_000, True))
-    slow, fast = Call(new_rail(desk)).send(speech), Call(new_rail()).send(speech)
+    slow, fast = Call(new_pipeline(text_reader)).send(speech), Call(new_pipeline()).send(speech)
     assert 8 <= len(slow.partials) <= 10, "one in 600 ms, three times what each takes"
     assert len(fast.partials) >= 2 * len(slow.partials)
 
@@ -155,7 +157,7 @@ def test_a_partial_text_that_takes_long_makes_the_next_one_later():
 def test_long_speech_is_cut_and_no_part_of_it_is_read_twice_or_lost():
     network = LengthNetwork()
     limits = {"window": Window(3_000, 1_500), "max_utterance_ms": 60_000}
-    call = Call(new_rail(network=network, **limits), partial_interval_ms=0, join_ms=8_000)
+    call = Call(new_pipeline(network=network, **limits), partial_interval_ms=0, join_ms=8_000)
     call.send(sound((640, False), (20_000, True), (640, False)))
     (final,) = call.finals
     lengths = [10 * int(word.removeprefix("t")) for word in final.text.split()]
@@ -166,7 +168,7 @@ def test_long_speech_is_cut_and_no_part_of_it_is_read_twice_or_lost():
 
 
 def test_partial_texts_go_on_over_a_cut():
-    call = Call(new_rail(window=Window(3_000, 1_500)), partial_interval_ms=240)
+    call = Call(new_pipeline(window=Window(3_000, 1_500)), partial_interval_ms=240)
     call.send(sound((640, False), (8_000, True), (640, False)))
     counts = [len(event.text.split()) for event in call.partials]
     assert counts == sorted(counts)
@@ -180,14 +182,14 @@ def test_what_sounds_like_speech_and_is_none_has_no_text():
         def detect(self, windows, counts, state, context):
             return np.full(windows.shape[:2], 0.9, np.float32), state, context
 
-    call = Call(new_rail(models=NoisyModels())).send(sound((960, False))).send(NOTHING, flush=True)
+    call = Call(new_pipeline(models=NoisyModels())).send(sound((960, False))).send(NOTHING, flush=True)
     assert call.partials == []
     assert [event.text for event in call.finals[:1]] == [""]
     assert call.finals[0].confidence == 0.0
 
 
 def test_pieces_of_a_turn_are_read_together():
-    call = Call(new_rail(), partial_interval_ms=0, join_ms=8_000).send(UTTERANCE).send(UTTERANCE)
+    call = Call(new_pipeline(), partial_interval_ms=0, join_ms=8_000).send(UTTERANCE).send(UTTERANCE)
     first, second = call.finals
     assert (first.first, first.before) == (0, "")
     assert second.first == 1
@@ -196,104 +198,104 @@ def test_pieces_of_a_turn_are_read_together():
 
 
 def test_a_turn_that_is_over_is_not_read_with_the_next():
-    call = Call(new_rail(), partial_interval_ms=0, join_ms=8_000).send(UTTERANCE)
+    call = Call(new_pipeline(), partial_interval_ms=0, join_ms=8_000).send(UTTERANCE)
     call.send(NOTHING, turn_over=True).send(UTTERANCE)
     assert [event.first for event in call.finals] == [0, 0]
 
 
 def test_a_turn_that_is_too_long_is_read_from_a_later_piece_on():
-    call = Call(new_rail(window=Window(3_000, 1_500)), partial_interval_ms=0, join_ms=8_000)
+    call = Call(new_pipeline(window=Window(3_000, 1_500)), partial_interval_ms=0, join_ms=8_000)
     for _ in range(4):
         call.send(UTTERANCE)
     assert [event.first for event in call.finals] == [0, 1, 2, 3]
 
 
-def test_a_text_that_could_not_be_read_is_told_once_and_read_again(desk):
-    call = Call(new_rail(desk), partial_interval_ms=0).send(UTTERANCE)
-    desk.reader._network.failure = broken()
-    desk.read()
+def test_a_text_that_could_not_be_read_fails_once_and_is_read_again(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=0).send(UTTERANCE)
+    text_reader.reader._network.failure = broken()
+    text_reader.read()
     before = call.stream
     with pytest.raises(InferenceError):
         call.send(NOTHING)
     assert call.stream is before
-    desk.reader._network.failure = None
+    text_reader.reader._network.failure = None
     call.send(NOTHING)
     assert call.finals == []
-    assert len(desk.read()) == 1
+    assert len(text_reader.read()) == 1
     call.send(NOTHING)
     assert [event.utterance for event in call.finals] == [1]
 
 
-def test_a_text_that_could_not_be_read_twice_is_given_up_for_its_stream_alone(desk):
-    rail = new_rail(desk)
-    call = Call(rail, partial_interval_ms=0).send(UTTERANCE)
-    other = Call(rail, partial_interval_ms=0).send(UTTERANCE)
-    (first,) = [asked for asked in desk.waiting if asked.of[0] is call.stream.identity]
+def test_a_text_that_could_not_be_read_twice_is_given_up_for_its_stream_alone(text_reader):
+    pipeline = new_pipeline(text_reader)
+    call = Call(pipeline, partial_interval_ms=0).send(UTTERANCE)
+    other = Call(pipeline, partial_interval_ms=0).send(UTTERANCE)
+    (first,) = [asked for asked in text_reader.waiting if asked.of[0] is call.stream.identity]
     first.fail(broken())
-    desk.waiting.remove(first)
+    text_reader.waiting.remove(first)
     with pytest.raises(InferenceError):
         call.send(NOTHING)
     call.send(NOTHING)
-    again = desk.waiting[-1]
+    again = text_reader.waiting[-1]
     assert again.of == first.of
     again.fail(broken())
-    desk.waiting.remove(again)
+    text_reader.waiting.remove(again)
     for _ in range(3):
         with pytest.raises(InferenceError):
             call.send(NOTHING)
-    assert len(desk.waiting) == 1
-    desk.read()
+    assert len(text_reader.waiting) == 1
+    text_reader.read()
     assert len(other.send(NOTHING).finals) == 1
 
 
-def test_all_readings_of_an_utterance_and_what_it_is_joined_to_are_of_one(desk):
-    call = Call(new_rail(desk), partial_interval_ms=240, join_ms=8_000)
+def test_all_readings_of_an_utterance_and_what_it_is_joined_to_are_of_one(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=240, join_ms=8_000)
     call.send(sound((640, False), (640, True)))
-    partial = desk.waiting[-1]
+    partial = text_reader.waiting[-1]
     call.send(sound((160, False)))
-    early = desk.waiting[-1]
+    early = text_reader.waiting[-1]
     assert (partial.final, early.final) == (False, True)
     assert partial.of == early.of
     call.send(sound((320, False), *[(640, True), (640, False)]))
-    assert desk.waiting[-1].of == early.of, "which it begins with"
-    Call(new_rail(desk)).send(UTTERANCE)
-    assert desk.waiting[-1].of != early.of
+    assert text_reader.waiting[-1].of == early.of, "which it begins with"
+    Call(new_pipeline(text_reader)).send(UTTERANCE)
+    assert text_reader.waiting[-1].of != early.of
 
 
-def test_a_partial_text_that_could_not_be_read_does_not_come_again(desk):
-    call = Call(new_rail(desk), partial_interval_ms=240).send(sound((640, False), (640, True)))
-    desk.reader._network.failure = broken()
-    desk.read()
+def test_a_partial_text_that_could_not_be_read_does_not_come_again(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=240).send(sound((640, False), (640, True)))
+    text_reader.reader._network.failure = broken()
+    text_reader.read()
     with pytest.raises(InferenceError):
         call.send(NOTHING)
-    desk.reader._network.failure = None
+    text_reader.reader._network.failure = None
     call.send(sound((640, True)))
-    desk.read()
+    text_reader.read()
     assert call.send(NOTHING).partials
 
 
-def test_speech_that_finds_no_place_is_refused_and_may_come_again(desk):
-    call = Call(new_rail(desk), partial_interval_ms=0).send(UTTERANCE[: 1_600 * MS])
-    desk.room = 0
+def test_speech_that_finds_no_place_is_refused_and_may_come_again(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=0).send(UTTERANCE[: 1_600 * MS])
+    text_reader.room = 0
     with pytest.raises(OverloadedError):
         call.send(UTTERANCE[1_600 * MS :])
-    desk.room = 100
+    text_reader.room = 100
     call.send(UTTERANCE[1_600 * MS :])
-    desk.read()
+    text_reader.read()
     call.send(NOTHING)
     assert len(call.finals) == 1
 
 
-def test_without_room_there_are_only_no_partial_texts(desk):
-    desk.room = 0
-    call = Call(new_rail(desk), partial_interval_ms=240).send(sound((640, False), (960, True)))
+def test_without_room_there_are_only_no_partial_texts(text_reader):
+    text_reader.room = 0
+    call = Call(new_pipeline(text_reader), partial_interval_ms=240).send(sound((640, False), (960, True)))
     assert call.events(SpeechStartedEvent)
-    assert desk.waiting == []
+    assert text_reader.waiting == []
 
 
 def test_a_failed_voice_activity_network_fails_the_piece():
     models = LoudnessModels()
-    call = Call(new_rail(models=models)).send(UTTERANCE[: 960 * MS])
+    call = Call(new_pipeline(models=models)).send(UTTERANCE[: 960 * MS])
     models.failure["detect"] = broken()
     with pytest.raises(InferenceError):
         call.send(UTTERANCE[960 * MS :])
@@ -302,36 +304,36 @@ def test_a_failed_voice_activity_network_fails_the_piece():
     assert len(call.finals) == 1
 
 
-def test_nothing_of_a_stream_that_is_closed_is_read(desk):
-    rail = new_rail(desk)
-    call = Call(rail, partial_interval_ms=240).send(UTTERANCE).send(sound((960, True)))
-    assert any(asked.final for asked in desk.waiting)
-    rail.release(call.stream)
-    assert desk.read() == []
+def test_nothing_of_a_stream_that_is_closed_is_read(text_reader):
+    pipeline = new_pipeline(text_reader)
+    call = Call(pipeline, partial_interval_ms=240).send(UTTERANCE).send(sound((960, True)))
+    assert any(asked.final for asked in text_reader.waiting)
+    pipeline.release(call.stream)
+    assert text_reader.read() == []
 
 
-def test_a_stream_that_ends_before_its_text_takes_the_last_partial_one(desk):
-    call = Call(new_rail(desk), partial_interval_ms=240).send(sound((640, False), (640, True)))
-    desk.read()
+def test_a_stream_that_ends_before_its_text_takes_the_last_partial_one(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=240).send(sound((640, False), (640, True)))
+    text_reader.read()
     call.send(sound((320, True), (320, False)))
     call.send(NOTHING, last=True)
     (fallback,) = call.events(AsrFallbackEvent)
     assert (fallback.utterance, fallback.reason) == (1, "stream_ended")
     assert call.finals[-1].text == call.partials[-1].text
-    assert desk.read() == []
+    assert text_reader.read() == []
 
 
-def test_a_text_that_is_there_when_the_stream_ends_is_told(desk):
-    call = Call(new_rail(desk), partial_interval_ms=0).send(UTTERANCE)
-    desk.read()
+def test_a_text_that_is_there_when_the_stream_ends_is_sent(text_reader):
+    call = Call(new_pipeline(text_reader), partial_interval_ms=0).send(UTTERANCE)
+    text_reader.read()
     call.send(NOTHING, last=True)
     assert call.events(AsrFallbackEvent) == []
     assert len(call.finals) == 1
 
 
-def test_a_desk_that_hangs_fails_all(desk):
-    call = Call(new_rail(desk)).send(UTTERANCE)
-    desk.failure = ModelUnavailableError("it hangs")
+def test_a_reader_that_hangs_fails_all(text_reader):
+    call = Call(new_pipeline(text_reader)).send(UTTERANCE)
+    text_reader.failure = ModelUnavailableError("it hangs")
     with pytest.raises(ModelUnavailableError):
         call.send(NOTHING)
 
@@ -341,4 +343,4 @@ def test_a_desk_that_hangs_fails_all(desk):
 )
 def test_options_that_cannot_be_followed_are_refused(options):
     with pytest.raises(InvalidMessageError):
-        new_rail().new_stream(AsrOptions(**options))
+        new_pipeline().new_stream(AsrOptions(**options))

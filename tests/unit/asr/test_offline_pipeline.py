@@ -45,10 +45,10 @@ def feed(stream, audio, models=None, *, chunk_ms=80, flush=False):
     for start in range(0, max(len(audio), 1), chunk_ms * MS):
         piece = audio[start : start + chunk_ms * MS]
         last = start + chunk_ms * MS >= len(audio)
-        (heard,) = step([ChunkRequest(stream, piece, flush and last)], models)
-        assert isinstance(heard, ChunkResult)
-        stream = heard.stream
-        replies.append(heard.reply)
+        (result,) = step([ChunkRequest(stream, piece, flush and last)], models)
+        assert isinstance(result, ChunkResult)
+        stream = result.stream
+        replies.append(result.reply)
     return stream, replies
 
 
@@ -149,7 +149,7 @@ def test_flush_ends_the_utterance_with_every_sample_that_was_sent():
     assert events_of(replies, SpeechStoppedEvent)[0].at_ms == 1340
 
 
-def test_an_onset_is_told_at_once_and_lost_if_nothing_comes_of_it():
+def test_an_onset_is_reported_at_once_and_lost_if_no_utterance_follows():
     stream, replies = feed(new_stream(), sound((640, False), (32, True)), chunk_ms=32)
     assert [reply.events for reply in replies[-2:]] == [[], [OnsetEvent(at_ms=640)]]
     stream, replies = feed(stream, sound((64, False), (32, True)), chunk_ms=32)
@@ -158,7 +158,7 @@ def test_an_onset_is_told_at_once_and_lost_if_nothing_comes_of_it():
     assert events_of(replies) == [OnsetLostEvent()]
 
 
-def test_flush_in_silence_says_nothing_and_the_stream_goes_on():
+def test_flush_in_silence_has_no_events_and_the_stream_goes_on():
     stream, replies = feed(new_stream(), sound((105, False)), flush=True)
     assert events_of(replies) == []
     _, replies = feed(stream, sound(*UTTERANCE))
@@ -166,13 +166,13 @@ def test_flush_in_silence_says_nothing_and_the_stream_goes_on():
     assert replies[-1].stream_ms == 105 + 2240
 
 
-def test_a_new_utterance_does_not_hear_the_end_of_the_last_one_again():
+def test_a_new_utterance_does_not_repeat_the_end_of_the_last_one():
     options = AsrOptions(vad=VadOptions(silence_ms=96))
     audio = sound((640, False), (640, True), (128, False), (640, True), (640, False))
     _, replies = feed(new_stream(options), audio, chunk_ms=32)
     first, second = finals(replies)
     assert first.text == f"t{(320 + 640 + 96) // 10}"
-    # Only half of the silence before it was heard as silence: 48 ms, and 32 ms came after.
+    # Only half of the silence before it was detected as silence: 48 ms, and 32 ms came after.
     assert second.text == f"t{(48 + 32 + 640 + 96) // 10}"
 
 
@@ -224,10 +224,10 @@ def test_streams_together_get_what_each_gets_alone():
     models = LoudnessModels()
     for start in range(0, max(map(len, sounds)), 80 * MS):
         rows = [row for row, audio in enumerate(sounds) if start < len(audio)]
-        heard = step(
+        results = step(
             [ChunkRequest(streams[row], sounds[row][start : start + 80 * MS]) for row in rows], models
         )
-        for row, item in zip(rows, heard, strict=True):
+        for row, item in zip(rows, results, strict=True):
             streams[row] = item.stream
             found[row].append(item.reply)
     for own, together in zip(expected, found, strict=True):
@@ -238,9 +238,9 @@ def test_streams_together_get_what_each_gets_alone():
 def test_one_step_makes_one_call_to_each_network():
     models = LoudnessModels()
     streams = [feed(new_stream(), sound((320, False), (700, True)), LoudnessModels())[0] for _ in range(4)]
-    heard = step([ChunkRequest(stream, sound((240, True))) for stream in streams], models)
+    results = step([ChunkRequest(stream, sound((240, True))) for stream in streams], models)
     assert models.calls == [("detect", 4), ("encode", 4), ("decode", 4)]
-    assert [item.reply.batch for item in heard] == [4] * 4
+    assert [item.reply.batch for item in results] == [4] * 4
 
 
 def test_timings_are_those_of_the_calls_that_were_made():
@@ -284,11 +284,11 @@ def test_a_failing_encoder_fails_only_the_streams_that_needed_it():
     models = LoudnessModels()
     models.failure = {"encode": InferenceError("out of order")}
     speaking, _ = feed(new_stream(), sound((320, False), (700, True)))
-    failed, heard = step(
+    failed, result = step(
         [ChunkRequest(speaking, sound((240, True))), ChunkRequest(new_stream(), sound((160, False)))], models
     )
     assert isinstance(failed, InferenceError)
-    assert heard.reply.stream_ms == 160
+    assert result.reply.stream_ms == 160
 
 
 @pytest.mark.parametrize("interval", [-1, 60_001])
@@ -378,8 +378,8 @@ def test_the_pieces_of_a_turn_are_read_together():
 def test_after_a_turn_is_over_the_next_is_read_by_itself():
     audio = sound(*PIECES)
     stream, _ = feed(new_stream(AsrOptions(join_ms=20_000)), audio[: 2400 * MS], BothEnds())
-    (heard,) = step([ChunkRequest(stream, audio[2400 * MS : 2480 * MS], turn_over=True)], BothEnds())
-    _, replies = feed(heard.stream, audio[2480 * MS :], BothEnds())
+    (result,) = step([ChunkRequest(stream, audio[2400 * MS : 2480 * MS], turn_over=True)], BothEnds())
+    _, replies = feed(result.stream, audio[2480 * MS :], BothEnds())
     alone = finals(feed(new_stream(), audio, BothEnds())[1])
     assert finals(replies) == alone[1:]
 

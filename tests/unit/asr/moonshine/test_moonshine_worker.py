@@ -53,19 +53,19 @@ def clock():
 
 
 @pytest.fixture
-def desk(network, clock):
-    desk = ThreadedReader(new_reader(network), room=3, stall_s=20.0, clock=clock)
-    yield desk
+def text_reader(network, clock):
+    text_reader = ThreadedReader(new_reader(network), room=3, stall_s=20.0, clock=clock)
+    yield text_reader
     network.permits.release(100)
-    desk.close(TIMEOUT_S)
+    text_reader.close(TIMEOUT_S)
 
 
 def audio(ms):
     return np.full(16 * ms, 9_000, np.int16)
 
 
-def ask(desk, ms, *, final=True, of=None):
-    return desk.ask(audio(ms), NOTHING, final=final, of=of or object())
+def ask(text_reader, ms, *, final=True, of=None):
+    return text_reader.ask(audio(ms), NOTHING, final=final, of=of or object())
 
 
 def begun(network):
@@ -77,36 +77,36 @@ def text(asked):
     return found and found.text
 
 
-def test_final_texts_come_before_partial_ones_each_in_order_of_arrival(desk, network):
-    first = ask(desk, 100)
+def test_final_texts_come_before_partial_ones_each_in_order_of_arrival(text_reader, network):
+    first = ask(text_reader, 100)
     begun(network)
-    rest = [ask(desk, ms, final=ms % 200 == 100) for ms in (200, 300, 400, 500)]
+    rest = [ask(text_reader, ms, final=ms % 200 == 100) for ms in (200, 300, 400, 500)]
     network.permits.release(5)
     assert [text(asked) for asked in (first, *rest)] == ["t10", "t20", "t30", "t40", "t50"]
     assert [samples // 16 for samples in network.read] == [100, 300, 500, 200, 400]
 
 
-def test_a_partial_text_is_given_up_for_a_final_one(desk, network):
-    partial = ask(desk, 100, final=False)
+def test_a_partial_text_is_given_up_for_a_final_one(text_reader, network):
+    partial = ask(text_reader, 100, final=False)
     begun(network)
-    final = ask(desk, 200)
+    final = ask(text_reader, 200)
     network.permits.release(2)
     assert text(final) == "t20"
     assert partial.result() is None
 
 
-def test_a_final_text_is_not_given_up(desk, network):
-    first = ask(desk, 100)
+def test_a_final_text_is_not_given_up(text_reader, network):
+    first = ask(text_reader, 100)
     begun(network)
-    second = ask(desk, 200)
+    second = ask(text_reader, 200)
     network.permits.release(2)
     assert [text(first), text(second)] == ["t10", "t20"]
 
 
-def test_what_nobody_wants_is_not_read(desk, network):
-    first = ask(desk, 100)
+def test_a_dropped_request_is_not_read(text_reader, network):
+    first = ask(text_reader, 100)
     begun(network)
-    unwanted, wanted = ask(desk, 200), ask(desk, 300)
+    unwanted, wanted = ask(text_reader, 200), ask(text_reader, 300)
     unwanted.drop()
     network.permits.release(3)
     assert text(wanted) == "t30"
@@ -114,106 +114,106 @@ def test_what_nobody_wants_is_not_read(desk, network):
     assert text(first) == "t10"
 
 
-def test_so_many_may_wait_and_no_more(desk, network):
-    ask(desk, 100)
+def test_waiting_final_texts_are_bounded(text_reader, network):
+    ask(text_reader, 100)
     begun(network)
-    waiting = [ask(desk, 200) for _ in range(3)]
+    waiting = [ask(text_reader, 200) for _ in range(3)]
     with pytest.raises(OverloadedError):
-        ask(desk, 300)
-    ask(desk, 300, final=False)  # these have places of their own
+        ask(text_reader, 300)
+    ask(text_reader, 300, final=False)  # these have places of their own
     waiting[1].drop()
-    ask(desk, 400)
+    ask(text_reader, 400)
 
 
-def test_a_text_that_cannot_be_read_fails_alone(desk, network):
+def test_a_text_that_cannot_be_read_fails_alone(text_reader, network):
     network.failure = broken()
-    failing = ask(desk, 100)
+    failing = ask(text_reader, 100)
     network.permits.release()
     with pytest.raises(InferenceError):
         text(failing)
     network.failure = None
     network.permits.release()
-    assert text(ask(desk, 200)) == "t20"
-    desk.check()
+    assert text(ask(text_reader, 200)) == "t20"
+    text_reader.check()
 
 
-def test_an_unforeseen_failure_is_told_as_one_of_the_project(desk, network, caplog):
+def test_an_unforeseen_failure_has_an_error_of_the_project(text_reader, network, caplog):
     network.failure = ValueError("odd")
-    failing = ask(desk, 100)
+    failing = ask(text_reader, 100)
     network.permits.release()
     with pytest.raises(ParleyError, match="ValueError: odd"):
         text(failing)
     assert "cannot be read" in caplog.text
 
 
-def test_networks_that_fail_again_and_again_are_broken(desk, network):
+def test_networks_that_fail_again_and_again_are_broken(text_reader, network):
     network.failure = broken()
     for ms in (100, 200, 300):
-        desk.check()
-        fail(desk, network, ms)
+        text_reader.check()
+        fail(text_reader, network, ms)
     with pytest.raises(ModelUnavailableError, match="the last 3 stretches"):
-        desk.check()
+        text_reader.check()
 
 
-def fail(desk, network, ms, **options):
+def fail(text_reader, network, ms, **options):
     network.permits.release()
     with pytest.raises(InferenceError):
-        text(ask(desk, ms, **options))
+        text(ask(text_reader, ms, **options))
 
 
-def test_a_stretch_that_is_tried_again_and_again_is_one_failure(desk, network):
+def test_a_stretch_that_is_tried_again_and_again_is_one_failure(text_reader, network):
     network.failure = broken()
     for _ in range(5):
-        fail(desk, network, 100)  # as a client sends it in stream after stream
+        fail(text_reader, network, 100)  # as a client sends it in stream after stream
     for ms in (110, 120, 130):
-        fail(desk, network, ms, of="utterance", final=ms == 130)
-    desk.check()
-    fail(desk, network, 140)
+        fail(text_reader, network, ms, of="utterance", final=ms == 130)
+    text_reader.check()
+    fail(text_reader, network, 140)
     with pytest.raises(ModelUnavailableError):
-        desk.check()
+        text_reader.check()
 
 
-def test_failures_count_from_the_last_text_that_was_read(desk, network):
+def test_failures_count_from_the_last_text_that_was_read(text_reader, network):
     network.failure = broken()
     for ms in (100, 200):
-        fail(desk, network, ms)
+        fail(text_reader, network, ms)
     network.failure = None
     network.permits.release()
-    assert text(ask(desk, 300)) == "t30"
+    assert text(ask(text_reader, 300)) == "t30"
     network.failure = broken()
     for ms in (100, 200):
-        fail(desk, network, ms)
-    desk.check()
+        fail(text_reader, network, ms)
+    text_reader.check()
 
 
-def test_a_text_that_takes_too_long_will_never_come(desk, network, clock):
-    ask(desk, 100)
+def test_a_text_that_takes_too_long_will_never_come(text_reader, network, clock):
+    ask(text_reader, 100)
     begun(network)
     clock.now = 20.0
-    desk.check()
+    text_reader.check()
     clock.now = 20.1
     with pytest.raises(ModelUnavailableError, match="over 20 s"):
-        desk.check()
+        text_reader.check()
 
 
-def test_how_long_a_text_took_includes_its_wait(desk, network, clock):
-    first = ask(desk, 100)
+def test_how_long_a_text_took_includes_its_wait(text_reader, network, clock):
+    first = ask(text_reader, 100)
     begun(network)
-    second = ask(desk, 200)
+    second = ask(text_reader, 200)
     clock.now = 0.5
     network.permits.release(2)
     assert text(second) == "t20"
     assert (first.took_ms, second.took_ms) == (500.0, 500.0)
 
 
-def test_a_desk_that_closes_refuses_what_waits(network, clock):
-    desk = ThreadedReader(new_reader(network), room=3, clock=clock)
-    ask(desk, 100)
+def test_a_reader_that_closes_refuses_what_waits(network, clock):
+    text_reader = ThreadedReader(new_reader(network), room=3, clock=clock)
+    ask(text_reader, 100)
     begun(network)
-    waiting = ask(desk, 200)
+    waiting = ask(text_reader, 200)
     network.permits.release()
-    desk.close(TIMEOUT_S)
+    text_reader.close(TIMEOUT_S)
     with pytest.raises(ShuttingDownError):
         text(waiting)
     with pytest.raises(ShuttingDownError):
-        ask(desk, 300)
+        ask(text_reader, 300)
