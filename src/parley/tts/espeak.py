@@ -6,64 +6,72 @@ import logging
 import queue
 import threading
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.errors import InvalidMessageError, OverloadedError, ParleyError, ShuttingDownError
+from parley.errors import (
+    InvalidMessageError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+    UnsupportedLanguageError,
+    UnsupportedVoiceError,
+)
 from parley.runtime.admission import EarlyAborts
-from parley.tts.espeak_library import OnAudio, WordEvent
-from parley.tts.espeak_voices import voice_file
+from parley.tts.espeak_library import EspeakLibrary, WordEvent
 from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
-from parley.tts.plain_text import is_speakable, plain_text
-from parley.tts.word_marks import WordMarker
+from parley.tts.requests import SpeechSink, check_request
+from parley.tts.text import WordMarker, is_speakable, plain_text
+from parley.tts.voice_routing import KnownVoice
 
-_log = logging.getLogger(__name__)
+# Variants change the timbre of any language's voice.
+_VARIANTS = {"man-1": "", "man-2": "+m3", "woman-1": "+f2", "woman-2": "+f4"}
+_FILES = {
+    "en": "gmw/en-US",
+    "en-us": "gmw/en-US",
+    "en-gb": "gmw/en",
+    "de": "gmw/de",
+    "nl": "gmw/nl",
+    "sv": "gmq/sv",
+    "da": "gmq/da",
+    "fr": "roa/fr",
+    "es": "roa/es",
+    "it": "roa/it",
+    "pt": "roa/pt",
+    "pl": "zlw/pl",
+}
 
-MAX_TEXT = 4_000
-"""Characters of one request: about four minutes of speech and 100 ms of work."""
+VOICES = tuple(_VARIANTS)
+"""The first is the default."""
+LANGUAGES = tuple(_FILES)
+KNOWN_VOICES = tuple(
+    KnownVoice(name, LANGUAGES, "female" if name.startswith("woman") else "male") for name in VOICES
+)
 
 # espeak-ng leaves pauses between the sentences of a text, but none at its end, where the next
 # segment of the answer follows. Milliseconds, as long as its own pauses.
 _PAUSES_MS = {".": 300, "!": 300, "?": 300, "…": 300, ":": 200, ";": 200, ",": 150}
 _CHUNK_MS = 180
-"""Audio per chunk after the first, which is one buffer: fewer messages cost less for everybody."""
+"""Audio per chunk after the first, which is one buffer: fewer messages cost less."""
 _CLOSING = "\"')]}»”\u2019"
+_log = logging.getLogger(__name__)
 
 
-class Library(Protocol):
-    """The part of :class:`parley.tts.espeak_library.EspeakLibrary` that is used."""
+def voice_file(voice: str | None, language: str) -> str:
+    """espeak-ng's identifier for a voice in a language.
 
-    sample_rate: int
-
-    def set_voice(self, identifier: str) -> bool:
-        """Choose a voice."""
-        ...
-
-    def speak(self, text: str, on_audio: OnAudio) -> None:
-        """Synthesize."""
-        ...
-
-    def close(self) -> None:
-        """Free the library."""
-        ...
-
-
-class SpeechSink(Protocol):
-    """Where the audio of one request goes. Called from the synthesis thread."""
-
-    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
-        """Take a piece; False: no more is wanted."""
-        ...
-
-    def finish(self) -> None:
-        """All was said, or the request was aborted."""
-        ...
-
-    def fail(self, error: ParleyError) -> None:
-        """The request failed."""
-        ...
+    Raises:
+        UnsupportedVoiceError: no voice of this name.
+        UnsupportedLanguageError: no voice speaks this language.
+    """
+    variant = _VARIANTS.get(voice or VOICES[0])
+    if variant is None:
+        raise UnsupportedVoiceError(f"no voice {voice!r}; there are {', '.join(VOICES)}")
+    file = _FILES.get(language.lower())
+    if file is None:
+        raise UnsupportedLanguageError(f"no voice speaks {language!r}; languages are {', '.join(LANGUAGES)}")
+    return file + variant
 
 
 @dataclass(frozen=True)
@@ -74,16 +82,12 @@ class _Job:
 
 
 class EspeakSynthesizer:
-    """Speaks requests one after the other: each takes about a hundredth of its audio's length.
+    """Speaks requests one after the other; each takes about a hundredth of its audio's length.
 
-    ``submit`` and ``abort`` must come from one thread.
-
-    Args:
-        library: espeak-ng.
-        max_requests: requests waiting before more are refused.
+    ``submit`` and ``abort`` must come from one thread. At most ``max_requests`` wait.
     """
 
-    def __init__(self, library: Library, *, max_requests: int = 64) -> None:
+    def __init__(self, library: EspeakLibrary, *, max_requests: int = 64) -> None:
         self._library = library
         self._voice = ""
         self._waiting: queue.Queue[_Job | None] = queue.Queue(max_requests)
@@ -95,7 +99,7 @@ class EspeakSynthesizer:
         self._thread.start()
 
     def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
-        """Queue a request; its sink is told everything that happens from now on."""
+        """Queue a request; everything that happens from now on goes to its sink."""
         try:
             self._admit(request, sink)
         except ParleyError as error:
@@ -111,7 +115,7 @@ class EspeakSynthesizer:
             job.stop.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Fail what is waiting or running and free the library."""
+        """Fail the requests that wait or run, and free the library."""
         with self._lock:
             self._closed = True
             jobs = tuple(self._jobs.values())
@@ -130,14 +134,7 @@ class EspeakSynthesizer:
 
     def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
         request_id = request.request_id
-        if not request_id:
-            raise InvalidMessageError("request_id is empty")
-        if not request.final:
-            raise InvalidMessageError("espeak takes all of the text at once")
-        if len(request.text) > MAX_TEXT:
-            raise InvalidMessageError(
-                f"text of {len(request.text)} characters; at most {MAX_TEXT} are allowed"
-            )
+        check_request(request)
         voice_file(request.voice, request.language)
         if self._early_aborts.take(request_id):
             sink.finish()
@@ -192,7 +189,7 @@ class EspeakSynthesizer:
 
 
 class _Utterance:
-    """Cuts the audio of one request into chunks, counts and labels them."""
+    """Cuts the audio of one request into chunks."""
 
     def __init__(self, job: _Job, text: str, sample_rate: int) -> None:
         self._job = job
@@ -205,11 +202,11 @@ class _Utterance:
         self._wanted = 1  # samples; the first buffer goes out at once
 
     def add(self, audio: NDArray[np.int16], words: list[WordEvent]) -> bool:
-        """Take the next buffer; False: the request was aborted."""
+        """Append a buffer; False: the request was aborted."""
         if self._job.stop.is_set():
             return False
         for word in words:
-            self._marks += self._marker.event(word.position, word.at_sample)
+            self._marks += self._marker.marks_at(word.position, word.at_sample)
         self._audio.append(audio)
         if sum(map(len, self._audio)) >= self._wanted:
             self._send()
@@ -217,8 +214,8 @@ class _Utterance:
         return not self._job.stop.is_set()
 
     def end(self) -> None:
-        """Add the pause after the text, and the marks that are still due."""
-        self._marks += self._marker.rest()
+        """Append the pause after the text, and the marks that are still due."""
+        self._marks += self._marker.remaining_marks()
         self._audio.append(np.zeros(self._rate * pause_after(self._text) // 1000, np.int16))
         if self._marks or any(map(len, self._audio)):
             self._send()
@@ -233,6 +230,6 @@ class _Utterance:
 
 
 def pause_after(text: str) -> int:
-    """Milliseconds of silence that the end of ``text`` asks for."""
+    """Milliseconds of silence after the last mark of ``text``."""
     stripped = text.rstrip().rstrip(_CLOSING)
     return _PAUSES_MS.get(stripped[-1:], 0)

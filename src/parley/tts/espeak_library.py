@@ -27,12 +27,12 @@ _EVENT_WORD = 1
 
 @dataclass(frozen=True)
 class WordEvent:
-    """A word begins to be heard."""
+    """The start of a word in the audio."""
 
     position: int
     """Index of a character of the word in the text."""
     at_sample: int
-    """Counted from the beginning of the text's audio."""
+    """From the beginning of the text's audio."""
 
 
 class _EventId(ctypes.Union):
@@ -61,17 +61,14 @@ _Callback = ctypes.CFUNCTYPE(
 )
 
 OnAudio: TypeAlias = Callable[[NDArray[np.int16], list[WordEvent]], bool]
-"""Takes the next samples and the words that begin in them; False: stop."""
+"""Receives the next samples and the words that begin in them; False: stop."""
 
 
 class EspeakLibrary:
     """espeak-ng, loaded into this process.
 
     Args:
-        buffer_ms: audio per call of ``on_audio`` (milliseconds; the library rounds it).
-
-    Attributes:
-        sample_rate: in hertz.
+        buffer_ms: audio per call of ``on_audio``; the library rounds it.
 
     Raises:
         ModelLoadingError: the package or its data cannot be loaded.
@@ -108,7 +105,7 @@ class EspeakLibrary:
         self._library.espeak_SetSynthCallback(self._callback)
 
     def set_voice(self, identifier: str) -> bool:
-        """Choose a voice file, with its variant, for example ``gmw/en-US+f2``; False: unknown."""
+        """Select a voice file with its variant, for example ``gmw/en-US+f2``; False: unknown."""
         return bool(self._library.espeak_SetVoiceByName(identifier.encode()) == 0)
 
     def set_rate(self, words_per_minute: int) -> None:
@@ -116,7 +113,7 @@ class EspeakLibrary:
         self._library.espeak_SetParameter(_PARAMETER_RATE, words_per_minute, 0)
 
     def speak(self, text: str, on_audio: OnAudio) -> None:
-        """Synthesize ``text``; returns when all of it was given to ``on_audio`` or it said stop.
+        """Synthesize ``text``; returns when ``on_audio`` has got all of it or returned False.
 
         Raises:
             InferenceError: the library failed. Errors of ``on_audio`` are passed on.

@@ -1,31 +1,52 @@
-"""Which of several synthesizers a voice belongs to.
+"""Resolving the name of a voice to one of several synthesizers.
 
-One rule for all who offer or take the name of a voice: sessions, stages, and the gateway's APIs.
+Sessions, stages and the gateway's APIs all use this rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
+
+ENGLISH = ("en", "en-us", "en-gb")
+"""Languages of a synthesizer that can pronounce English alone."""
+
+Gender: TypeAlias = Literal["", "female", "male"]
 
 SEPARATOR = "/"
 """Between a synthesizer's name and a voice's in a name that is qualified: ``kokoro/af_heart``."""
 
 
+@dataclass(frozen=True)
+class KnownVoice:
+    """A voice that a synthesizer always has."""
+
+    name: str
+    languages: tuple[str, ...]
+    """Tags such as ``en`` or ``en-us``."""
+    gender: Gender = ""
+    """Empty: not known."""
+    description: str = ""
+    """For people."""
+
+
 class Speaks(Protocol):
-    """The part of :class:`parley.engines.base.Synthesizer` that the choice depends on."""
+    """The part of :class:`parley.engines.base.Synthesizer` that the choice depends on.
+
+    Apart because the engines import this package.
+    """
 
     @property
     def voices(self) -> Sequence[str] | None:
-        """Names of all voices; None: only the synthesizer itself can tell."""
+        """Names of all voices; None: they are only known at run time."""
         ...
 
     @property
     def languages(self) -> Sequence[str]:
-        """What it speaks."""
+        """Tags of the languages."""
         ...
 
 
@@ -35,23 +56,23 @@ Lineup: TypeAlias = Sequence[tuple[str, Speaks]]
 
 @dataclass(frozen=True)
 class Route:
-    """Who speaks, and with which voice."""
+    """The synthesizer and the voice that a name resolves to."""
 
     index: int
-    """Of the synthesizer."""
+    """Index of the synthesizer."""
     voice: str | None
-    """As the synthesizer calls it; None: its default."""
+    """The synthesizer's own name for it; None: its default."""
     certain: bool = True
-    """Whether it has the voice for certain; otherwise it has to be asked."""
+    """False: the synthesizer does not list its voices, so that it may lack this one."""
 
 
 def find_route(lineup: Lineup, voice: str | None, language: str | None) -> Route:
     """The first synthesizer that has the voice and speaks the language.
 
     Args:
-        lineup: the synthesizers; at least one.
+        lineup: at least one synthesizer.
         voice: its name, or the synthesizer's and its own (``kokoro/af_heart``); None: the default.
-        language: a dialect ("en-GB") is spoken by who speaks the language; None: any.
+        language: of a dialect ("en-GB") the language is enough; None: any.
 
     Raises:
         UnsupportedLanguageError: none of them, or not this voice, speaks the language.
@@ -81,20 +102,20 @@ def find_route(lineup: Lineup, voice: str | None, language: str | None) -> Route
 
 
 def _candidates(lineup: Lineup, voice: str) -> tuple[list[int], str]:
-    """The synthesizers that are meant, and the name that they have to know."""
+    """Indices of the synthesizers that the name may refer to, and the name without a qualifier."""
     owner, _, own = voice.partition(SEPARATOR)
     named = [index for index, (name, _) in enumerate(lineup) if name == owner]
     return (named, own) if own and named else (list(range(len(lineup))), voice)
 
 
 def voice_names(lineup: Lineup) -> list[str]:
-    """All names that can be given, the default first; without those of synthesizers that have to be asked."""
+    """All names of listed voices, the default first."""
     lists = [(name, one.voices or ()) for name, one in lineup]
     return [name for names in qualify(lists) for name in names]
 
 
 def qualify(lists: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
-    """The voices of each synthesizer, with its name before those that one before it has too."""
+    """The voices of each synthesizer, qualified where an earlier one has the same name."""
     seen: set[str] = set()
     qualified: list[list[str]] = []
     for owner, voices in lists:
@@ -104,12 +125,12 @@ def qualify(lists: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
 
 
 def spoken_languages(lineup: Lineup) -> list[str]:
-    """What any of them speaks, each once."""
+    """All languages of the synthesizers, each once."""
     return list(dict.fromkeys(language for _, one in lineup for language in one.languages))
 
 
 def speaks(languages: Sequence[str], language: str) -> bool:
-    """Whether a language, or that of which it is a dialect, is among ``languages``."""
+    """Whether ``languages`` has a language, or the one whose dialect it is."""
     return language in languages or primary_language(language) in languages
 
 

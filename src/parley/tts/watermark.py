@@ -1,11 +1,11 @@
-"""An inaudible mark in synthetic speech, which tells programs that a machine spoke.
+"""An inaudible mark in synthetic speech, by which programs recognise it as such.
 
 The mark is that of Resemble's Perth (PyPI ``resemble-perth``, MIT), whose detector finds it. Only the
-network that the package carries is used: the package itself works on whole recordings, and imports
-what serving does without. Perth adds what its network makes of a spectrogram's lowest 128 bands to
-their magnitudes. That is local: a sample depends on 214 ms before and after it, and on how loud the
-loudest moment is (silence is not marked), for which the loudest so far stands here. So a stream is
-marked without seams, 214 ms late, whatever the pieces in which it comes.
+network in the package is used: the package itself works on whole recordings, and imports
+packages that a server must not have. Perth adds the network's output for a spectrogram's lowest 128
+bands to their magnitudes. That is local: a sample depends on 214 ms before and after it, and on the
+level of the loudest frame (silence is not marked), which here is the loudest so far. So a stream is
+marked without seams, 214 ms late, however it is cut into pieces.
 
 Perth resamples to 32 kHz, where its frames have 2048 samples and follow each other after 320. At 24 kHz
 1536 and 240 are the same times, and the bands are the same.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib.util
 import pickle
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,36 +34,16 @@ _REACH = 15
 _FLOOR = 1e-9
 _FLOOR_DB, _RANGE_DB = -180.0, 195.0
 _QUIET = 0.05
-"""Of the loudest frame: what is quieter is not marked."""
+"""Level below which frames are not marked, relative to the loudest."""
 _CHECKPOINT = "perth_net/pretrained/implicit/perth_net_250000.pth.tar"
 
 F32 = NDArray[np.float32]
 
 
-class WatermarkStream(Protocol):
-    """Marks one utterance."""
-
-    def push(self, audio: F32, *, last: bool) -> F32:
-        """Take the next samples, ``[n]`` within ±1 at 24 kHz, and return those that are marked.
-
-        After the ``last`` ones as many have come out as went in.
-        """
-        ...
-
-
-class Watermark(Protocol):
-    """Marks utterances."""
-
-    def begin(self) -> WatermarkStream:
-        """Begin another one."""
-        ...
-
-
 class PerthWatermark:
-    """Perth's network; of no state, so that all utterances can share it.
+    """Perth's network; without state, so that all utterances can share it.
 
-    Args:
-        layers: of its encoder, ``[B, 128, T]`` to the same.
+    ``layers`` are those of its encoder, ``[B, 128, T]`` to the same.
     """
 
     def __init__(self, layers: nn.Module) -> None:
@@ -75,7 +54,7 @@ class PerthWatermark:
         """Read the network from Perth's checkpoint.
 
         Raises:
-            ModelLoadingError: it is missing, or another one.
+            ModelLoadingError: it is missing or another network.
         """
         layers = encoder_layers()
         prefix = "encoder.layers."
@@ -93,26 +72,26 @@ class PerthWatermark:
         return cls(layers)
 
     def begin(self) -> PerthStream:
-        """See :class:`Watermark`."""
+        """Begin an utterance."""
         return PerthStream(self._layers)
 
 
 class PerthStream:
-    """:class:`WatermarkStream`; holds at most 0.5 s of audio between two calls."""
+    """Marks one utterance; holds at most 0.5 s of audio between two calls."""
 
     def __init__(self, layers: nn.Module) -> None:
         self._layers = layers
         self._window = torch.hann_window(_SIZE)
         self._held = torch.zeros(0)
-        self._frame = 0  # the first that is computed of what is held
+        self._frame = 0  # number of the first one computed from _held
         self._sent = 0  # samples
         self._loudest = torch.zeros(1)  # of the frames before
 
     @torch.inference_mode()
     def push(self, audio: F32, *, last: bool) -> F32:
-        """See :class:`WatermarkStream`."""
+        """Add samples, ``[n]`` within ±1 at 24 kHz, and return marked ones; after ``last``, all of them."""
         self._held = torch.cat([self._held, torch.from_numpy(np.ascontiguousarray(audio, np.float32))])
-        begin = max(0, self._frame * _HOP - _HALF)  # of what is held
+        begin = max(0, self._frame * _HOP - _HALF)  # of _held
         total = begin + len(self._held)
         frames = (-(-total // _HOP) + 1 if last else (total - _HALF) // _HOP + 1) - self._frame
         marked = frames if last else frames - _REACH
@@ -123,11 +102,11 @@ class PerthStream:
         offset = self._frame * _HOP - _HALF  # of the mark's first sample
         new = self._held[self._sent - begin : until - begin] + mark[self._sent - offset : until - offset]
         self._sent = until
-        self._forget(levels)
+        self._drop_past(levels)
         return np.asarray(new.numpy(), np.float32)
 
     def _mark(self, frames: int, marked: int) -> tuple[Tensor, Tensor]:
-        """The mark around the first ``marked`` frames of what is held, and the level of every frame."""
+        """The mark of the first ``marked`` held frames, and the level of every frame."""
         missing = _HALF - min(self._frame * _HOP, _HALF)  # before the utterance
         needed = (frames - 1) * _HOP + _SIZE
         padded = nn.functional.pad(self._held, (missing, max(0, needed - missing - len(self._held))))
@@ -136,8 +115,8 @@ class PerthStream:
         magnitudes = (magnitudes - _FLOOR_DB) / _RANGE_DB
         levels = magnitudes.sum(0)
         loudest = torch.maximum(levels.cummax(0).values, self._loudest)
-        heard = torch.cat([loudest[_REACH:], loudest[-1:].expand(min(_REACH, frames))])[:frames]
-        added = self._layers(magnitudes[None, :_BANDS])[0] * (levels > _QUIET * heard)
+        reference = torch.cat([loudest[_REACH:], loudest[-1:].expand(min(_REACH, frames))])[:frames]
+        added = self._layers(magnitudes[None, :_BANDS])[0] * (levels > _QUIET * reference)
         before = spectrum[:_BANDS, :marked]
         louder = 10 ** ((added[:, :marked] * _RANGE_DB) / 20) - 1.0
         change = nn.functional.pad(before * louder / _SCALE, (0, 0, 0, _HALF + 1 - _BANDS))
@@ -145,14 +124,14 @@ class PerthStream:
         envelope = (self._window**2).expand_as(waves)
         return _overlap(waves) / _overlap(envelope).clip(1e-6), levels
 
-    def _forget(self, levels: Tensor) -> None:
-        """Drop what no further sample depends on."""
+    def _drop_past(self, levels: Tensor) -> None:
+        """Drop audio on which no further sample depends."""
         first = max(0, (self._sent - _HALF) // _HOP + 1 - _REACH)
         done = first - self._frame
         if done > 0:
             self._loudest = torch.maximum(self._loudest, levels[:done].max())
-            begin, wanted = (max(0, frame * _HOP - _HALF) for frame in (self._frame, first))
-            self._held = self._held[wanted - begin :].clone()
+            begin, end = (max(0, frame * _HOP - _HALF) for frame in (self._frame, first))
+            self._held = self._held[end - begin :].clone()
             self._frame = first
 
 
@@ -164,7 +143,7 @@ def _overlap(waves: Tensor) -> Tensor:
 
 
 class _Conv(nn.Module):
-    """A layer with the names of Perth's."""
+    """A layer with the names of Perth's tensors."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, *, active: bool = True) -> None:
         super().__init__()
@@ -185,14 +164,14 @@ def encoder_layers(hidden: int = 256) -> nn.Sequential:
     )
 
 
-def load_watermark(choice: str) -> Watermark | None:
-    """The mark that an operator has chosen.
+def load_watermark(choice: str) -> PerthWatermark | None:
+    """The watermark of a setting.
 
     Args:
         choice: ``auto`` (mark if ``resemble-perth`` is installed), ``on`` or ``off``.
 
     Raises:
-        ModelLoadingError: it is to be ``on``, but not there; or it is not what it should be.
+        ModelLoadingError: the package is not installed although it is ``on``, or cannot be used.
     """
     if choice == "off":
         return None

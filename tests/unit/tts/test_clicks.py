@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from parley.tts.clicks import CLICK, clicks, seam_scores
+from clicks import CLICK, clicks, seam_scores
 
 RATE = 24_000
 

@@ -7,8 +7,8 @@ pytest.importorskip("espeakng_loader")
 
 from parley.errors import ModelLoadingError
 from parley.tts import espeak_library
+from parley.tts.espeak import LANGUAGES, VOICES, voice_file
 from parley.tts.espeak_library import EspeakLibrary
-from parley.tts.espeak_voices import LANGUAGES, VOICES, voice_file
 
 
 @pytest.fixture(scope="module")

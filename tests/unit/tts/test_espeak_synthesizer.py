@@ -12,10 +12,11 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.tts.espeak import MAX_TEXT, EspeakSynthesizer, pause_after
+from parley.tts.espeak import EspeakSynthesizer, pause_after
 from parley.tts.espeak_library import WordEvent
 from parley.tts.messages import SpeakRequest
-from parley.tts.plain_text import is_speakable, plain_text
+from parley.tts.requests import MAX_TEXT
+from parley.tts.text import is_speakable, plain_text
 
 RATE = 1000
 BUFFER = np.ones(50, np.int16)  # 50 ms
@@ -216,7 +217,7 @@ class TestOneAtATime:
             speak(speaker, "a", f"waiting-{n}")
         assert isinstance(speak(speaker, "a", "more").wait().error, OverloadedError)
 
-    def test_stops_when_nobody_listens(self, speaker, library):
+    def test_a_sink_that_refuses_audio_stops_its_request(self, speaker, library):
         sink = speak(speaker, "word " * 20, sink=Sink(room=0))
         library.gate.release()
         sink.wait()

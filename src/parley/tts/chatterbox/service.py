@@ -18,36 +18,36 @@ from parley.errors import (
 )
 from parley.runtime.admission import Admission
 from parley.tts.chatterbox.limits import ChatterboxLimits
-from parley.tts.chatterbox.models import Send
-from parley.tts.chatterbox.utterance import ChatterboxUtterance, Parts, Style
+from parley.tts.chatterbox.utterance import (
+    SEEDS,
+    ChatterboxParts,
+    ChatterboxUtterance,
+    Send,
+    SpeakingStyle,
+)
 from parley.tts.messages import MoreText, SpeakRequest, SpeechChunk
+from parley.tts.t3.messages import check_range
 
-_NOTHING = np.zeros(0, np.int16)
+_NO_AUDIO = np.zeros(0, np.int16)
 _RATES = (8_000, 48_000)
-_SEEDS = 2**31
 _NEUTRAL = 0.5  # of exaggeration and of guidance, as published
 _log = logging.getLogger(__name__)
 
 
 class ChatterboxService:
-    """Answers requests on one event loop.
+    """Serves requests on one event loop.
 
-    Args:
-        parts: the models and what they need.
-        limits: of size and time.
-        default_voice: of requests that name none.
-        sample_rate: of requests that name none (hertz).
-        draw_seed: chooses the seed of requests that bring none.
+    ``default_voice``, ``sample_rate`` and ``draw_seed`` serve requests without a voice, rate or seed.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ChatterboxParts,
         limits: ChatterboxLimits,
         *,
         default_voice: str = "default",
         sample_rate: int = 24_000,
-        draw_seed: Callable[[], int] = lambda: random.randrange(_SEEDS),
+        draw_seed: Callable[[], int] = lambda: random.randrange(SEEDS),
     ) -> None:
         self._parts = parts
         self._limits = limits
@@ -59,11 +59,11 @@ class ChatterboxService:
         self._closed = False
 
     def __len__(self) -> int:
-        """Utterances that are open."""
+        """Number of open utterances."""
         return len(self._utterances)
 
     async def check_default_voice(self) -> None:
-        """Log what requests that name no voice will be refused for, if they will be."""
+        """Log a warning if requests without a voice will be refused."""
         voice, limit_s = self._default_voice, self._limits.voice_s
         try:
             async with asyncio.timeout(limit_s):
@@ -72,23 +72,21 @@ class ChatterboxService:
             _log.warning("the store of voices does not answer within %g s: the model starts", limit_s)
         except ParleyError as error:
             _log.warning(
-                "whoever names no voice is refused, because the default voice cannot be used: %s. Enroll one "
-                "with `parley voices enroll --id %s`, or name another in default_voice (docs/voices.md)",
+                "requests without a voice are refused, because the default voice cannot be used: %s. Enroll "
+                "one with `parley voices enroll --id %s`, or name another in default_voice (docs/voices.md)",
                 error,
                 voice,
             )
 
     async def speak(self, request: SpeakRequest, send: Send) -> None:
-        """Speak an utterance; returns when it is over or was stopped.
+        """Speak an utterance; returns when it has ended or was stopped.
 
-        Args:
-            request: opens it; if it is not final, more text comes by :meth:`push`.
-            send: takes its audio.
+        If the request is not final, more text follows by :meth:`push`.
 
         Raises:
             InvalidMessageError: the id is in use, or a value is out of range.
             UnsupportedSampleRateError: audio is not made at that rate.
-            UnsupportedVoiceError: there is no such voice.
+            UnsupportedVoiceError: the voice does not exist.
             UnsupportedLanguageError: the model does not speak the language.
             OverloadedError: too many utterances already, or too much text.
             SessionIdleError: no text came for too long.
@@ -104,9 +102,8 @@ class ChatterboxService:
             utterance = ChatterboxUtterance(request, style, self._parts, self._limits, send)
             self._utterances[request.request_id] = utterance
             try:
-                if not request.final and not send(
-                    SpeechChunk(sample_rate=style.sample_rate, offset=0), _NOTHING
-                ):
+                opened = SpeechChunk(sample_rate=style.sample_rate, offset=0)
+                if not request.final and not send(opened, _NO_AUDIO):
                     return
                 await utterance.run()
             finally:
@@ -119,7 +116,7 @@ class ChatterboxService:
 
         Raises:
             SessionNotFoundError: it is not open.
-            InvalidMessageError: the text is too long, comes after the end, or overtook something.
+            InvalidMessageError: the text is too long, comes after the end, or overtook other text.
             OverloadedError: too much is waiting; the utterance stays as it was.
         """
         utterance = self._utterances.get(message.request_id)
@@ -128,7 +125,7 @@ class ChatterboxService:
         utterance.push(message)
 
     async def stop(self, request_id: str) -> None:
-        """Stop an utterance, also one that is still on its way here; returns when both models know."""
+        """Stop an utterance, also one not received yet; returns when both models have stopped it."""
         utterance = self._utterances.get(request_id)
         if utterance is None:
             self._admission.abort_early(request_id)
@@ -137,7 +134,7 @@ class ChatterboxService:
             await utterance.wait_ended()
 
     async def close(self) -> None:
-        """End everything with ``shutting_down`` and take nothing new."""
+        """End all utterances with ``shutting_down`` and refuse new ones."""
         self._closed = True
         utterances = tuple(self._utterances.values())
         for utterance in utterances:
@@ -146,30 +143,22 @@ class ChatterboxService:
         if utterances:
             _log.info("%d utterances were cut off", len(utterances))
 
-    def _style(self, request: SpeakRequest) -> Style:
+    def _style(self, request: SpeakRequest) -> SpeakingStyle:
         rate = self._sample_rate if request.sample_rate is None else request.sample_rate
         if not _RATES[0] <= rate <= _RATES[1]:
             raise UnsupportedSampleRateError(f"{rate} Hz; it must be {_RATES[0]} to {_RATES[1]}")
-        return Style(
+        exaggeration = _NEUTRAL if request.exaggeration is None else request.exaggeration
+        guidance_weight = _NEUTRAL if request.guidance_weight is None else request.guidance_weight
+        seed = self._draw_seed() if request.seed is None else request.seed
+        check_range("exaggeration", exaggeration, 0, 2)
+        check_range("guidance_weight", guidance_weight, 0, 1)
+        if not 0 <= seed < SEEDS:
+            raise InvalidMessageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
+        return SpeakingStyle(
             voice=self._default_voice if request.voice is None else request.voice,
             language=request.language.replace("_", "-").partition("-")[0].lower(),
             sample_rate=rate,
-            exaggeration=_within("exaggeration", request.exaggeration, 2.0),
-            guidance_weight=_within("guidance_weight", request.guidance_weight, 1.0),
-            seed=self._seed(request.seed),
+            exaggeration=exaggeration,
+            guidance_weight=guidance_weight,
+            seed=seed,
         )
-
-    def _seed(self, seed: int | None) -> int:
-        if seed is None:
-            return self._draw_seed()
-        if not 0 <= seed < _SEEDS:
-            raise InvalidMessageError(f"seed {seed} is not between 0 and {_SEEDS - 1}")
-        return seed
-
-
-def _within(name: str, value: float | None, most: float) -> float:
-    if value is None:
-        return _NEUTRAL
-    if not 0.0 <= value <= most:  # written so that NaN fails
-        raise InvalidMessageError(f"{name} {value} is not between 0 and {most:g}")
-    return value

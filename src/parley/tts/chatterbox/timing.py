@@ -1,10 +1,10 @@
-"""When each word is heard: an estimate.
+"""When each word is spoken: an estimate.
 
-T3 does not say which token belongs to which word. So a segment's time is shared out among its words
-by what is said for each, in letters, and by the pauses that punctuation asks for. How long the
-segment is going to be is guessed from the pace so far until its last token is drawn, which is
-usually before its second chunk of audio is made; from then on the sum is right and only the shares
-are guessed. Marks that were given are never changed.
+T3 does not say which token belongs to which word. So a segment's time is divided among its words
+by the number of spoken letters and by the pauses of punctuation. The length of the
+segment is estimated from the pace so far until its last token is generated, which is
+usually before its second chunk of audio is made; from then on the sum is exact and only the shares
+are estimates. Marks already returned never change.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from parley.tts.messages import WordMark
-from parley.tts.normalization.alignment import WrittenWord
+from parley.tts.normalization.normalizer import WrittenWord
+from parley.tts.t3.request import TOKENS_PER_SECOND
 
-TOKENS_PER_SECOND = 25
 # Of ordinary speech: fifteen letters a second.
 _TOKENS_PER_LETTER = 1.7
 _SLOWEST, _FASTEST = 5.0, 0.8
-# A segment tells something of the pace if it has as many letters.
-_ENOUGH_LETTERS = 10
+# Shorter segments do not measure the pace.
+_MIN_LETTERS = 10
 # In letters: 130 and 260 ms.
 _PAUSES = {",": 2, ";": 2, ":": 2, ".": 4, "!": 4, "?": 4, "\u2026": 4, "\u3002": 4}
 _CLOSING = "\"')]}\u00bb\u201d\u2019"
 
 
 @dataclass(frozen=True)
-class HeardWords:
-    """What is heard in a stretch of audio."""
+class SpokenSpan:
+    """The words in a stretch of audio."""
 
     marks: list[WordMark]
     """Words that begin in it."""
     start_char: int = 0
     end_char: int = 0
-    """Half-open span of the utterance's text, with the word that was under way; equal: nothing."""
+    """Half-open span of the utterance's text, including the word under way at its start; may be empty."""
 
 
 class Pace:
@@ -44,22 +44,17 @@ class Pace:
     def __init__(self) -> None:
         self.tokens_per_letter = _TOKENS_PER_LETTER
 
-    def learn(self, letters: int, tokens: int) -> None:
-        """A segment of so many letters (see :func:`letters_of`) took so many tokens."""
-        if letters >= _ENOUGH_LETTERS:
+    def update(self, letters: int, tokens: int) -> None:
+        """Count a segment of ``letters`` (see :func:`letters_of`) that took ``tokens``."""
+        if letters >= _MIN_LETTERS:
             measured = min(max(tokens / letters, _FASTEST), _SLOWEST)
             self.tokens_per_letter = (self.tokens_per_letter + measured) / 2
 
 
 class SegmentTimes:
-    """The words of one segment, in the order in which they are heard.
+    """The words of one segment in order.
 
-    Args:
-        words: of the segment's text.
-        first_char: where the segment begins in the utterance's text.
-        pace: of the utterance.
-        rate: hertz of the audio.
-        first_sample: where the segment's audio begins in the utterance's.
+    The segment begins at ``first_char`` of the utterance's text and ``first_sample`` of its audio.
     """
 
     def __init__(
@@ -75,13 +70,10 @@ class SegmentTimes:
         self._first_sample = first_sample
         self._marked = 0
 
-    def advance(self, samples: int, tokens: int, *, complete: bool) -> HeardWords:
-        """What is heard in the next ``samples`` samples.
+    def advance(self, samples: int, tokens: int, *, complete: bool) -> SpokenSpan:
+        """The words in the next ``samples`` samples.
 
-        Args:
-            samples: more audio than was there before.
-            tokens: of the segment that are known.
-            complete: whether these are all.
+        The segment has ``tokens`` tokens so far; these are all if ``complete``.
         """
         begin, self._sample = self._sample, self._sample + samples
         total = self._begins[-1]
@@ -91,25 +83,26 @@ class SegmentTimes:
         before = self._marked
         marks = []
         while self._marked < len(self._words):
-            at = self._first_sample + int(length * self._begins[self._marked] / max(total, 1))
+            offset = int(length * self._begins[self._marked] / max(total, 1))
+            at = max(self._first_sample + offset, begin)
             if at >= self._sample:
                 break
-            marks.append(self._mark(max(at, begin)))
-        # The word under way goes on, unless another begins with the first of these samples.
-        goes_on = before > 0 and not (marks and marks[0].at_sample == begin)
-        return self._heard(marks, before - 1 if goes_on else before)
+            marks.append(self._mark(at))
+        # The word under way continues, unless another begins with the first of these samples.
+        continues = before > 0 and not (marks and marks[0].at_sample == begin)
+        return self._span(marks, before - 1 if continues else before)
 
-    def finish(self, tokens: int) -> HeardWords:
-        """The words that are left: the segment's audio is over, and took so many tokens."""
-        self._pace.learn(self._begins[-1], tokens)
+    def finish(self, tokens: int) -> SpokenSpan:
+        """The remaining words after the segment's audio, which took ``tokens``."""
+        self._pace.update(self._begins[-1], tokens)
         before = self._marked
-        return self._heard([self._mark(self._sample) for _ in range(before, len(self._words))], before)
+        return self._span([self._mark(self._sample) for _ in range(before, len(self._words))], before)
 
-    def _heard(self, marks: list[WordMark], first: int) -> HeardWords:
+    def _span(self, marks: list[WordMark], first: int) -> SpokenSpan:
         if first >= self._marked:
-            return HeardWords(marks)
+            return SpokenSpan(marks)
         start, end = self._words[first].start, self._words[self._marked - 1].end
-        return HeardWords(marks, self._first_char + start, self._first_char + end)
+        return SpokenSpan(marks, self._first_char + start, self._first_char + end)
 
     def _mark(self, at_sample: int) -> WordMark:
         word = self._words[self._marked]
@@ -122,6 +115,6 @@ class SegmentTimes:
 
 
 def letters_of(spoken: str) -> int:
-    """How long a word takes to say, in letters."""
+    """Duration of a word in letters, with the pause after it."""
     letters = sum(character.isalnum() for character in spoken)
     return letters + _PAUSES.get(spoken.rstrip(_CLOSING)[-1:], 0)

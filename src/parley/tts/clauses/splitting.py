@@ -19,11 +19,12 @@ _PREPOSITIONS = frozenset(
 
 @dataclass(frozen=True)
 class ClauseLimits:
-    """How long clauses become."""
+    """Lengths of clauses."""
 
     words: tuple[tuple[int, int], ...] = ((4, 7), (6, 12), (8, 20))
-    """Fewest and most words of the first clause, the second, and all later ones. Each is to be made while the
-    one before it is heard."""
+    """Fewest and most words of the first clause, the second, and all later ones. Each is made while the
+    one before it is played.
+    """
     rest: int = 3
     """A clause with fewer words is not cut off from the end of the text."""
     phonemes: int = 300
@@ -37,13 +38,13 @@ def split_clauses(
 ) -> list[list[PronouncedWord]]:
     """Cut after sentences, else at commas, else before conjunctions, else before prepositions.
 
-    Of the first clause the first such place is taken that is strong enough, so that it is short; of
-    the others the last. Where there is no such place, it is cut between two words.
+    The first clause ends at the first such place that is strong enough, so that it is short; the
+    others at the last. Where there is no such place, it is cut between two words.
 
     Args:
         words: of the text.
         limits: of the clauses.
-        before: clauses that there are of the text before these words.
+        before: number of clauses of the text before these words.
     """
     limits = limits or ClauseLimits()
     pieces = [piece for word in words for piece in _pieces(word, limits.phonemes)]

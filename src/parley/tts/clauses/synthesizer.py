@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.audio.pcm import Resampler
 from parley.errors import (
     InvalidMessageError,
     OverloadedError,
@@ -19,57 +22,143 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.runtime.admission import EarlyAborts
-from parley.tts.clauses.network import ClauseNetwork, Stop, StoppedError
-from parley.tts.clauses.utterance import ClauseUtterance
-from parley.tts.messages import SpeakRequest, SpeechChunk
+from parley.tts.clauses.network import ClauseNetwork, ClauseSound, Stop, StoppedError, pause_samples
+from parley.tts.clauses.splitting import split_clauses
+from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.messages import SpeakRequest, SpeechChunk, WordMark
+from parley.tts.requests import SpeechSink, check_request
+from parley.tts.text import WordMarker, is_speakable, split_text
 
-MAX_TEXT = 4_000
-"""Characters of one request: about four minutes of speech."""
+_CHUNK_S = 1.0
+"""Longest audio of one chunk."""
+_PRONOUNCED_AT_ONCE = 250
+"""Characters that are pronounced together: with figures in them, they take tens of milliseconds."""
+_NOTHING = np.zeros(0, np.int16)
+
 _SEEDS = 2**31
 _LOWEST_RATE, _HIGHEST_RATE = 8_000, 48_000
 _log = logging.getLogger(__name__)
 
 
-class ClauseSink(Protocol):
-    """Where the audio of one request goes. Called from the thread of the network."""
+class ClauseUtterance:
+    """Makes the audio of a request, piece by piece, as one stream."""
+
+    def __init__(self, request: SpeakRequest, network: ClauseNetwork) -> None:
+        self._request = request
+        self._network = network
+        self._rate = request.sample_rate or network.sample_rate
+        self._marker = WordMarker(request.text)
+        self._unpronounced = deque(split_text(request.text, _PRONOUNCED_AT_ONCE))
+        self._offset = 0
+        self._clauses: deque[Sequence[PronouncedWord]] = deque()
+        self._cut = 0  # clauses
+        self._sound: ClauseSound | None = None  # of the first of them
+        self._resampler = Resampler(network.sample_rate, self._rate)
+        self._made = 0  # samples at the network's rate
+        self._sent = 0  # samples at the rate of the chunks
+        self._due: list[WordMark] = []  # of samples that have not been sent
+        self._under_way: WordMark | None = None
 
     @property
-    def wanted(self) -> bool:
-        """Whether anybody still waits for audio."""
-        ...
+    def complete(self) -> bool:
+        """Whether all of the text was spoken."""
+        return not self._clauses and not self._unpronounced
 
-    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
-        """Take a piece; False: no more is wanted."""
-        ...
+    @property
+    def made_s(self) -> float:
+        """Length of the audio so far."""
+        return self._made / self._network.sample_rate
 
-    def finish(self) -> None:
-        """All was said, or the request was aborted."""
-        ...
+    def make_piece(self, stop: Stop) -> Iterator[tuple[SpeechChunk, NDArray[np.int16]]]:
+        """The audio that follows, in chunks; not to be called when it is complete.
 
-    def fail(self, error: ParleyError) -> None:
-        """The request failed."""
-        ...
+        Raises:
+            StoppedError: the request was stopped.
+            InferenceError: the network failed, or its output is not speech.
+        """
+        while not self._clauses and self._unpronounced:
+            self._pronounce(self._unpronounced.popleft())
+        audio = self._make(self._clauses[0], stop) if self._clauses else _NOTHING
+        self._made += len(audio)
+        resampled = self._resampler.push(audio)
+        if self.complete:
+            if self._made:  # else there is no audio, and no word was spoken
+                self._due += self._marker.remaining_marks()
+            resampled = np.concatenate([resampled, self._resampler.finish()])
+        yield from self._chunks(resampled)
+
+    def _pronounce(self, text: str) -> None:
+        words = self._network.pronounce(text) if is_speakable(text) else []
+        placed = [
+            dataclasses.replace(word, start=word.start + self._offset, end=word.end + self._offset)
+            for word in words
+        ]
+        clauses = split_clauses(placed, self._network.limits, before=self._cut)
+        self._clauses += clauses
+        self._cut += len(clauses)
+        self._offset += len(text)
+
+    def _make(self, words: Sequence[PronouncedWord], stop: Stop) -> NDArray[np.int16]:
+        """The next samples of a clause, with the pause after it."""
+        rate = self._network.sample_rate
+        if self._sound is None:
+            self._sound = self._network.speak(words, self._request, stop)
+            for word, begins in zip(words, self._sound.begins, strict=True):
+                at_sample = int((self._made + begins) * self._rate / rate)
+                self._due += self._marker.marks_at(word.start, at_sample)
+        audio = self._sound.make(stop)
+        if not self._sound.complete:
+            return audio
+        self._sound = None
+        self._clauses.popleft()
+        return np.concatenate([audio, np.zeros(pause_samples(words[-1].after, rate), np.int16)])
+
+    def _chunks(self, audio: NDArray[np.int16]) -> Iterator[tuple[SpeechChunk, NDArray[np.int16]]]:
+        size = int(_CHUNK_S * self._rate)
+        pieces = [audio[begin : begin + size] for begin in range(0, len(audio), size)] or [_NOTHING]
+        for piece in pieces:
+            end = self._sent + len(piece)
+            is_last = self.complete and piece is pieces[-1]
+            begun = [mark for mark in self._due if is_last or mark.at_sample < end]
+            if not (len(piece) or begun):
+                continue
+            del self._due[: len(begun)]
+            start_char, end_char = self._spoken_span(begun)
+            chunk = SpeechChunk(
+                sample_rate=self._rate,
+                offset=self._sent,
+                words=begun,
+                start_char=start_char,
+                end_char=end_char,
+            )
+            self._sent = end
+            yield chunk, piece
+
+    def _spoken_span(self, begun: list[WordMark]) -> tuple[int, int]:
+        """The text that a piece speaks a part of: its words, after the one that began before it."""
+        marks = [self._under_way, *begun] if self._under_way else begun
+        if not marks:
+            return 0, 0
+        self._under_way = marks[-1]
+        first = marks[1] if len(marks) > 1 and marks[1].at_sample <= self._sent else marks[0]
+        return first.start_char, marks[-1].end_char
 
 
 @dataclass(eq=False)
 class _Job:
     request: SpeakRequest
-    sink: ClauseSink
+    sink: SpeechSink
     utterance: ClauseUtterance
     due: float
-    """When the audio that was sent has been heard (seconds of the monotonic clock)."""
+    """When the audio that was sent has been played (monotonic clock)."""
     stop: Stop = field(default_factory=Stop)
 
 
 class ClauseSynthesizer:
-    """Speaks requests side by side, a piece at a time: first that whose audio runs out first.
+    """Speaks requests concurrently, a piece at a time: first the one whose audio runs out first.
 
-    ``submit`` and ``abort`` must come from one thread.
-
-    Args:
-        network: makes the sound; used by the one thread from now on.
-        name: of the thread.
-        max_requests: open at once before more are refused.
+    ``submit`` and ``abort`` must come from one thread. At most ``max_requests`` are open. The network
+    belongs to the thread of this object from now on.
     """
 
     def __init__(self, network: ClauseNetwork, *, name: str, max_requests: int = 64) -> None:
@@ -83,15 +172,15 @@ class ClauseSynthesizer:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, request: SpeakRequest, sink: ClauseSink) -> None:
-        """Begin a request; its sink is told everything that happens from now on."""
+    def submit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+        """Begin a request; everything that happens from now on goes to its sink."""
         try:
             self._admit(request, sink)
         except ParleyError as error:
             sink.fail(error)
 
     def abort(self, request_id: str) -> None:
-        """Stop a request at once: while a piece is made, waiting, or still on its way here."""
+        """Stop a request at once: while a piece is made, waiting, or before it has arrived."""
         with self._changed:
             job = self._jobs.get(request_id)
             is_waiting = job is not None and job is not self._running
@@ -100,7 +189,7 @@ class ClauseSynthesizer:
         if job is None:
             self._early_aborts.add(request_id)
             return
-        job.stop.ask()
+        job.stop.request()
         if is_waiting:
             job.sink.finish()
 
@@ -111,21 +200,14 @@ class ClauseSynthesizer:
             jobs = tuple(self._jobs.values())
             self._changed.notify_all()
         for job in jobs:
-            job.stop.ask()
+            job.stop.request()
             job.sink.fail(ShuttingDownError("the model is being unloaded"))
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("the synthesis thread did not stop within %g s", timeout_s)
 
-    def _admit(self, request: SpeakRequest, sink: ClauseSink) -> None:
-        if not request.request_id:
-            raise InvalidMessageError("request_id is empty")
-        if not request.final:
-            raise InvalidMessageError("this synthesizer takes all of the text at once")
-        if len(request.text) > MAX_TEXT:
-            raise InvalidMessageError(
-                f"text of {len(request.text)} characters; at most {MAX_TEXT} are allowed"
-            )
+    def _admit(self, request: SpeakRequest, sink: SpeechSink) -> None:
+        check_request(request)
         rate = request.sample_rate
         if rate is not None and not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
             raise UnsupportedSampleRateError(f"{rate} Hz; possible are {_LOWEST_RATE} to {_HIGHEST_RATE}")
@@ -172,14 +254,14 @@ class ClauseSynthesizer:
             return self._running
 
     def _advance(self, job: _Job) -> bool:
-        """Make the next piece of a request and send it; whether the request is over."""
+        """Make the next piece of a request and send it; returns whether the request is over."""
         made_s = job.utterance.made_s
         if not job.sink.wanted:
-            job.stop.ask()
+            job.stop.request()
         try:
             for chunk, audio in job.utterance.make_piece(job.stop):
-                if job.stop.asked or not job.sink.send(chunk, audio):
-                    job.stop.ask()
+                if job.stop.requested or not job.sink.send(chunk, audio):
+                    job.stop.request()
                     break
         except StoppedError:
             pass
@@ -190,9 +272,9 @@ class ClauseSynthesizer:
             _log.exception("speech request %s failed", job.request.request_id)
             job.sink.fail(ParleyError(f"{type(error).__name__}: {error}"))
             return True
-        if job.stop.asked or job.utterance.complete:
+        if job.stop.requested or job.utterance.complete:
             job.sink.finish()
             return True
-        # A piece that is late is heard at once.
+        # A late piece is played at once.
         job.due = max(job.due, time.monotonic()) + job.utterance.made_s - made_s
         return False

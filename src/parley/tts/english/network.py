@@ -58,13 +58,10 @@ class _Gru:
 
 
 class LetterNetwork:
-    """Says how a word sounds that is spelled with the letters a-z.
-
-    Args:
-        arrays: the network's weights by name.
+    """Predicts the sounds of a word from its letters a-z.
 
     Raises:
-        ModelLoadingError: some are missing, or do not belong together.
+        ModelLoadingError: some of the arrays are missing, or do not fit together.
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:
@@ -82,11 +79,7 @@ class LetterNetwork:
             raise ModelLoadingError("the network for unknown words has other letters or sounds")
 
     def read(self, word: str) -> str:
-        """The most likely sounds; may be without a vowel, or empty.
-
-        Args:
-            word: letters a-z; others are unknown to the network.
-        """
+        """The most likely sounds of letters a-z; may be without a vowel, or empty."""
         state = np.zeros(self._reader.w_hh.shape[1], np.float32)
         for letter in word:
             known = "a" <= letter <= "z"
@@ -106,11 +99,7 @@ class LetterNetwork:
 
 
 def load_network(folder: Path) -> LetterNetwork:
-    """Read the network's weights.
-
-    Raises:
-        ModelLoadingError: they cannot be read.
-    """
+    """Read the network's weights; ModelLoadingError if they cannot be read."""
     path = folder / FILE
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from parley.tts.english.dictionary import Dictionary, Entry, load_dictionary
-from parley.tts.english.heteronyms import Place, choose
+from parley.runtime.parameters import Parameters
+from parley.runtime.weights import cache_dir, resolve_weights
+from parley.tts.english import dictionary, network
+from parley.tts.english.dictionary import Dictionary, Entry, Place, choose, load_dictionary
 from parley.tts.english.network import LetterNetwork, load_network
 from parley.tts.english.sounds import (
     begins_with_vowel,
@@ -21,8 +24,8 @@ from parley.tts.english.sounds import (
     stressed,
 )
 from parley.tts.english.tokens import CLOSING, OPENING, PAUSES, SENTENCE_ENDS, TextToken, tokens_of
-from parley.tts.normalization.alignment import WrittenWord
-from parley.tts.normalization.normalizer import SpokenText
+from parley.tts.normalization.nemo import load_grammars
+from parley.tts.normalization.normalizer import SpokenText, TextNormalizer, WrittenWord
 
 # Capitals that stand for emphasis rather than for letters.
 _EMPHASIZED = frozenset("am as at be by do go he if in is me my no of oh on or so to up we hi ok".split())
@@ -39,6 +42,8 @@ _COMPOUND = 4
 _LONGEST_WORD = 40
 """Letters of a word; what is longer is read in pieces of this length."""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class PronouncedWord:
@@ -49,7 +54,7 @@ class PronouncedWord:
     """In misaki's notation; never empty."""
     start: int
     end: int
-    """Half-open span, in the original text, of the written word that it is said for."""
+    """Half-open span, in the original text, of the written word that it belongs to."""
     before: str = ""
     """Opening marks in front of it: some of ``“(``."""
     after: str = ""
@@ -62,7 +67,7 @@ class Pronunciation:
 
     words: tuple[PronouncedWord, ...]
     skipped: tuple[WrittenWord, ...] = ()
-    """Written words of which something is not said, because its script cannot be read."""
+    """Written words that are not spoken in full, because their script cannot be read."""
 
     @property
     def phonemes(self) -> str:
@@ -71,14 +76,9 @@ class Pronunciation:
 
 
 class EnglishPronouncer:
-    """Turns words into sounds.
+    """Turns words into phonemes, from the dictionary or else by the network.
 
-    Safe to use from several threads.
-
-    Args:
-        dictionary: words and their sounds.
-        network: reads what it lacks.
-        cache: words remembered.
+    Safe to use from several threads. ``cache`` words are remembered.
     """
 
     def __init__(self, dictionary: Dictionary, network: LetterNetwork, *, cache: int = 4096) -> None:
@@ -87,7 +87,7 @@ class EnglishPronouncer:
         self._known = lru_cache(cache)(self._sound)
 
     def pronounce(self, spoken: SpokenText) -> Pronunciation:
-        """The sounds of a text that is written out."""
+        """The phonemes of a normalized text."""
         tokens = tokens_of(spoken.words, lambda word: self._dictionary.get(word) is not None)
         drafts, lost = _gather(tokens)
         if len(drafts) > 2 and all(draft.text.isupper() for draft in drafts):
@@ -138,7 +138,7 @@ class EnglishPronouncer:
     # --- by itself ------------------------------------------------------------------------
 
     def _sound(self, word: str) -> str:
-        """The sounds of a word that the dictionary does not have as it is."""
+        """The phonemes of a word without a dictionary entry of its own."""
         if len(word) > _LONGEST_WORD:
             pieces = [word[begin : begin + _LONGEST_WORD] for begin in range(0, len(word), _LONGEST_WORD)]
             return "".join(map(self._sound, pieces))
@@ -224,7 +224,7 @@ class _Draft:
 
 
 def load_pronouncer(dictionary: Path, network: Path) -> EnglishPronouncer:
-    """Read the dictionaries and the network from their folders; takes half a second.
+    """Read the dictionaries and the network from their folders, in half a second.
 
     Raises:
         ModelLoadingError: a file cannot be read.
@@ -233,7 +233,7 @@ def load_pronouncer(dictionary: Path, network: Path) -> EnglishPronouncer:
 
 
 def _gather(tokens: list[TextToken]) -> tuple[list[_Draft], list[WrittenWord]]:
-    """The words with their marks, and the written words of which something was lost."""
+    """The words with their marks, and the written words of which something is not spoken."""
     drafts: list[_Draft] = []
     lost: list[WrittenWord] = []
     opening = ""
@@ -254,7 +254,7 @@ def _gather(tokens: list[TextToken]) -> tuple[list[_Draft], list[WrittenWord]]:
 
 
 def _weak(text: str, place: Place, following: str) -> str | None:
-    """Small words that change with the sound after them; None: it is none of them."""
+    """Small words that change with the sound after them; None for all others."""
     word = place.words[place.index]
     vowel = begins_with_vowel(following)
     if text == "I":
@@ -310,3 +310,36 @@ def _stems(word: str, ending: str) -> Iterator[str]:
         yield stem[:-1]
     yield stem + "e"
     yield stem
+
+
+class EnglishFrontEnd:
+    """Normalizes a text and pronounces its words. Not for use in two threads at once."""
+
+    def __init__(self, normalizer: TextNormalizer, pronouncer: EnglishPronouncer) -> None:
+        self._normalizer = normalizer
+        self._pronouncer = pronouncer
+
+    def pronounce(self, text: str) -> Sequence[PronouncedWord]:
+        """The words of a text as they are spoken; none for a script that cannot be read."""
+        pronunciation = self._pronouncer.pronounce(self._normalizer.normalize(text, "en"))
+        if pronunciation.skipped:
+            # Without the words, which may be the user's.
+            _log.warning("%d words cannot be read and are not spoken", len(pronunciation.skipped))
+        return pronunciation.words
+
+
+def load_front_end(parameters: Parameters) -> EnglishFrontEnd:
+    """The front end of a model; takes half a minute where grammars have to be compiled first.
+
+    Parameters of the model:
+        ``dictionary``, ``letters``: folders of misaki's dictionaries and of g2p-en's network.
+
+    Raises:
+        ModelLoadingError: a file is missing, or it or a grammar cannot be read.
+    """
+    pronouncer = load_pronouncer(
+        resolve_weights(parameters, "misaki-en", dictionary.FILES, setting="dictionary"),
+        resolve_weights(parameters, "g2p-en", (network.FILE,), setting="letters"),
+    )
+    grammars = load_grammars(("en",), cache_dir() / "normalization")
+    return EnglishFrontEnd(TextNormalizer(grammars, tags=False), pronouncer)

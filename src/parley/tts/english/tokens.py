@@ -1,4 +1,4 @@
-"""A spoken text as words, pauses, and what cannot be read."""
+"""A normalized text as words, marks, and characters that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from parley.tts.normalization.alignment import WrittenWord
+from parley.tts.normalization.normalizer import WrittenWord
 
 # What Unicode does not take apart into a letter and an accent.
 _LATIN = dict(
@@ -36,24 +36,6 @@ _TABLE = {**_LATIN, **_CYRILLIC, **_GREEK}
 _SILENT_LETTERS = "|"
 _APOSTROPHES = "\u2018\u2019\u02bc\u0060\u00b4\u2032"
 
-
-def in_latin(text: str) -> str:
-    """``text`` with the letters a-z for all that have an equivalent; other characters stay as they are."""
-    composed = unicodedata.normalize("NFKC", text.translate(dict.fromkeys(map(ord, _APOSTROPHES), "'")))
-    return "".join(map(_letter, composed))
-
-
-def _letter(character: str) -> str:
-    if character < "\u0080":
-        return character
-    for candidate in (character.lower(), unicodedata.normalize("NFD", character.lower())[0]):
-        known = _TABLE.get(candidate) or (candidate if "a" <= candidate <= "z" else None)
-        if known is not None:
-            known = known.replace(_SILENT_LETTERS, "")
-            return known.capitalize() if character.isupper() else known
-    return "" if unicodedata.category(character) == "Mn" else character
-
-
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
@@ -62,30 +44,9 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = ((10**9, "billion"), (10**6, "million"), (10**3, "thousand"), (100, "hundred"))
 _LONGEST = 12
 """Figures of a number; longer ones are read figure by figure, as are those that begin with zero."""
-
-
-def in_words(figures: str) -> list[str]:
-    """The words for a run of decimal digits."""
-    if len(figures) > _LONGEST or (len(figures) > 1 and figures[0] == "0"):
-        return [_ONES[int(figure)] for figure in figures]
-    return _cardinal(int(figures))
-
-
-def _cardinal(number: int) -> list[str]:
-    for scale, name in _SCALES:
-        if number >= scale:
-            rest = number % scale
-            return [*_cardinal(number // scale), name, *(_cardinal(rest) if rest else [])]
-    if number < len(_ONES):
-        return [_ONES[number]]
-    tens, ones = divmod(number, 10)
-    return [_TENS[tens - 2], *([_ONES[ones]] if ones else [])]
-
-
 PAUSES = frozenset(".,!?;:…—")
 SENTENCE_ENDS = frozenset(".!?…")
 OPENING, CLOSING = frozenset("“("), frozenset("”)")
-
 _PIECE = re.compile(
     r"(?P<initials>(?:[A-Za-z]\.){2,})"
     r"|(?P<word>'?[A-Za-z]+(?:'[A-Za-z]+)*)"
@@ -102,7 +63,6 @@ _CONTRACTION = re.compile(r"(?i)'(?:s|t|ll|re|ve|d|m|em|clock|all)(?:'|$)")
 _AROUND = ".,!?;:\"'()[]{}“”…—"
 # What is written differently and means the same, or nothing.
 _SAME = dict(zip("\u2013\u2014\u2015。、«»[]{}„\u201c\u201d|", "———.,“”()()““”,", strict=True))
-_SAME |= dict.fromkeys("¿¡'\\*~^\u2022\u200b\u00ad\ufeff", "")
 _SILENT = frozenset(("", "-", "/"))
 # Said between letters, and between figures.
 _INSIDE = {".": ("dot", "point"), "/": ("slash", "slash"), "-": ("", ""), ":": ("", "")}
@@ -126,11 +86,50 @@ _SYMBOLS = {
     "©": "copyright",
     "®": "registered",
 }
+Piece = tuple[Literal["word", "mark", "lost"], str]
+
+
+def in_latin(text: str) -> str:
+    """``text`` with the letters a-z for all that have an equivalent; other characters stay as they are."""
+    composed = unicodedata.normalize("NFKC", text.translate(dict.fromkeys(map(ord, _APOSTROPHES), "'")))
+    return "".join(map(_letter, composed))
+
+
+def _letter(character: str) -> str:
+    if character < "\u0080":
+        return character
+    for candidate in (character.lower(), unicodedata.normalize("NFD", character.lower())[0]):
+        known = _TABLE.get(candidate) or (candidate if "a" <= candidate <= "z" else None)
+        if known is not None:
+            known = known.replace(_SILENT_LETTERS, "")
+            return known.capitalize() if character.isupper() else known
+    return "" if unicodedata.category(character) == "Mn" else character
+
+
+def in_words(figures: str) -> list[str]:
+    """The words for a run of decimal digits."""
+    if len(figures) > _LONGEST or (len(figures) > 1 and figures[0] == "0"):
+        return [_ONES[int(figure)] for figure in figures]
+    return _cardinal(int(figures))
+
+
+def _cardinal(number: int) -> list[str]:
+    for scale, name in _SCALES:
+        if number >= scale:
+            rest = number % scale
+            return [*_cardinal(number // scale), name, *(_cardinal(rest) if rest else [])]
+    if number < len(_ONES):
+        return [_ONES[number]]
+    tens, ones = divmod(number, 10)
+    return [_TENS[tens - 2], *([_ONES[ones]] if ones else [])]
+
+
+_SAME |= dict.fromkeys("¿¡'\\*~^\u2022\u200b\u00ad\ufeff", "")
 
 
 @dataclass(frozen=True)
 class TextToken:
-    """A piece of what is said."""
+    """A word, a mark, or a character that cannot be read."""
 
     kind: Literal["word", "mark", "lost"]
     text: str
@@ -139,11 +138,9 @@ class TextToken:
 
 
 def tokens_of(words: tuple[WrittenWord, ...], is_word: Callable[[str], bool]) -> list[TextToken]:
-    """Take a text apart.
+    """Split the words of a whole text.
 
-    Args:
-        words: of the whole text, in order.
-        is_word: whether a dictionary has a word as it is spelled; such words stay whole.
+    ``is_word``: whether a dictionary has a word as it is spelled; such words stay whole.
     """
     tokens = []
     for written in words:
@@ -163,11 +160,8 @@ def _readable(chunk: str, is_word: Callable[[str], bool]) -> str:
     return chunk.replace(core, core.lower())
 
 
-Piece = tuple[Literal["word", "mark", "lost"], str]
-
-
 class _Chunk:
-    """What stands between two spaces."""
+    """The text between two spaces."""
 
     def __init__(self, text: str, is_word: Callable[[str], bool], *, last: bool) -> None:
         self._text = text

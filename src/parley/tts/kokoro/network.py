@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
 from parley.runtime.onnx import open_session
-from parley.tts.clauses.network import FrontEnd, Stop
-from parley.tts.clauses.sound import WholeSound
+from parley.tts.clauses.network import FrontEnd, Stop, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.voices import DEFAULT, KNOWN_VOICES, LANGUAGES, gain_db
@@ -58,7 +57,7 @@ _SYMBOLS = (
     (177, "ᵻ"),
 )
 IDS = {symbol: first + place for first, symbols in _SYMBOLS for place, symbol in enumerate(symbols)}
-"""Of the checkpoint's tokenizer."""
+"""Ids of the checkpoint's tokenizer."""
 
 GRAPH = "kokoro-quantized.onnx"
 VOICES = "voices"
@@ -83,13 +82,13 @@ class MadeClause:
 
 
 class KokoroNetwork:
-    """Speaks clauses; see :class:`parley.tts.clauses.network.ClauseNetwork`.
+    """Speaks clauses.
 
     Args:
         session: of the graph, with the durations as its second output.
         styles: by voice, f32 ``[n, 256]``: a vector for each number of symbols.
         front_end: pronounces texts.
-        speed: of speech; 1.2 is a fifth faster than the voice's own.
+        speed: 1.2 is a fifth faster than the voice's own.
     """
 
     sample_rate = SAMPLE_RATE
@@ -126,13 +125,13 @@ class KokoroNetwork:
     def speak(self, words: Sequence[PronouncedWord], request: SpeakRequest, stop: Stop) -> WholeSound:
         """See :class:`parley.tts.clauses.network.ClauseNetwork`."""
         made = self.make(words, request.voice, stop)
-        return WholeSound(made.audio, made.begins, gain_db=gain_db(request.voice), rate=self.sample_rate)
+        return WholeSound(made.audio, made.begins, gain_db=gain_db(request.voice), rate_hz=self.sample_rate)
 
     def make(self, words: Sequence[PronouncedWord], voice: str | None, stop: Stop) -> MadeClause:
-        """What the network itself makes of a clause.
+        """The network's own output for a clause.
 
         Raises:
-            StoppedError: it is not wanted any more.
+            StoppedError: the request was stopped.
             InferenceError: the network failed.
         """
         symbols, firsts = _symbols(words)
@@ -151,7 +150,7 @@ class KokoroNetwork:
 
 
 def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:
-    """The clause as the network reads it, and the place of each word's first sound.
+    """The network's input for a clause, and the place of each word's first sound.
 
     Raises:
         InferenceError: it is too long for one run.
@@ -170,15 +169,10 @@ def _symbols(words: Sequence[PronouncedWord]) -> tuple[list[int], list[int]]:
 
 
 def load_network(folder: Path, front_end: FrontEnd, *, threads: int) -> KokoroNetwork:
-    """Read the graph and the voices that are offered.
-
-    Args:
-        folder: of the weights.
-        front_end: pronounces texts.
-        threads: CPU threads of one clause.
+    """Read the graph and the voices.
 
     Raises:
-        ModelLoadingError: something is missing or not usable.
+        ModelLoadingError: a file is missing or not usable.
     """
     session = open_session(folder / GRAPH, threads=threads, more_outputs=[_DURATIONS])
     styles = {voice.name: _read_style(folder / VOICES / f"{voice.name}.bin") for voice in KNOWN_VOICES}

@@ -1,12 +1,12 @@
-"""The voices of Kokoro that can be offered: those of English speakers.
+"""The voices of Kokoro: those of English speakers.
 
 The checkpoint has 26 more, of speakers of Spanish, French, Hindi, Italian, Japanese, Portuguese and Chinese,
-whose languages cannot be pronounced here.
+whose languages cannot be pronounced here. Apart because the engines import it without onnxruntime.
 """
 
 from __future__ import annotations
 
-from parley.tts.catalogue import ENGLISH, Gender, KnownVoice
+from parley.tts.voice_routing import ENGLISH, Gender, KnownVoice
 
 LANGUAGES = ENGLISH
 DEFAULT = "af_heart"
@@ -60,5 +60,5 @@ KNOWN_VOICES = tuple(_voice(name) for name in _GAINS_DB)
 
 
 def gain_db(voice: str | None) -> float:
-    """What brings a voice to the loudness of all others."""
+    """The gain that brings a voice to the common loudness."""
     return _GAINS_DB[voice or DEFAULT]

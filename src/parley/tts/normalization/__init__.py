@@ -10,8 +10,8 @@ abbreviations none, because it is not looked at.
 What else was tried, on the cases of ``tests/unit/tts/normalization``: ``wetext`` (Apache-2.0,
 kaldifst; a tenth of the size, 1.5 ms per sentence) reads "at 7:30," as "seven to thirty", "the
 1990s" as "... ninety seconds", "$5.99" as "five point nine nine dollars", leaves "e.g." and "St."
-as they are, fails on "#1", and knows no European language but English. ``num2words`` only
-spells numbers that somebody else has found.
+as they are, fails on "#1", and has no European language but English. ``num2words`` only
+spells numbers that are already found.
 
 ``rewriting`` holds the few things that the grammars read wrongly, ``alignment`` says which spoken
 words stand for which written ones. What no grammar is loaded for passes unchanged.

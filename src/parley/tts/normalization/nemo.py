@@ -20,13 +20,17 @@ from parley.tts.normalization.normalizer import Grammar
 _TELEPHONE = re.compile(r"(?<![\w.,])(?:\+\d{1,3}(?:[ .]\(?\d{2,5}\)?){2,5}|\d{3} \d{3} \d{4})(?![\w,]|\.\d)")
 _SEPARATORS = re.compile(r"[ .()]+")
 
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "hu", "hy", "it", "ja", "ko", "pt", "sv", "vi", "zh")
+_PACKAGE = "nemo_text_processing"
+_log = logging.getLogger(__name__)
+
 
 def _figures(match: re.Match[str]) -> str:
     return ", ".join(" ".join(group) for group in match.groups())
 
 
 _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    # Nobody says "H T T P S colon slash slash".
+    # A speaker does not say "H T T P S colon slash slash".
     (re.compile(r"\bhttps?://(?:www\.)?", re.IGNORECASE), ""),
     # Local telephone numbers: figure by figure.
     (re.compile(r"(?<![\w.,:/\-])(?<!\d\) )(?<!\d )(\d{3})-(\d{4})(?![\w\-])"), _figures),
@@ -63,17 +67,8 @@ def _one_by_one(match: re.Match[str]) -> str:
     return ("-" if north_american else "").join(parts)
 
 
-LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "hu", "hy", "it", "ja", "ko", "pt", "sv", "vi", "zh")
-_PACKAGE = "nemo_text_processing"
-_log = logging.getLogger(__name__)
-
-
 def load_grammars(languages: Sequence[str], cache: Path) -> dict[str, Grammar]:
-    """The grammars of these languages; the first time in a cache, each takes half a minute to some minutes.
-
-    Args:
-        languages: some of :data:`LANGUAGES`.
-        cache: folder for compiled grammars; made if need be.
+    """The grammars of these languages; compiling one that ``cache`` lacks takes half a minute to minutes.
 
     Raises:
         ModelLoadingError: there is no grammar for a language, or the library cannot be used.
@@ -114,16 +109,16 @@ def _open(language: str, folder: Path) -> Any:
 
 
 def _without_words(record: logging.LogRecord) -> bool:
-    """Of the library's log, only that something went wrong: it writes the texts themselves into it.
+    """Keep only the fact of a warning: the library logs the texts themselves.
 
-    A level would not do: each call sets the library's own again.
+    A level is not enough: each call sets the library's own again.
     """
     record.msg, record.args = "a text was not written out: %s", (record.funcName,)
     return record.levelno >= logging.WARNING
 
 
 def _compiled(language: str, cache: Path) -> Path:
-    """A folder with the compiled grammar, which appears there as a whole or not at all."""
+    """A folder with the compiled grammar, which is renamed into place when complete."""
     folder = cache / f"{_PACKAGE}-{version(_PACKAGE)}" / language
     if folder.is_dir():
         return folder

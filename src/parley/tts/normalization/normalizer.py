@@ -1,20 +1,25 @@
-"""Written text to spoken text, in the languages for which there is a grammar."""
+"""Written text to spoken text, in the languages for which there is a grammar, with both aligned by words."""
 
 from __future__ import annotations
 
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import TypeAlias
 
-from parley.tts.normalization.alignment import WrittenWord, align
-from parley.tts.plain_text import plain_text
+from parley.tts.text import plain_text
+
+_WORD = re.compile(r"\S+")
+_NOT_LETTERS = re.compile(r"\W+")
+# A figure is said as a word of its own, a sign as a short one.
+_LETTERS_OF_FIGURE = 5
+_LETTERS_OF_SIGN = 3
 
 Grammar: TypeAlias = Callable[[str], str]
-"""Writes out what is written in figures, signs and abbreviations."""
-
+"""Writes out figures, signs and abbreviations."""
 # "[laugh]", "[clear throat]": something that a model is to do rather than to say.
 _TAG = re.compile(r"\[[^\W\d_][^\W\d_ -]*(?:[ -][^\W\d_]+)*\]")
 # Letters and plain punctuation, with no full stop but at the end: nothing to write out.
@@ -25,11 +30,73 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class WrittenWord:
+    """A word of the written text, as separated by white space."""
+
+    start: int
+    end: int
+    """Half-open span of characters in the written text."""
+    spoken: str
+    """Its words as they are spoken; may be several, or none."""
+
+
+def align(written: str, spoken: str) -> tuple[WrittenWord, ...]:
+    """Assign every spoken word to a written one, in order.
+
+    Words that are the same in both texts belong together. Between them, the spoken words are
+    shared out by the estimated length of the written ones.
+    """
+    spans = [match.span() for match in _WORD.finditer(written)]
+    said = spoken.split()
+    keys = [_key(written[start:end]) for start, end in spans]
+    counts = [0] * len(spans)
+    same = SequenceMatcher(None, keys, [_key(word) for word in said], autojunk=False)
+    for kind, first, end, first_said, end_said in same.get_opcodes():
+        if kind == "equal":
+            begin, shares = first, [1] * (end - first)
+        elif first == end:  # said between two words: with the one before it
+            begin, shares = max(0, first - 1), [end_said - first_said]
+        else:
+            looks = [_length(written[start:stop]) for start, stop in spans[first:end]]
+            begin, shares = first, _share(end_said - first_said, looks)
+        # Without a written word, there is none to give anything to.
+        for index, share in zip(range(begin, len(counts)), shares, strict=False):
+            counts[index] += share
+    words, position = [], 0
+    for (start, stop), count in zip(spans, counts, strict=True):
+        words.append(WrittenWord(start, stop, " ".join(said[position : position + count])))
+        position += count
+    return tuple(words)
+
+
+def _share(count: int, lengths: Sequence[int]) -> list[int]:
+    """``count`` in proportion to ``lengths``, in order."""
+    total, before, given = sum(lengths), 0, 0
+    shares = []
+    for length in lengths:
+        before += length
+        until = round(count * before / total)
+        shares.append(until - given)
+        given = until
+    return shares
+
+
+def _length(word: str) -> int:
+    figures = sum(character.isdigit() for character in word)
+    letters = sum(character.isalpha() for character in word)
+    return letters + figures * _LETTERS_OF_FIGURE + (len(word) - letters - figures) * _LETTERS_OF_SIGN
+
+
+def _key(word: str) -> str:
+    """A word without the punctuation around it, in small letters; a word of signs alone stays."""
+    return _NOT_LETTERS.sub("", word).lower() or word
+
+
+@dataclass(frozen=True)
 class SpokenText:
-    """What is to be said."""
+    """A text as it is spoken; may be empty."""
 
     text: str
-    """May be empty."""
     words: tuple[WrittenWord, ...]
     """All words of the written text, in order."""
 
@@ -39,7 +106,7 @@ class TextNormalizer:
 
     Args:
         grammars: by language ("en"); text of other languages passes unchanged.
-        tags: whether the voice knows tags such as ``[laugh]``; else they are left out.
+        tags: whether the voice supports tags such as ``[laugh]``; else they are left out.
     """
 
     def __init__(self, grammars: Mapping[str, Grammar], *, tags: bool) -> None:
@@ -47,11 +114,11 @@ class TextNormalizer:
         self._tags = tags
 
     def normalize(self, text: str, language: str) -> SpokenText:
-        """The text to say for ``text``; takes milliseconds, and must not run in two threads at once."""
+        """The spoken form of ``text``; takes milliseconds, and must not run in two threads at once."""
         return self._written_out(text, self._grammars.get(language, str))
 
     def unchanged(self, text: str) -> SpokenText:
-        """The text as it is written, but for tags and what cannot be said; takes no time."""
+        """The text as written, without tags and unspeakable characters; takes no time."""
         return self._written_out(text, str)
 
     def _written_out(self, text: str, grammar: Grammar) -> SpokenText:

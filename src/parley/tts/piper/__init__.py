@@ -11,5 +11,5 @@ which only the first needs the whole sentence::
 The flow and the decoder are convolutions: a piece that is computed with enough context on both sides is the
 same, to the last bit or nearly, as that part of the whole. So the first audio is there after the encoder and
 a short piece, the sentence keeps its melody, pieces join without a seam, and an abort takes effect between
-two pieces, or in the midst of one. The frames of each symbol tell when each word begins.
+two pieces, or in the midst of one. The frames of each symbol give the start of each word.
 """

@@ -33,13 +33,13 @@ _RULES = (
 )
 _WEAK_PREFIX = re.compile("(?<=^[bdɹ])ə")  # "before", "delay", "remind"
 _SYLLABLES = re.compile(f"[{''.join(sorted(VOWELS))}]")
-# The strongest of the marks that follow a word; the voice knows no others.
+# The strongest of the marks that follow a word; the voice has no others.
 _MARKS = {"?": "?", "!": "!", ".": ".", "…": ".", ";": ";", ":": ":", ",": ",", "—": ",", ")": ","}
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """What the encoder gets for a phrase."""
+    """The encoder's input for a phrase."""
 
     ids: tuple[int, ...]
     starts: tuple[int, ...]
@@ -47,7 +47,7 @@ class Symbols:
 
 
 class VoiceSettings(msgspec.Struct, frozen=True):
-    """What is used of a voice's ``.onnx.json``."""
+    """The part of a voice's ``.onnx.json`` that is read."""
 
     class Audio(msgspec.Struct, frozen=True):
         """Its audio."""
@@ -55,7 +55,7 @@ class VoiceSettings(msgspec.Struct, frozen=True):
         sample_rate: int
 
     class Inference(msgspec.Struct, frozen=True):
-        """As it is meant to be spoken."""
+        """How the voice is meant to be spoken."""
 
         noise_scale: float = 0.667
         length_scale: float = 1.0
@@ -71,7 +71,7 @@ def read_settings(path: Path) -> VoiceSettings:
     """Read a voice's description.
 
     Raises:
-        ModelLoadingError: it cannot be read, or it is of a voice that cannot be spoken with.
+        ModelLoadingError: it cannot be read, or this kind of voice is not supported.
     """
     try:
         settings = msgspec.json.decode(path.read_bytes(), type=VoiceSettings)
@@ -86,11 +86,7 @@ def read_settings(path: Path) -> VoiceSettings:
 
 
 class Notation:
-    """Turns words into a voice's symbols.
-
-    Args:
-        table: the voice's ``phoneme_id_map``.
-    """
+    """Turns words into a voice's symbols, by its ``phoneme_id_map``."""
 
     def __init__(self, table: Mapping[str, Sequence[int]]) -> None:
         self._table = table

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import InferenceError, InvalidModelOutputError, ModelLoadingError
-from parley.runtime.onnx import open_session
-from parley.runtime.onnx_graph import OnnxModel, PartInput
+from parley.runtime.onnx import OnnxModel, PartInput, open_session
 from parley.tts.clauses.network import Stop
 
 Array = NDArray[np.float32]
@@ -37,7 +36,7 @@ _SAME = 1e-3
 
 
 @dataclass(frozen=True)
-class Style:
+class PiperStyle:
     """How a voice speaks."""
 
     length: float
@@ -50,7 +49,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Prior:
-    """What the encoder says about a phrase of ``p`` symbols."""
+    """The encoder's output for a phrase of ``p`` symbols."""
 
     mean: Array
     """``[channels, p]``"""
@@ -63,15 +62,11 @@ class Prior:
 class VoiceParts:
     """Loads a voice and runs its parts. Safe to use from one thread at a time.
 
-    Args:
-        path: the voice's ``.onnx``.
-        threads: CPU threads of a run.
-
     Attributes:
         hop: samples per frame.
 
     Raises:
-        ModelLoadingError: it is another network than those of Piper's voices of one speaker.
+        ModelLoadingError: the file is not a network of Piper with one speaker.
     """
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:
@@ -96,17 +91,13 @@ class VoiceParts:
         self._decoder = load([PartInput(_LATENT, 3)], [_WAVE])
         self.hop = self._check(path)
 
-    def encode(self, ids: tuple[int, ...], style: Style, random: np.random.Generator, stop: Stop) -> Prior:
-        """What is said, for how long.
-
-        Args:
-            ids: symbols of a phrase.
-            style: how it is spoken.
-            random: draws its rhythm.
-            stop: ends it.
+    def encode(
+        self, ids: tuple[int, ...], style: PiperStyle, random: np.random.Generator, stop: Stop
+    ) -> Prior:
+        """Run the encoder; ``random`` draws the rhythm.
 
         Raises:
-            StoppedError: it is not wanted any more.
+            StoppedError: the request was stopped.
             InferenceError: the run failed.
             InvalidModelOutputError: the result is not finite, or far too long.
         """

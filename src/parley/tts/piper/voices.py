@@ -1,12 +1,15 @@
-"""The voices of Piper that can be offered: those that are published with a licence for any use."""
+"""The voices of Piper with a licence for any use.
+
+Apart because the engines import it without onnxruntime.
+"""
 
 from __future__ import annotations
 
-from parley.tts.catalogue import ENGLISH, KnownVoice
+from parley.tts.voice_routing import ENGLISH, KnownVoice
 
 LANGUAGES = ENGLISH
 DEFAULT = "joe"
 GAIN_DB = 6.0
-"""What brings it to -19 LUFS; measured over 100 sentences."""
+"""Brings it to -19 LUFS; measured over 100 sentences."""
 
 KNOWN_VOICES = (KnownVoice(DEFAULT, ("en", "en-us"), "male", "An even American voice."),)

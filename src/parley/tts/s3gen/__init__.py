@@ -10,7 +10,7 @@ source restarts its phase on each call, so that it cannot be streamed without cl
 tensors for their values between layers, so that it cannot be compiled; and it serves one
 utterance at a time. ``tests/parity`` holds our modules against upstream's.
 
-Time, everywhere in this package: a *token* is 40 ms and two mel *frames*; a frame is 480 samples
+Time in this package: a *token* is 40 ms and two mel *frames*; a frame is 480 samples
 of 24 kHz audio. Frames and tokens are counted from the first one of the utterance; the voice's
 reference speech, the *prompt*, stands before them.
 """

@@ -1,29 +1,251 @@
 """The flow: tokens of many utterances to their mel spectrograms, in one run.
 
 *Chunks*: a frame may see the prompt, its own chunk and those before, never a later one; nothing
-else looks ahead but the three tokens of the encoder. With the noise fixed for each frame, a
+else looks ahead but the encoder, by three tokens. With the noise fixed for each frame, a
 piece of an utterance has the spectrogram that the whole utterance has there.
+
+A row of a run is a piece of an utterance: all of it, or the piece after those already done. Pieces are
+padded on the right and pasts on the left, so that a piece follows its past without a gap. Masks keep
+the padding out of everything: a row's result does not depend on the other rows (but for rounding).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from parley.tts.s3gen.batch import FlowBatch
-from parley.tts.s3gen.carry import Carry
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, TokenEncoder
-from parley.tts.s3gen.estimator import HEAD_SIZE, MEL_BANDS, Estimator
-from parley.tts.s3gen.past import Past, PastBatch
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the usual name
+
+from parley.tts.s3gen.networks import HEAD_SIZE, LOOKAHEAD, MEL_BANDS, Estimator, TokenEncoder
+from parley.tts.s3gen.state import (
+    ALWAYS,
+    FRAMES_PER_TOKEN,
+    NEVER,
+    LayerState,
+    Past,
+    PastBatch,
+    Workspace,
+    batch_pasts,
+)
 
 SPEAKER_SIZE = 192
 GUIDANCE = 0.7
 """How far the guided mode goes beyond the conditional direction, as upstream."""
+_NOISE_BLOCK = 64  # frames from one generator
+_FLOW_STREAM, _PROMPT_STREAM = 0, 2  # of random numbers; 1 is the vocoder's
+_ANY_CHUNK = 1 << 40  # of queries in the padding: they see everything, so that no attention is empty
+
+
+def flow_noise(seed: int, frames: int, first: int = 0) -> NDArray[np.float32]:
+    """The flow's initial noise for the frames from ``first`` of an utterance: f32 ``[frames, 80]``."""
+    return _noise((_FLOW_STREAM, seed), frames, first)
+
+
+def prompt_noise(frames: int) -> NDArray[np.float32]:
+    """The noise for the frames of a prompt: always the same, so that each prompt is computed once."""
+    return _noise((_PROMPT_STREAM,), frames, 0)
+
+
+def _noise(stream: tuple[int, ...], frames: int, first: int) -> NDArray[np.float32]:
+    """Numbers that depend on the stream and the frame alone, however the frames are cut into chunks."""
+    begin = first // _NOISE_BLOCK
+    blocks = [
+        np.random.default_rng((*stream, block)).standard_normal((_NOISE_BLOCK, MEL_BANDS), np.float32)
+        for block in range(begin, -(-(first + frames) // _NOISE_BLOCK))
+    ]
+    offset = first - begin * _NOISE_BLOCK
+    known: NDArray[np.float32] = np.concatenate([np.zeros((0, MEL_BANDS), np.float32), *blocks])
+    return known[offset : offset + frames]
+
+
+@dataclass(frozen=True)
+class AudioVoice:
+    """The speaker, as the flow takes it."""
+
+    embedding: NDArray[np.float32]
+    """``[192]``."""
+    tokens: NDArray[np.int64]
+    """Tokens of the reference speech, ``[P]``."""
+    mel: NDArray[np.float32]
+    """Spectrogram of the reference speech, ``[2P, 80]``."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Hash of all arrays."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.embedding, self.tokens, self.mel):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.digest()
+
+
+@dataclass(frozen=True)
+class FlowRow:
+    """A piece of one utterance."""
+
+    voice: AudioVoice
+    tokens: NDArray[np.int64]
+    """``[n + ahead]``, those of the prompt first where they belong to the piece."""
+    ahead: int
+    """Number of tokens at the end that are only look-ahead; 0 where the utterance ends."""
+    chunks: NDArray[np.int64]
+    """Number of each token's chunk, ``[n + ahead]``: 0 for the prompt, and for all with full attention."""
+    firsts: NDArray[np.int64]
+    """The first token of the utterance that each of them may see, besides the prompt; ``[n + ahead]``."""
+    noise: NDArray[np.float32]
+    """``[2n, 80]``."""
+    prompt: int = 0
+    """Number of tokens that are the prompt's."""
+    past: tuple[Past, ...] = ()
+    """The consecutive pasts before the piece."""
+
+    @property
+    def length(self) -> int:
+        """Tokens n whose frames are made."""
+        return len(self.tokens) - self.ahead
+
+    @property
+    def frames(self) -> int:
+        """Frames that are made, the prompt's included."""
+        return FRAMES_PER_TOKEN * self.length
+
+    @property
+    def begin(self) -> int:
+        """Number of the first token of the piece within the utterance."""
+        return sum(past.tokens for past in self.past if not past.prompt)
+
+
+@dataclass(frozen=True)
+class FlowBatch:
+    """B rows of T tokens as tensors."""
+
+    tokens: Tensor
+    """i64 ``[B, T+3]``."""
+    ahead: Tensor
+    """Bool ``[B, T, 4]``: whether a token may see itself and each of the next three."""
+    lengths: Tensor
+    """Tokens of each row without padding and look-ahead, i64 ``[B]``."""
+    masks: tuple[Tensor, Tensor, Tensor]
+    """Masks of tokens, frames and the estimator's frames: ``[B, 1, queries, past + queries]``, 0 or -inf."""
+    speakers: Tensor
+    """``[B, 192]``."""
+    prompts: Tensor
+    noise: Tensor
+    """``[B, 80, 2T]``, zero outside."""
+    past: PastBatch
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Rising sizes to which batches are padded; anything larger than the largest is not padded."""
+
+    frames: tuple[int, ...] = ()
+    """Frames of the pieces."""
+    rows: tuple[int, ...] = ()
+    past: tuple[int, ...] = ()
+    """Frames of the estimator's past, if pasts are kept."""
+
+
+def round_up(value: int, sizes: tuple[int, ...]) -> int:
+    """The smallest size that is at least ``value``; ``value`` itself if none is."""
+    return next((size for size in sizes if size >= value), value)
+
+
+def batch_rows(
+    rows: Sequence[FlowRow],
+    empty: Past,
+    workspace: Workspace,
+    buckets: Buckets,
+    *,
+    keep: bool,
+) -> FlowBatch:
+    """Batch rows of any lengths, on the device of ``empty``.
+
+    ``empty`` is a past of no tokens; ``keep`` leaves room for the rows' new state.
+    """
+    rows = [*rows, *[rows[0]] * (round_up(len(rows), buckets.rows) - len(rows))]
+    size = -(-round_up(max(row.frames for row in rows), buckets.frames) // FRAMES_PER_TOKEN)
+    tokens = np.zeros((len(rows), size + LOOKAHEAD), np.int64)
+    part = np.full_like(tokens, -1)  # 0 for the prompt's, 1 for the utterance's
+    chunks = np.full((len(rows), size), _ANY_CHUNK)
+    firsts, positions = np.zeros_like(chunks), np.full_like(chunks, NEVER)
+    prompts = np.zeros((len(rows), MEL_BANDS, FRAMES_PER_TOKEN * size), np.float32)
+    noise = np.zeros_like(prompts)
+    for index, row in enumerate(rows):
+        n, prompt = row.length, row.prompt
+        tokens[index, : len(row.tokens)] = row.tokens
+        # The prompt must not look into the utterance, except where everything sees everything.
+        part[index, : len(row.tokens)] = row.chunks > 0
+        chunks[index, :n], firsts[index, :n] = row.chunks[:n], row.firsts[:n]
+        positions[index, :prompt] = ALWAYS
+        positions[index, prompt:n] = np.arange(row.begin, row.begin + n - prompt)
+        prompts[index, :, : FRAMES_PER_TOKEN * prompt] = row.voice.mel[: FRAMES_PER_TOKEN * prompt].T
+        noise[index, :, : row.frames] = row.noise.T
+    device = empty.token_keys.device
+    past_frames = max(sum(past.step_keys.shape[-2] for past in row.past) for row in rows)
+    past = batch_pasts(
+        [row.past for row in rows],
+        empty,
+        workspace,
+        room=size if keep else 0,
+        frames=round_up(past_frames, buckets.past) if keep else 0,
+    )
+
+    def put(array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    followers = put(part).unfold(1, LOOKAHEAD + 1, 1)
+    return FlowBatch(
+        tokens=put(tokens),
+        ahead=followers == followers[..., :1],
+        lengths=put(np.array([row.length for row in rows])),
+        masks=_masks(put(chunks), put(firsts), put(positions), past),
+        speakers=put(np.stack([row.voice.embedding for row in rows])),
+        prompts=put(prompts),
+        noise=put(noise),
+        past=past,
+    )
+
+
+def _masks(
+    chunks: Tensor, firsts: Tensor, positions: Tensor, past: PastBatch
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :attr:`FlowBatch.masks`; all arguments but the past are i64 ``[B, T]``."""
+    columns = past.token_keys.shape[-2] - past.room
+    begin = columns - past.tokens[:, None]
+    in_past = torch.arange(columns, device=chunks.device) >= begin
+    # The encoder sees all of the past: its state is small, and its positions have no gaps.
+    tokens = _visible(chunks, torch.zeros_like(firsts), positions, torch.where(in_past, ALWAYS, NEVER))
+    frames = tokens.repeat_interleave(FRAMES_PER_TOKEN, 2).repeat_interleave(FRAMES_PER_TOKEN, 3)
+    chunks, firsts, positions = (
+        x.repeat_interleave(FRAMES_PER_TOKEN, dim=1) for x in (chunks, firsts, positions)
+    )
+    return tokens, frames, _visible(chunks, firsts, positions, past.positions)
+
+
+def _visible(chunks: Tensor, firsts: Tensor, positions: Tensor, past: Tensor) -> Tensor:
+    """``[B, 1, T, P+T]``: 0 where a query (third axis) may see a key (fourth axis), else -inf.
+
+    Args:
+        chunks: of the piece, ``[B, T]``.
+        firsts: the first token that each of the piece may see, ``[B, T]``.
+        positions: token of each of the piece, ``[B, T]``.
+        past: token of each of the past, ``[B, P]``; all belong to earlier chunks.
+    """
+    in_piece = (chunks[:, None] <= chunks[:, :, None]) & (positions[:, None] >= firsts[:, :, None])
+    in_past = past[:, None] >= firsts[:, :, None]
+    seen = torch.cat([in_past, in_piece], dim=2)[:, None]
+    # Floats, because each layer's attention would convert truth values anew.
+    return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, float("-inf"))
 
 
 class FlowDecoder(nn.Module):
-    """Integrates the flow. A module of its own because upstream's key names say so."""
+    """Integrates the flow. A module of its own because of upstream's key names."""
 
     def __init__(self, estimator: Estimator) -> None:
         super().__init__()
@@ -38,21 +260,12 @@ class FlowDecoder(nn.Module):
     def forward(
         self, noise: Tensor, inputs: Tensor, mask: Tensor, lengths: Tensor, past: PastBatch, *, keep: bool
     ) -> Tensor:
-        """From noise to the spectrogram, in as many steps as ``past`` has.
+        """Turn noise ``[B, 80, M]`` into the spectrogram, in as many steps as ``past`` has.
 
         A distilled estimator takes equal steps. Another one takes steps that are small at first
         (cosine), each guided: the direction is moved away from the unconditional one.
 
-        Args:
-            noise: ``[B, 80, M]``.
-            inputs: see :class:`Estimator`.
-            mask: see :class:`Estimator`.
-            lengths: frames, i64 ``[B]``.
-            past: keys and contexts.
-            keep: whether there is a past, or there will be.
-
-        Returns:
-            ``[B, 80, M]``.
+        For ``inputs`` and ``mask`` see :class:`Estimator`. ``keep``: whether ``past`` has or takes state.
         """
         steps, branches = len(past.step_contexts), self.branches
         times, shifts = self._schedule(steps, noise.device)
@@ -73,8 +286,8 @@ class FlowDecoder(nn.Module):
             )
             direction = direction.float()
             if branches > 1:
-                given, free = direction.chunk(2)
-                direction = (1 + GUIDANCE) * given - GUIDANCE * free
+                conditional, unconditional = direction.chunk(2)
+                direction = (1 + GUIDANCE) * conditional - GUIDANCE * unconditional
             x = x + (times[step + 1] - times[step]) * direction
             contexts.copy_(new_contexts)
             if keys is not None and new_keys is not None:
@@ -92,7 +305,7 @@ class FlowDecoder(nn.Module):
 
 
 class Flow(nn.Module):
-    """See the module."""
+    """Encoder and decoder: :class:`FlowBatch` to spectrograms."""
 
     def __init__(self, vocabulary: int, encoder: TokenEncoder, estimator: Estimator) -> None:
         super().__init__()
@@ -113,7 +326,7 @@ class Flow(nn.Module):
         return self.input_embedding.num_embeddings
 
     def empty_past(self, steps: int) -> Past:
-        """The past of what begins, for a flow of so many steps."""
+        """A past of no tokens, for a flow of ``steps`` steps."""
         encoder, estimator = self.encoder, self.decoder.estimator
         whole, part = self.encoder_proj.weight, estimator.final_proj.weight
         head = encoder.width // encoder.heads
@@ -132,19 +345,18 @@ class Flow(nn.Module):
 
         Args:
             batch: the rows.
-            keep: whether what is needed later is added to the batch's past; without it, no row may
-                have one.
+            keep: whether to add the new state to the batch's past; if not, no row may have a past.
 
         Returns:
             Spectrograms ``[B, 80, 2T]``, without meaning in the padding.
         """
         past, frames = batch.past, batch.noise.shape[2]
-        token_carry = Carry(past.token_keys if keep else None, past.token_contexts, batch.lengths)
-        frame_carry = Carry(past.frame_keys if keep else None, past.token_contexts[:, :0], batch.lengths)
+        token_state = LayerState(past.token_keys if keep else None, past.token_contexts, batch.lengths)
+        frame_state = LayerState(past.frame_keys if keep else None, past.token_contexts[:, :0], batch.lengths)
         encoded = self.encoder(
-            self.input_embedding(batch.tokens), batch.ahead, batch.masks[:2], (token_carry, frame_carry)
+            self.input_embedding(batch.tokens), batch.ahead, batch.masks[:2], (token_state, frame_state)
         )
-        past.token_contexts.copy_(token_carry.new_contexts())
+        past.token_contexts.copy_(token_state.new_contexts())
         speakers = self.spk_embed_affine_layer(F.normalize(batch.speakers, dim=1))
         inputs = torch.cat(
             [

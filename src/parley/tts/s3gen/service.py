@@ -1,8 +1,8 @@
 """The utterances of ``s3gen``, and the thread that makes their audio.
 
 Requests only change a table, under a lock; one thread chooses the next batch from the table,
-makes it without the lock, and hands out what has not been stopped meanwhile. So a stop, a new
-utterance or more tokens never wait for a step, and all utterances share the next one.
+makes it without the lock, and sends the audio of utterances that were not stopped meanwhile. So a
+stop, a new utterance or more tokens never wait for a step, and all utterances share the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,66 +28,45 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.runtime.admission import EarlyAborts
-from parley.tts.s3gen.batch import AudioVoice
+from parley.tts.s3gen.flow import AudioVoice
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduler import PlayoutSchedule, S3GenLimits, Work, choose
-from parley.tts.s3gen.synthesizer import Job
-from parley.tts.s3gen.utterance import TOKENS_PER_SECOND, AudioUtterance, Plan
-
-
-class AudioSink(Protocol):
-    """Where the audio of one utterance goes."""
-
-    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
-        """Take a piece; False: no more is wanted."""
-        ...
-
-    def finish(self) -> None:
-        """All was sent, or the utterance was stopped."""
-        ...
-
-    def fail(self, error: ParleyError) -> None:
-        """The utterance failed."""
-        ...
-
-
-class Steps(Protocol):
-    """The part of :class:`parley.tts.s3gen.synthesizer.AudioSynthesizer` that is used."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens are smaller than this."""
-        ...
-
-    def begin(self) -> None:
-        """Called first by the thread that will call the rest."""
-        ...
-
-    def prepare(self, utterances: Sequence[AudioUtterance]) -> None:
-        """Make what can be made before their tokens have come."""
-        ...
-
-    def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
-        """Make what the jobs ask for."""
-        ...
-
+from parley.tts.s3gen.scheduling import PlayoutSchedule, S3GenLimits, Work, choose_batch
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley.tts.t3.request import TOKENS_PER_SECOND
 
 _log = logging.getLogger(__name__)
 _RATES = (8_000, 48_000)
 _LONGEST_AFTER_S = 60.0
 
 
+class AudioSink(Protocol):
+    """Receives the audio of one utterance."""
+
+    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
+        """Send a piece; False if the client has cancelled."""
+        ...
+
+    def finish(self) -> None:
+        """End the response: everything was sent, or the utterance was stopped."""
+        ...
+
+    def fail(self, error: ParleyError) -> None:
+        """End the response with an error."""
+        ...
+
+
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What the model takes on."""
+    """Limits of all utterances together."""
 
     batch: S3GenLimits
     max_utterances: int = 64
     """Open at once."""
     idle_s: float = 10.0
-    """Without tokens, while more are expected; then the utterance is given up."""
+    """Without tokens, while more are expected; then the utterance fails."""
     gather_s: float = 0.003
-    """That an idle thread gives others when there is work: tokens of many utterances come together."""
+    """Wait of an idle thread once there is work: tokens of many utterances arrive together."""
 
 
 @dataclass
@@ -99,7 +78,7 @@ class _Entry:
     prepared: bool = False
 
     def close(self, error: ParleyError | None = None) -> None:
-        """End its request; a failure is logged, because the others must be served all the same."""
+        """End its request; a failure is only logged, because the other utterances go on."""
         try:
             if error is None:
                 self.sink.finish()
@@ -110,29 +89,22 @@ class _Entry:
 
 
 class S3GenService:
-    """See the module.
+    """Owns the utterances and the thread.
 
-    Args:
-        synthesizer: makes the audio; used by the service's thread alone.
-        plan: of every utterance.
-        limits: of all together.
-        padded: length of the flow's row as the networks pad it, for the batches' cost.
-        clock: seconds that never go back.
+    Only the thread uses the synthesizer. The plan is that of every utterance.
     """
 
     def __init__(
         self,
-        synthesizer: Steps,
+        synthesizer: AudioSynthesizer,
         plan: Plan,
         limits: ServiceLimits,
         *,
-        padded: Callable[[int], int] = lambda frames: frames,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._synthesizer = synthesizer
         self._plan = plan
         self._limits = limits
-        self._padded = padded
         self._clock = clock
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}  # guarded by the condition's lock, as all below
@@ -147,10 +119,10 @@ class S3GenService:
     def open(
         self, message: OpenUtterance, voice: AudioVoice, tokens: NDArray[np.integer[Any]], sink: AudioSink
     ) -> None:
-        """Begin an utterance; its sink is told everything from now on.
+        """Begin an utterance; afterwards its sink gets the audio and the end or an error.
 
         Raises:
-            ParleyError: it cannot be begun; its sink is not told.
+            ParleyError: it cannot begin; its sink is not called.
         """
         if not message.utterance_id:
             raise InvalidMessageError("utterance_id is empty")
@@ -197,7 +169,7 @@ class S3GenService:
                 raise SessionNotFoundError(f"utterance {message.utterance_id!r} is not open")
             if message.first != entry.utterance.tokens:
                 raise InvalidMessageError(
-                    f"tokens from {message.first} on came when {entry.utterance.tokens} were known"
+                    f"tokens from {message.first} on arrived after {entry.utterance.tokens} tokens"
                 )
             entry.utterance.push(tokens)
             entry.fed_at = self._clock()
@@ -206,7 +178,7 @@ class S3GenService:
             self._changed.notify()
 
     def stop(self, utterance_id: str) -> None:
-        """Forget an utterance, also one that is still on its way here."""
+        """Stop an utterance, also one whose request has not arrived yet."""
         with self._changed:
             entry = self._entries.pop(utterance_id, None)
             if entry is None:
@@ -215,7 +187,7 @@ class S3GenService:
                 entry.close()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Fail what is open and end the thread."""
+        """Fail the open utterances and end the thread."""
         with self._changed:
             self._closed = True
             for entry in self._entries.values():
@@ -249,32 +221,32 @@ class S3GenService:
                     continue
                 results = self._synthesizer.step([job for _, job in batch])
                 for (key, job), result in zip(batch, results, strict=True):
-                    self._hand_out(key, job, result)
+                    self._send(key, job, result)
             except Exception as error:  # noqa: BLE001 - logged and answered
-                # The one thread goes on: other utterances have nothing to do with this batch.
+                # The thread goes on for the other utterances.
                 _log.exception("a step failed")
                 for key, job in batch:
-                    self._hand_out(key, job, ParleyError(f"{type(error).__name__}: {error}"))
+                    self._send(key, job, ParleyError(f"{type(error).__name__}: {error}"))
 
     def _next_batch(self) -> list[tuple[str, Job]] | None:
-        """Wait for something to do; nothing if something can be prepared, None when closed."""
+        """Wait for jobs; an empty batch if utterances can be prepared, None when closed."""
         waited = False
         with self._changed:
             while not self._closed:
-                self._give_up_idle()
+                self._fail_idle()
                 jobs = {
                     key: Job(entry.utterance, end)
                     for key, entry in self._entries.items()
                     if (end := entry.utterance.next_end()) is not None
                 }
                 if jobs and waited:
-                    # What begins alone stays alone: its chunks are then others than everyone else's.
+                    # An utterance that begins alone stays alone: its chunks fall between the others'.
                     waited = False
                     self._changed.wait_for(lambda: self._closed, self._limits.gather_s)
                     continue
                 if jobs:
                     ready = [self._work(key, job) for key, job in jobs.items()]
-                    return [(work.key, jobs[work.key]) for work in choose(ready, self._limits.batch)]
+                    return [(work.key, jobs[work.key]) for work in choose_batch(ready, self._limits.batch)]
                 if not all(entry.prepared for entry in self._entries.values()):
                     return []
                 self._changed.wait(self._limits.idle_s / 4)
@@ -282,7 +254,7 @@ class S3GenService:
             return None
 
     def _prepare(self) -> None:
-        """Use the time until the first tokens come; each utterance's once, whether it succeeds or not."""
+        """Prepare before the first tokens arrive; once for each utterance, whether it succeeds or not."""
         with self._changed:
             waiting = [entry for entry in self._entries.values() if not entry.prepared]
             for entry in waiting:
@@ -291,16 +263,16 @@ class S3GenService:
 
     def _work(self, key: str, job: Job) -> Work[str]:
         frames = job.utterance.frames_until(job.end)
-        return Work(key, self._padded(frames), self._entries[key].playout.deadline)
+        return Work(key, self._synthesizer.padded_frames(frames), self._entries[key].playout.deadline)
 
-    def _give_up_idle(self) -> None:
+    def _fail_idle(self) -> None:
         before = self._clock() - self._limits.idle_s
         for key, entry in tuple(self._entries.items()):
             if not entry.utterance.ended and entry.fed_at < before:
                 del self._entries[key]
                 entry.close(SessionIdleError(f"no tokens for {self._limits.idle_s:g} s"))
 
-    def _hand_out(self, key: str, job: Job, result: NDArray[np.int16] | ParleyError) -> None:
+    def _send(self, key: str, job: Job, result: NDArray[np.int16] | ParleyError) -> None:
         with self._changed:
             entry = self._entries.get(key)
             if entry is None or entry.utterance is not job.utterance:
@@ -312,15 +284,15 @@ class S3GenService:
                 entry.close(result)
                 return
             rate = entry.utterance.output.rate
-            entry.playout.sent(len(result) / rate, self._clock())
-            # Sent under the lock, so that nothing follows once `stop` has returned.
-            wanted, failure = True, None
+            entry.playout.on_sent(len(result) / rate, self._clock())
+            # Sent under the lock, so that nothing is sent after `stop` has returned.
+            open_, failure = True, None
             try:
-                wanted = not len(result) or entry.sink.send(_describe(entry.utterance, len(result)), result)
-            except Exception as error:  # noqa: BLE001 - logged and told
+                open_ = not len(result) or entry.sink.send(_describe(entry.utterance, len(result)), result)
+            except Exception as error:  # noqa: BLE001 - logged and answered
                 _log.exception("audio could not be sent")
                 failure = InferenceError(f"audio could not be sent: {error}")
-            if final or failure or not wanted:
+            if final or failure or not open_:
                 self._entries.pop(key, None)
                 entry.close(failure)
 

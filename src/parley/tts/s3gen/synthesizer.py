@@ -1,10 +1,19 @@
-"""One step of many utterances: one run of the flow, few of the vocoder."""
+"""One step of many utterances: one run of the flow, few of the vocoder.
+
+On a GPU most of the flow's time with small batches goes into starting kernels. ``torch.compile``
+with CUDA graphs starts them all at once, but only for sizes that it has compiled. Because
+the padding changes nothing, every batch can be padded to one of a few sizes; all are run once
+when the model is loaded, so that no utterance waits for a compilation.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,18 +22,60 @@ from torch import Tensor
 
 from parley.errors import InferenceError, ParleyError
 from parley.runtime.process_end import DeviceErrors
-from parley.tts.s3gen.batch import AudioVoice, FlowRow, Padding, pack
-from parley.tts.s3gen.buckets import Buckets
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
-from parley.tts.s3gen.past import Past, PastBatch
-from parley.tts.s3gen.prompts import DEFAULT_VOICES, PromptPasts
+from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets, FlowRow, batch_rows, round_up
+from parley.tts.s3gen.networks import MEL_BANDS, Estimator
+from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, PastBatch, Workspace
 from parley.tts.s3gen.utterance import AudioUtterance, prompt_row
-from parley.tts.s3gen.vocoding import VocoderJob, vocode
-from parley.tts.s3gen.workspace import Workspace
+from parley.tts.s3gen.vocoder import VocoderJob, vocode
 
 _log = logging.getLogger(__name__)
-_PROMPTS = 8  # that are made in one run of the flow
+DEFAULT_VOICES = 16
+_PROMPTS = 8  # in one run of the flow
+
+
+def compile_estimator(estimator: Estimator, buckets: Buckets) -> None:
+    """Compile for each size when it is first used; the estimator is one graph without a break."""
+    sizes = len(buckets.frames) * len(buckets.rows) * max(1, len(buckets.past))
+    config = torch._dynamo.config  # noqa: SLF001 - documented under this name
+    config.recompile_limit = max(config.recompile_limit, 2 * sizes + 8)
+    estimator.compile(mode="reduce-overhead", dynamic=False, fullgraph=True)
+
+
+class PromptPasts:
+    """The pasts of the prompts of the most recently used voices, shared by a voice's utterances.
+
+    An utterance holds its voice's past for as long as it lasts, also after it is dropped here.
+
+    ``compute`` gets voices with at least one token.
+    """
+
+    def __init__(
+        self, compute: Callable[[Sequence[AudioVoice]], list[Past]], max_voices: int = DEFAULT_VOICES
+    ) -> None:
+        self._compute = compute
+        self._max_voices = max_voices
+        self._known: OrderedDict[bytes, Past] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, voice: AudioVoice) -> bool:
+        return not len(voice.tokens) or voice.digest in self._known
+
+    def get(self, voices: Sequence[AudioVoice]) -> list[Past | None]:
+        """The past of each voice's prompt; None for a voice without a prompt."""
+        missing = {voice.digest: voice for voice in voices if voice not in self}
+        new = dict(zip(missing, self._compute(list(missing.values())), strict=True)) if missing else {}
+        known = {**self._known, **{digest: replace(past, prompt=True) for digest, past in new.items()}}
+        found = [known[voice.digest] if len(voice.tokens) else None for voice in voices]
+        for voice, past in zip(voices, found, strict=True):
+            if past is not None:
+                self._known[voice.digest] = past
+                self._known.move_to_end(voice.digest)
+        while len(self._known) > self._max_voices:
+            self._known.popitem(last=False)
+        return found
 
 
 @dataclass(frozen=True)
@@ -37,10 +88,10 @@ class Job:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What the flow made of a job."""
+    """The flow's result for a job."""
 
     mel: Tensor
-    kept: Past | None
+    past: Past | None
 
 
 class AudioSynthesizer:
@@ -49,9 +100,9 @@ class AudioSynthesizer:
     Args:
         networks: on ``device`` already.
         device: where they are.
-        steps: of the flow; 0 for what the checkpoint is made for (2 if distilled, else 10).
+        steps: of the flow; 0 for the checkpoint's own number (2 if distilled, else 10).
         buckets: sizes to which the flow's batches are padded.
-        voices: whose prompts' pasts are kept.
+        voices: number of voices whose prompts' pasts are held.
         threads: of each operation on a CPU; 0 leaves it to the library. See :meth:`begin`.
     """
 
@@ -61,7 +112,7 @@ class AudioSynthesizer:
         device: torch.device,
         *,
         steps: int = 0,
-        buckets: Buckets = Buckets(),  # noqa: B008 - cannot be changed
+        buckets: Buckets = Buckets(),  # noqa: B008 - immutable
         voices: int = DEFAULT_VOICES,
         threads: int = 0,
     ) -> None:
@@ -72,19 +123,31 @@ class AudioSynthesizer:
         """A past of no tokens."""
         self._buckets = buckets
         self._workspace = Workspace()
-        self._prompts = PromptPasts(self._prompt_pasts, voices)
+        self._prompts = PromptPasts(self._compute_prompt_pasts, voices)
         self._threads = threads
         self._errors = DeviceErrors("s3gen")
 
     def begin(self) -> None:
         """To be called first by the thread that will run the networks.
 
-        Each thread that has run an operation on several cores keeps helpers of its own for them. If
-        those of two threads are more than the cores, all helpers sleep between operations instead of
+        Each thread that has run an operation on several cores keeps helper threads of its own for them.
+        If those of two threads are more than the cores, all helpers sleep between operations instead of
         spinning, and short operations take several times as long. So no other thread may have any.
         """
         if self._threads:
             torch.set_num_threads(self._threads)
+
+    def warm_up(self, *, keep: bool) -> None:
+        """Run the flow once for each size of the buckets; ``keep`` as for :meth:`flow`."""
+        began = time.perf_counter()
+        sizes = list(itertools.product(self._buckets.frames, self._buckets.past or (0,), self._buckets.rows))
+        for frames, past, rows in sizes:
+            self.flow([_blank_row(frames, self.empty, past)] * rows, keep=keep)
+        _log.info("ran %d sizes of the flow in %.1f s", len(sizes), time.perf_counter() - began)
+
+    def padded_frames(self, frames: int) -> int:
+        """Length of a row of ``frames`` frames in the flow."""
+        return round_up(frames, self._buckets.frames)
 
     @property
     def vocabulary(self) -> int:
@@ -93,7 +156,7 @@ class AudioSynthesizer:
 
     @torch.inference_mode()
     def prepare(self, utterances: Sequence[AudioUtterance]) -> None:
-        """Make what can be made of utterances before their first tokens have come.
+        """Compute the prompts' pasts of utterances before their first tokens arrive.
 
         Raises:
             Exception: the networks failed; the utterances can still be tried.
@@ -102,11 +165,10 @@ class AudioSynthesizer:
 
     @torch.inference_mode()
     def step(self, jobs: Sequence[Job]) -> list[NDArray[np.int16] | ParleyError]:
-        """Serve all jobs, at most one of each utterance.
+        """Serve all jobs, at most one for each utterance.
 
         Returns:
-            For each its new PCM, which may be empty, or why there is none; the utterance is then
-            of no more use.
+            For each its new PCM, which may be empty, or an error, after which the utterance is unusable.
         """
         pieces = self._pieces(jobs)
         made = [(job, piece) for job, piece in zip(jobs, pieces, strict=True) if isinstance(piece, _Piece)]
@@ -123,18 +185,14 @@ class AudioSynthesizer:
 
         Args:
             rows: one for each utterance.
-            keep: whether pasts are wanted; without it, no row may have one.
+            keep: whether new pasts are made; without it, no row may have one.
 
         Returns:
-            The spectrograms of the rows without their prompts, each ``[80, n]``; and what is kept,
+            The spectrograms of the rows without their prompts, each ``[80, n]``; and the pasts,
             valid until the next call.
         """
-        unused = self._buckets.round_rows(len(rows)) - len(rows)
-        padding = Padding(self._buckets.round_frames, self._buckets.round_past)
         with torch.inference_mode():
-            batch = pack(
-                [*rows, *[rows[0]] * unused], self.empty, self._workspace, padding=padding, keep=keep
-            )
+            batch = batch_rows(rows, self.empty, self._workspace, self._buckets, keep=keep)
             mels = self._networks.flow(batch, keep=keep)
         return [
             mel[:, FRAMES_PER_TOKEN * row.prompt : row.frames] for row, mel in zip(rows, mels, strict=False)
@@ -149,7 +207,7 @@ class AudioSynthesizer:
             if len(jobs) == 1:
                 _log.exception("a step of the synthesis failed")
                 return [_failed(error)]
-        # Not all need to suffer from what one of them, or the size of the batch, caused.
+        # One of them, or the size of the batch, may be the cause.
         _log.exception("a step of %d utterances failed; trying each alone", len(jobs))
         return [self._pieces([job])[0] for job in jobs]
 
@@ -159,11 +217,11 @@ class AudioSynthesizer:
         rows = [
             job.utterance.row(job.end, next(prompts) if job.utterance.keeps_past else None) for job in jobs
         ]
-        mels, kept = self.flow(rows, keep=bool(keeping))
+        mels, pasts = self.flow(rows, keep=bool(keeping))
         finite = _are_finite(mels)
         self._errors.worked()
         return [
-            _Piece(mel, kept.row(index, row.length) if job.utterance.keeps_past else None)
+            _Piece(mel, pasts.row(index, row.length) if job.utterance.keeps_past else None)
             if finite[index]
             else _not_finite("spectrogram")
             for index, (job, row, mel) in enumerate(zip(jobs, rows, mels, strict=True))
@@ -174,7 +232,7 @@ class AudioSynthesizer:
         audio = vocode(
             self._networks.vocoder,
             [
-                VocoderJob(job.utterance.vocoder, job.utterance.frames(piece.mel, job.end, piece.kept), last)
+                VocoderJob(job.utterance.vocoder, job.utterance.frames(piece.mel, job.end, piece.past), last)
                 for (job, piece), last in zip(made, lasts, strict=True)
             ],
         )
@@ -184,20 +242,30 @@ class AudioSynthesizer:
             for (job, _), samples, last, own in zip(made, audio, lasts, finite, strict=True)
         ]
 
-    def _prompt_pasts(self, voices: Sequence[AudioVoice]) -> list[Past]:
+    def _compute_prompt_pasts(self, voices: Sequence[AudioVoice]) -> list[Past]:
         pasts: list[Past] = []
         for first in range(0, len(voices), _PROMPTS):
             rows = [prompt_row(voice) for voice in voices[first : first + _PROMPTS]]
-            kept = self.flow(rows, keep=True)[1]
-            pasts += [kept.row(index, row.length) for index, row in enumerate(rows)]
-        # All utterances of a voice are made on its past, as long as it is kept.
+            batch = self.flow(rows, keep=True)[1]
+            pasts += [batch.row(index, row.length) for index, row in enumerate(rows)]
+        # All utterances of a voice use its past for as long as it is held.
         if not all(_are_finite([tensor for past in pasts for tensor in past.tensors])):
             raise _not_finite("past of a prompt")
         return pasts
 
 
+def _blank_row(frames: int, empty: Past, past: int) -> FlowRow:
+    voice = AudioVoice(
+        np.ones(SPEAKER_SIZE, np.float32), np.zeros(0, np.int64), np.zeros((0, MEL_BANDS), np.float32)
+    )
+    zeros = np.zeros(frames // FRAMES_PER_TOKEN, np.int64)
+    noise = np.zeros((frames, MEL_BANDS), np.float32)
+    before = (empty.blank(past // FRAMES_PER_TOKEN),) if past else ()
+    return FlowRow(voice, zeros, 0, zeros, zeros, noise, past=before)
+
+
 def _are_finite(tensors: Sequence[Tensor]) -> list[bool]:
-    """Of each tensor, whether it holds numbers alone; one wait for the device."""
+    """Whether all values of each tensor are finite; waits for the device once."""
     if not tensors:
         return []
     found: list[bool] = torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).tolist()

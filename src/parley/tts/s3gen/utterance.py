@@ -1,4 +1,4 @@
-"""One utterance on its way from tokens to audio."""
+"""One utterance from tokens to audio."""
 
 from __future__ import annotations
 
@@ -12,35 +12,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.errors import InvalidInputError
-from parley.tts.s3gen.batch import AudioVoice, FlowRow
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN, LOOKAHEAD
-from parley.tts.s3gen.hift import HOP, SAMPLE_RATE
-from parley.tts.s3gen.noise import flow_noise, prompt_noise
-from parley.tts.s3gen.past import Past, bounded
-from parley.tts.s3gen.schedule import ChunkSchedule
-from parley.tts.s3gen.vocoding import VocoderState
-from parley.tts.watermark import Watermark, WatermarkStream
+from parley.tts.s3gen.flow import AudioVoice, FlowRow, flow_noise, prompt_noise
+from parley.tts.s3gen.networks import LOOKAHEAD
+from parley.tts.s3gen.scheduling import ChunkSchedule
+from parley.tts.s3gen.state import FRAMES_PER_TOKEN, Past, bounded
+from parley.tts.s3gen.vocoder import HOP, SAMPLE_RATE, VocoderState
+from parley.tts.watermark import PerthStream, PerthWatermark
 
+_OVERLAP = 8  # frames of the crossfade
+SAMPLES_PER_TOKEN = FRAMES_PER_TOKEN * HOP
 _SILENCE = SAMPLE_RATE // 50
 """Samples at the beginning that are silenced, and as many that are faded in.
 
-As upstream does: the end of the reference speech can be heard there.
+As upstream does, because the end of the reference speech is audible there.
 """
 
 
 class PcmOutput:
-    """Keeps the filter's state between chunks. Floats until the end: soxr dithers integers.
+    """Fades in, marks and resamples consecutive chunks. Floats until the end: soxr dithers integers."""
 
-    Args:
-        rate: hertz of what comes out.
-        mark: adds a watermark; None: there is none.
-    """
-
-    def __init__(self, rate: int, mark: WatermarkStream | None = None) -> None:
+    def __init__(self, rate: int, mark: PerthStream | None = None) -> None:
         self.rate = rate
         self._mark = mark
         self.samples = 0
-        """Samples given so far."""
+        """Samples returned so far."""
         self._received = 0
         self._resampler = (
             None
@@ -63,24 +58,19 @@ class PcmOutput:
 
 def fade_in(first: int, count: int) -> NDArray[np.float32]:
     """Gain of samples ``first`` ... of an utterance, f32 ``[count]``."""
-    # The first step of the ramp is 0 and the last is 1.
+    # The ramp begins with 0 and ends with 1.
     ramp = (np.arange(first, first + count) - _SILENCE) / (_SILENCE - 1)
     gain: NDArray[np.float32] = ((1.0 - np.cos(np.pi * np.clip(ramp, 0.0, 1.0))) / 2.0).astype(np.float32)
     return gain
 
 
-TOKENS_PER_SECOND = 25
-_OVERLAP = 8  # frames of the crossfade
-SAMPLES_PER_TOKEN = FRAMES_PER_TOKEN * HOP
-
-
 @dataclass(frozen=True)
 class Plan:
-    """How all utterances of a model are made."""
+    """Settings that all utterances of a model share."""
 
     schedule: ChunkSchedule = field(default_factory=ChunkSchedule)
     full_attention: bool = False
-    """Let frames see what follows them, and crossfade where a chunk was made without knowing it.
+    """Frames see later frames as well; chunks that were made before those existed are crossfaded.
 
     For weights whose audio suffers from chunked attention. Streamed audio then differs from
     audio made in one piece.
@@ -91,36 +81,33 @@ class Plan:
     The audio is the same. For guided checkpoints, whose past needs ten times the memory.
     """
     past_tokens: int = 0
-    """How far before its chunk a frame sees the utterance; 0: to its beginning. Bounds what is kept."""
+    """How far before its chunk a frame sees the utterance; 0: to its beginning. Bounds the state."""
     hold_back: int = 12
-    """See :mod:`parley.tts.s3gen.vocoding`."""
+    """See :mod:`parley.tts.s3gen.vocoder`."""
     max_tokens: int = 1_500
-    """Of one utterance: 60 s."""
+    """Tokens of one utterance: 60 s."""
     max_step: int = 200
     """New tokens of one step, unless a chunk or the end asks for more."""
-    watermark: Watermark | None = None
-    """Marks all audio, which then comes 214 ms later."""
+    watermark: PerthWatermark | None = None
+    """Marks all audio, which delays it by 214 ms."""
 
     @property
     def keeps_past(self) -> bool:
-        """Whether what was made for a chunk serves the next ones."""
+        """Whether the next chunks reuse the state of earlier ones."""
         return not (self.full_attention or self.recompute)
 
 
 class AudioUtterance:
-    """What is known of an utterance; bounded by ``plan.max_tokens`` and ``plan.past_tokens``.
+    """State of one utterance; bounded by ``plan.max_tokens`` and ``plan.past_tokens``.
 
-    Args:
-        voice: who speaks.
-        plan: how.
-        seed: of all noise. Same seed, voice and tokens: same audio.
-        rate: hertz of the audio.
+    The same seed (of all noise), voice and tokens make the same audio, of ``rate`` hertz.
     """
 
     def __init__(self, voice: AudioVoice, plan: Plan, *, seed: int, rate: int) -> None:
         self.voice = voice
+        self.keeps_past = plan.keeps_past
         self.ended = False
-        """Whether all tokens have come."""
+        """Whether all tokens have arrived."""
         self.finished = False
         """Whether all audio was made."""
         self.vocoder = VocoderState(seed, plan.hold_back)
@@ -134,7 +121,7 @@ class AudioUtterance:
 
     @property
     def tokens(self) -> int:
-        """Tokens that have come."""
+        """Number of tokens that have arrived."""
         return len(self._tokens)
 
     def push(self, tokens: NDArray[np.integer[Any]]) -> None:
@@ -158,27 +145,22 @@ class AudioUtterance:
         """The token up to which frames can be made now; None when more tokens are needed."""
         if self.finished:
             return None
-        # A chunk needs its look-ahead, unless everything ends with it.
-        complete = self._plan.schedule.ends(self._plan.schedule.complete(self.tokens - LOOKAHEAD))
+        # A chunk needs its look-ahead, unless the utterance ends with it.
+        ends = self._plan.schedule.ends(self.tokens - LOOKAHEAD)
         if self.ended:
-            complete.append(self.tokens)
-        ahead = [end for end in complete if end > self._done]
+            ends.append(self.tokens)
+        ahead = [end for end in ends if end > self._done]
         if not ahead:
             return None
         if self._done == 0:
-            return ahead[0]  # the first audio must not wait for more than it needs
+            return ahead[0]  # the first audio must come as early as possible
         return max([end for end in ahead if end - self._done <= self._plan.max_step], default=ahead[0])
 
-    @property
-    def keeps_past(self) -> bool:
-        """See :class:`Plan`."""
-        return self._plan.keeps_past
-
     def row(self, end: int, prompt: Past | None = None) -> FlowRow:
-        """The flow's work up to token ``end``.
+        """The flow's input up to token ``end`` of :meth:`next_end`.
 
         Args:
-            end: as :meth:`next_end` says.
+            end: last token, exclusive.
             prompt: the voice's past, if it has a prompt and pasts are kept.
         """
         known = self._tokens if self.is_last(end) else self._tokens[: end + LOOKAHEAD]
@@ -210,23 +192,23 @@ class AudioUtterance:
         """Whether the utterance ends at token ``end``."""
         return self.ended and end == self.tokens
 
-    def frames(self, mel: Tensor, end: int, kept: Past | None = None) -> Tensor:
-        """Of the spectrogram up to token ``end``, the frames that are new, ``[80, n]``.
+    def frames(self, mel: Tensor, end: int, past: Past | None = None) -> Tensor:
+        """Commit a run of :meth:`row`, and return the new frames, ``[80, n]``.
 
         Args:
-            mel: of :meth:`row` without the prompt, ``[80, m]``.
-            end: as given to :meth:`row`.
-            kept: of :meth:`row`, if pasts are kept.
+            mel: the run's spectrogram without the prompt, ``[80, m]``.
+            end: the row's ``end``.
+            past: the run's new past, if pasts are kept.
         """
         begin = mel.shape[1] - FRAMES_PER_TOKEN * (end - self._done)
         new = mel[:, begin:]
         self._done = end
         last = self.is_last(end)
         self.finished = last
-        if kept is not None:
-            # Not joined: that would copy all of them each time.
-            past = (*self._past, kept)
-            self._past = bounded(past, self._plan.past_tokens) if self._plan.past_tokens else past
+        if past is not None:
+            # Not concatenated: that would copy all of them each time.
+            pasts = (*self._past, past)
+            self._past = bounded(pasts, self._plan.past_tokens) if self._plan.past_tokens else pasts
         if not self._plan.full_attention:
             return new
         overlap = self._tail.shape[-1] if self._tail.numel() else 0
@@ -241,17 +223,16 @@ class AudioUtterance:
 
     def _sight(self, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Chunk of each token, and the first token that it may see."""
+        everything = np.zeros(tokens, np.int64)
         if self._plan.full_attention:
-            return np.zeros(tokens, np.int64), np.zeros(tokens, np.int64)
-        schedule, far = self._plan.schedule, self._plan.past_tokens
-        chunks = np.array(schedule.numbers(tokens), np.int64)
-        if not far:
-            return chunks, np.zeros(tokens, np.int64)
-        return chunks, np.maximum(np.array(schedule.starts(tokens), np.int64) - far, 0)
+            return everything, everything
+        chunks, starts = self._plan.schedule.chunks(tokens)
+        past_tokens = self._plan.past_tokens
+        return chunks, np.maximum(starts - past_tokens, 0) if past_tokens else everything
 
 
 def prompt_row(voice: AudioVoice) -> FlowRow:
-    """The flow's work to make the past that all utterances of a voice share."""
+    """The flow's input to make the past that all utterances of a voice share."""
     size = len(voice.tokens)
     zeros = np.zeros(size, np.int64)
     noise = prompt_noise(FRAMES_PER_TOKEN * size)

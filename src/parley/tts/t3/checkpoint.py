@@ -1,4 +1,4 @@
-"""T3 checkpoints as they are published: one safetensors file, sizes read off its tensors."""
+"""Published T3 checkpoints: one safetensors file; all sizes come from the shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from parley.errors import ModelLoadingError
-from parley.tts.t3.side_channel import PLACEHOLDERS
-from parley.tts.t3.vocabulary import END_OF_SPEECH, START_OF_SPEECH
+from parley.tts.t3.request import END_OF_SPEECH, PLACEHOLDERS, START_OF_SPEECH
 
 Variant = Literal["original", "multilingual", "turbo"]
-_HEAD_SIZE = 64  # of every published model; the tensors do not tell
+_HEAD_SIZE = 64  # of every published model; no shape shows it
 _ENGLISH_TEXT_VOCABULARY = 704
-_MAX_HEADER = 100 << 20  # bytes; the library's own limit
+_MAX_HEADER_BYTES = 100 << 20  # the library's own limit
 _MAX_PROMPT_TOKENS = {"original": 150, "multilingual": 150, "turbo": 375}
 _LLAMA_CONTEXT = 131072
 _ROPE = {
@@ -44,13 +43,13 @@ class T3Shape:
     text_vocabulary: int
     speech_vocabulary: int
     context: int
-    """Positions that the transformer knows."""
+    """Positions of the transformer."""
     max_text: int
     """Text tokens, marks included."""
     max_speech: int
     """Generated tokens."""
     max_prompt_tokens: int
-    """Speech tokens of the voice; more are cut off."""
+    """Speech tokens of the reference recording; more are cut off."""
 
     @property
     def heads(self) -> int:
@@ -59,7 +58,7 @@ class T3Shape:
 
     @property
     def guided(self) -> bool:
-        """Whether guidance, emotion and speech positions exist: everything but Turbo."""
+        """Whether the checkpoint has guidance, emotion and speech positions; Turbo has not."""
         return self.variant != "turbo"
 
 
@@ -72,7 +71,9 @@ def find_checkpoint(folder: Path, name: str = "") -> Path:
     found = [folder / name] if name else sorted(folder.glob("t3_*.safetensors"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise ModelLoadingError(f"{folder} must hold one t3_*.safetensors, or be told which; it has {names}")
+        raise ModelLoadingError(
+            f"{folder} must hold one t3_*.safetensors, or `checkpoint` must name one; it has {names}"
+        )
     if not found[0].is_file():
         raise ModelLoadingError(f"{found[0]} does not exist")
     return found[0]
@@ -91,10 +92,10 @@ def read_shape(path: Path) -> T3Shape:
 
 
 def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes by name. Done by hand: the library would import PyTorch, before vLLM can set it up."""
+    """Shapes by name. Without the library, which would import PyTorch before vLLM can set it up."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        if size > _MAX_HEADER:
+        if size > _MAX_HEADER_BYTES:
             raise ValueError(f"a header of {size} bytes")
         header = json.loads(file.read(size))
     return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
@@ -105,31 +106,24 @@ def _shape(shapes: Mapping[str, tuple[int, ...]]) -> T3Shape:
     speech_vocabulary, _ = shapes["speech_emb.weight"]
     if width % _HEAD_SIZE:
         raise ValueError(f"width {width} is not a multiple of {_HEAD_SIZE}")
-    if "tfmr.wpe.weight" in shapes:
-        return T3Shape(
-            variant="turbo",
-            width=width,
-            layers=_count(shapes, "tfmr.h."),
-            inner=shapes["tfmr.h.0.mlp.c_fc.weight"][1],
-            text_vocabulary=text_vocabulary,
-            speech_vocabulary=speech_vocabulary,
-            context=shapes["tfmr.wpe.weight"][0],
-            max_text=shapes["tfmr.wpe.weight"][0],
-            max_speech=shapes["tfmr.wpe.weight"][0],
-            max_prompt_tokens=_MAX_PROMPT_TOKENS["turbo"],
-        )
-    variant: Variant = "original" if text_vocabulary == _ENGLISH_TEXT_VOCABULARY else "multilingual"
+    turbo = "tfmr.wpe.weight" in shapes
+    english = text_vocabulary == _ENGLISH_TEXT_VOCABULARY
+    variant: Variant = "turbo" if turbo else "original" if english else "multilingual"
+    if turbo:
+        inner, context = shapes["tfmr.h.0.mlp.c_fc.weight"][1], shapes["tfmr.wpe.weight"][0]
+    else:
+        inner, context = shapes["tfmr.layers.0.mlp.up_proj.weight"][0], _LLAMA_CONTEXT
     return T3Shape(
         variant=variant,
         width=width,
-        layers=_count(shapes, "tfmr.layers."),
-        inner=shapes["tfmr.layers.0.mlp.up_proj.weight"][0],
+        layers=_count(shapes, "tfmr.h." if turbo else "tfmr.layers."),
+        inner=inner,
         text_vocabulary=text_vocabulary,
         speech_vocabulary=speech_vocabulary,
-        context=_LLAMA_CONTEXT,
-        max_text=shapes["text_pos_emb.emb.weight"][0],
+        context=context,
+        max_text=context if turbo else shapes["text_pos_emb.emb.weight"][0],
         # The last token is never fed back, the start token has position 0.
-        max_speech=shapes["speech_pos_emb.emb.weight"][0],
+        max_speech=context if turbo else shapes["speech_pos_emb.emb.weight"][0],
         max_prompt_tokens=_MAX_PROMPT_TOKENS[variant],
     )
 
@@ -164,7 +158,7 @@ def engine_config(shape: T3Shape) -> dict[str, Any]:
     return common | {
         "architectures": ["ChatterboxT3"],
         "model_type": "llama",
-        # Both halves of guidance side by side: see parley.tts.t3.llama.
+        # Both halves of guidance side by side: see parley.tts.t3.vllm_models.
         "hidden_size": 2 * shape.width,
         "num_attention_heads": 2 * shape.heads,
         "num_key_value_heads": 2 * shape.heads,
@@ -174,7 +168,7 @@ def engine_config(shape: T3Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.context,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
-        # The section makes vLLM ask the model for its positions: parley.tts.t3.side_channel.
+        # The section makes vLLM ask the model for its positions: parley.tts.t3.request.
         "rope_parameters": {**_ROPE, "mrope_section": [_HEAD_SIZE // 2, 0, 0]},
         "t3_width": shape.width,
         "t3_heads": shape.heads,
@@ -183,10 +177,9 @@ def engine_config(shape: T3Shape) -> dict[str, Any]:
 
 
 def engine_folder(checkpoint: Path, shape: T3Shape, cache: Path) -> Path:
-    """A folder that vLLM can load: a configuration beside a link to the checkpoint.
+    """A folder that vLLM can load: a configuration and a link to the checkpoint.
 
-    The same checkpoint gets the same folder at every start, so that what vLLM keeps for it
-    (compiled graphs) is found again.
+    The same checkpoint gets the same folder at every start, so that vLLM reuses its compiled graphs.
     """
     config = json.dumps(engine_config(shape), indent=1, sort_keys=True)
     name = sha256(f"{checkpoint.resolve()}\n{config}".encode()).hexdigest()[:16]

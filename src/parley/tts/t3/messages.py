@@ -1,8 +1,8 @@
-"""What the model ``t3`` is asked and answers.
+"""Requests and events of the model ``t3``.
 
 Tensors in: ``REQUEST`` TYPE_STRING [1] (:class:`SpeechTokensRequest` or :class:`AbortTokens`),
-and with the former ``SPEAKER_EMBEDDING`` FP32 [256], ``PROMPT_TOKENS`` INT32 [n] (what the voice
-said, may be left out) and ``TEXT_TOKENS`` INT32 [n] (in place of ``text``). Tensors out,
+and with the former ``SPEAKER_EMBEDDING`` FP32 [256], ``PROMPT_TOKENS`` INT32 [n] (of the voice's
+reference recording, may be left out) and ``TEXT_TOKENS`` INT32 [n] (in place of ``text``). Tensors out,
 decoupled: ``EVENT`` TYPE_STRING [1] (:data:`SpeechTokensEvent`) and ``TOKENS`` INT32 [n], the
 speech tokens of the event, 25 for a second of sound. A failed request ends with a Triton error
 whose text is :meth:`parley.errors.ParleyError.to_wire`.
@@ -14,9 +14,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from parley.errors import InvalidMessageError
+
 
 class SpeechSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are drawn. What is None is as the checkpoint was published with."""
+    """How tokens are sampled; None stands for the value that the checkpoint was published with."""
 
     temperature: float | None = None
     """0 to 2; 0 is greedy."""
@@ -38,7 +40,7 @@ class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="
     """Empty if ``TEXT_TOKENS`` are sent."""
     language: str = "en"
     exaggeration: float = 0.5
-    """Of emotion, 0 to 2; 0.5 is neutral. Turbo has none."""
+    """Strength of emotion, 0 to 2; 0.5 is neutral. Turbo has none."""
     guidance_weight: float = 0.5
     """0 to 1 in hundredths; lower is slower and freer. Turbo has none."""
     sampling: SpeechSampling = SpeechSampling()
@@ -48,7 +50,7 @@ class SpeechTokensRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="
 
 
 class AbortTokens(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="abort"):
-    """Stop a request, running or waiting; unknown ids are not an error. Answered by nothing."""
+    """Stop a request, running or waiting; unknown ids are not an error. No event answers it."""
 
     request_id: str
 
@@ -69,11 +71,21 @@ class TokensCompleted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     finish_reason: Literal["stop", "length", "abort"]
     prompt_positions: int = 0
     cached_positions: int = 0
-    """Of the prompt, served from the prefix cache."""
+    """Positions of the prompt that the prefix cache served."""
     generated_tokens: int = 0
-    """All that were drawn, marks included."""
+    """Marks included."""
     spoken_tokens: int = 0
-    """All that were sent."""
+    """Sent, without marks."""
 
 
 SpeechTokensEvent: TypeAlias = TokensDrawn | TokensCompleted
+
+
+def check_range(name: str, value: float, least: float, most: float) -> None:
+    """Refuse a value of a request that is out of range or NaN.
+
+    Raises:
+        InvalidMessageError: it is.
+    """
+    if not least <= value <= most:
+        raise InvalidMessageError(f"{name} {value} is not between {least:g} and {most:g}")

@@ -1,15 +1,18 @@
-"""Tells vLLM about T3. Named in ``pyproject.toml``: every process of vLLM calls it."""
+"""Registers T3 with vLLM.
+
+Apart because every process of vLLM calls it (see ``pyproject.toml``), before the models can be imported.
+"""
 
 from __future__ import annotations
 
 _MODELS = {
-    "ChatterboxT3": "parley.tts.t3.llama:ChatterboxT3",
-    "ChatterboxT3Turbo": "parley.tts.t3.gpt2:ChatterboxT3Turbo",
+    "ChatterboxT3": "parley.tts.t3.vllm_models:ChatterboxT3",
+    "ChatterboxT3Turbo": "parley.tts.t3.vllm_models:ChatterboxT3Turbo",
 }
 
 
 def register() -> None:
-    """Make the models known by name; they are imported when one of them is loaded."""
+    """Register the models by name; vLLM imports them when it loads one."""
     from vllm import ModelRegistry  # noqa: PLC0415 - only inside vLLM's processes
 
     known = ModelRegistry.get_supported_archs()

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,58 +22,36 @@ from parley.tts.t3.messages import (
     SpeechTokensRequest,
     TokensCompleted,
     TokensDrawn,
+    check_range,
 )
-from parley.tts.t3.request import Drawing, PromptSource, TokenGeneration, TokenVoice
-from parley.tts.t3.side_channel import MAX_PROMPT
+from parley.tts.t3.request import (
+    MAX_PROMPT,
+    SPEECH_CODES,
+    TokenGeneration,
+    TokenPrompt,
+    TokenSampling,
+    TokenVoice,
+)
 from parley.tts.t3.text import TokenTextReader
-from parley.tts.t3.vocabulary import SPEECH_CODES
 
-# Of the published code.
-_DEFAULTS: dict[Variant, Drawing] = {
-    "original": Drawing(0.8, 1.0, 0, 0.05, 1.2),
-    "multilingual": Drawing(0.8, 1.0, 0, 0.05, 2.0),
-    "turbo": Drawing(0.8, 0.95, 1000, 0.0, 1.2),
+Tokens = NDArray[np.int32]
+
+_NO_TOKENS = np.zeros(0, np.int32)
+_DEFAULTS: dict[Variant, TokenSampling] = {  # of the published code
+    "original": TokenSampling(0.8, 1.0, 0, 0.05, 1.2),
+    "multilingual": TokenSampling(0.8, 1.0, 0, 0.05, 2.0),
+    "turbo": TokenSampling(0.8, 0.95, 1000, 0.0, 1.2),
 }
 
 
-def drawing(sampling: SpeechSampling, variant: Variant) -> Drawing:
-    """What a request asks for, completed by what its checkpoint was published with."""
-    default = _DEFAULTS[variant]
-    return Drawing(
-        default.temperature if sampling.temperature is None else sampling.temperature,
-        default.top_p if sampling.top_p is None else sampling.top_p,
-        default.top_k if sampling.top_k is None else sampling.top_k,
-        default.min_p if sampling.min_p is None else sampling.min_p,
-        default.repetition_penalty if sampling.repetition_penalty is None else sampling.repetition_penalty,
-        sampling.seed,
-    )
+class PromptSource(Protocol):
+    """See :class:`parley.tts.t3.prompt.PromptEncoder`. Apart because that one imports PyTorch."""
 
-
-def check_drawing(drawing: Drawing, *, guided: bool) -> None:
-    """Refuse what cannot be drawn by.
-
-    Raises:
-        InvalidMessageError: a value is out of range, or the checkpoint does not know it.
-    """
-    # Written so that NaN fails.
-    if not 0.0 <= drawing.temperature <= 2.0:
-        raise InvalidMessageError(f"temperature {drawing.temperature} is not between 0 and 2")
-    if not 0.0 < drawing.top_p <= 1.0:
-        raise InvalidMessageError(f"top_p {drawing.top_p} is not above 0 and at most 1")
-    if drawing.top_k < 0:
-        raise InvalidMessageError(f"top_k {drawing.top_k} is negative")
-    if not 0.0 <= drawing.min_p <= 1.0:
-        raise InvalidMessageError(f"min_p {drawing.min_p} is not between 0 and 1")
-    if drawing.min_p and not guided:
-        raise InvalidMessageError("this checkpoint does not know min_p")
-    if not 1.0 <= drawing.repetition_penalty <= 4.0:
-        raise InvalidMessageError(f"repetition_penalty {drawing.repetition_penalty} is not between 1 and 4")
-    if drawing.seed is not None and not 0 <= drawing.seed < 2**63:
-        raise InvalidMessageError(f"seed {drawing.seed} is negative or too large")
-
-
-Tokens = NDArray[np.int32]
-_NO_TOKENS = np.zeros(0, np.int32)
+    def encode(
+        self, voice: TokenVoice, text: Sequence[int], *, exaggeration: float, guidance_weight: float
+    ) -> TokenPrompt:
+        """Compute the prompt of one utterance; may run in several threads at once."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -86,16 +65,10 @@ class TokenUtterance:
 
 
 class SpeechTokenService:
-    """Answers :class:`TokenUtterance` on one event loop.
+    """Serves :class:`TokenUtterance` on one event loop.
 
-    Args:
-        engine: runs the model.
-        prompts: computes the prompts.
-        reader: reads text.
-        shape: of the checkpoint.
-        max_length: positions of a prompt and its speech together.
-        max_requests: requests running or waiting at once; more are refused.
-        clock: seconds, never going back.
+    ``max_length`` bounds a prompt and its speech together, in positions. More than ``max_requests`` requests
+    at once are refused.
     """
 
     def __init__(
@@ -124,9 +97,7 @@ class SpeechTokenService:
     async def generate(
         self, utterance: TokenUtterance
     ) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
-        """Stream the utterance's speech tokens; the last event is ``TokensCompleted``.
-
-        Tokens that are marks are drawn like the others, but not sent.
+        """Stream the utterance's speech tokens without marks; the last event is ``TokensCompleted``.
 
         Raises:
             InvalidMessageError: the id is in use, or a value is out of range.
@@ -145,7 +116,7 @@ class SpeechTokenService:
                     yield event
 
     async def abort(self, request_id: str) -> None:
-        """Stop a request: running, waiting, or still on its way here."""
+        """Stop a request: running, waiting, or not received yet."""
         # Also for one that runs: the engine does not have it while its prompt is being computed.
         self._admission.abort_early(request_id)
         if request_id in self._admission:
@@ -153,17 +124,17 @@ class SpeechTokenService:
 
     async def _run(self, utterance: TokenUtterance) -> AsyncGenerator[tuple[SpeechTokensEvent, Tokens], None]:
         request = utterance.request
-        wanted = await self._prepare(utterance)
+        generation = await self._prepare(utterance)
         if self._admission.was_aborted(request.request_id):
             yield TokensCompleted(finish_reason="abort"), _NO_TOKENS
             return
-        outlet = _Outlet(request.chunk_tokens)
+        chunker = _Chunker(request.chunk_tokens)
         last, generated = Progress(), 0
-        async with aclosing(self._engine.generate(wanted)) as progress:
+        async with aclosing(self._engine.generate(generation)) as progress:
             async for step in progress:
                 last = step
                 generated += len(step.token_ids)
-                if event := outlet.add(step):
+                if event := chunker.add(step):
                     yield event
         if last.finish_reason is None:
             raise InferenceError("the engine ended the utterance without a reason")
@@ -171,24 +142,24 @@ class SpeechTokenService:
         self._admission.was_aborted(request.request_id)
         completed = TokensCompleted(
             finish_reason=last.finish_reason,
-            prompt_positions=len(wanted.prompt.ids),
+            prompt_positions=len(generation.prompt.ids),
             cached_positions=last.cached_tokens,
             generated_tokens=generated,
-            spoken_tokens=outlet.sent,
+            spoken_tokens=chunker.sent,
         )
         yield completed, _NO_TOKENS
 
     async def _prepare(self, utterance: TokenUtterance) -> TokenGeneration:
         request = utterance.request
-        drawn = drawing(request.sampling, self._shape.variant)
-        check_drawing(drawn, guided=self._shape.guided)
-        _check(request)
+        _check_request(request)
+        sampling = _decide_sampling(request.sampling, self._shape)
         text = utterance.text_tokens
         if text is None:
             text = self._reader.read(request.text, request.language)
         if not all(0 <= token < self._shape.text_vocabulary for token in text):
             raise InvalidMessageError(f"text tokens go from 0 to {self._shape.text_vocabulary - 1}")
-        longest = min(self._shape.max_text, MAX_PROMPT - self._longest_head())
+        longest_head = 36 if self._shape.guided else self._shape.max_prompt_tokens + 2
+        longest = min(self._shape.max_text, MAX_PROMPT - longest_head)
         if len(text) > longest:
             raise ContextTooLongError(f"the text has {len(text)} tokens; one utterance takes {longest}")
         prompt = await asyncio.to_thread(
@@ -203,14 +174,10 @@ class SpeechTokenService:
             raise ContextTooLongError(
                 f"the prompt has {len(prompt.ids)} positions; the model takes {self._max_length} with speech"
             )
-        return TokenGeneration(request.request_id, prompt, min(request.max_tokens, room), drawn)
-
-    def _longest_head(self) -> int:
-        """Positions of a prompt besides the text."""
-        return 36 if self._shape.guided else self._shape.max_prompt_tokens + 2
+        return TokenGeneration(request.request_id, prompt, min(request.max_tokens, room), sampling)
 
 
-class _Outlet:
+class _Chunker:
     """Collects the tokens that are spoken into events."""
 
     def __init__(self, chunk_tokens: int) -> None:
@@ -219,7 +186,7 @@ class _Outlet:
         self.sent = 0
 
     def add(self, step: Progress) -> tuple[TokensDrawn, Tokens] | None:
-        """The next event, if it is time for one; nothing waits after the last step."""
+        """The next event once it has enough tokens; the last step leaves none waiting."""
         self._waiting += [token for token in step.token_ids if token < SPEECH_CODES]
         due = 1 if step.finish_reason else self._chunk_tokens
         if len(self._waiting) < due:
@@ -230,13 +197,33 @@ class _Outlet:
         return event, tokens
 
 
-def _check(request: SpeechTokensRequest) -> None:
-    # Written so that NaN fails.
-    if not 0.0 <= request.exaggeration <= 2.0:
-        raise InvalidMessageError(f"exaggeration {request.exaggeration} is not between 0 and 2")
-    if not 0.0 <= request.guidance_weight <= 1.0:
-        raise InvalidMessageError(f"guidance_weight {request.guidance_weight} is not between 0 and 1")
-    if request.max_tokens < 1:
-        raise InvalidMessageError(f"max_tokens {request.max_tokens} is less than 1")
-    if request.chunk_tokens < 1:
-        raise InvalidMessageError(f"chunk_tokens {request.chunk_tokens} is less than 1")
+def _decide_sampling(requested: SpeechSampling, shape: T3Shape) -> TokenSampling:
+    """The request's values, or those that the checkpoint was published with.
+
+    Raises:
+        InvalidMessageError: a value is out of range, or the checkpoint does not support it.
+    """
+    given = {field.name: getattr(requested, field.name) for field in fields(TokenSampling)}
+    sampling = replace(
+        _DEFAULTS[shape.variant], **{name: value for name, value in given.items() if value is not None}
+    )
+    check_range("temperature", sampling.temperature, 0, 2)
+    if not 0.0 < sampling.top_p <= 1.0:  # written so that NaN fails
+        raise InvalidMessageError(f"top_p {sampling.top_p} is not above 0 and at most 1")
+    if sampling.top_k < 0:
+        raise InvalidMessageError(f"top_k {sampling.top_k} is negative")
+    check_range("min_p", sampling.min_p, 0, 1)
+    if sampling.min_p and not shape.guided:
+        raise InvalidMessageError("this checkpoint does not support min_p")
+    check_range("repetition_penalty", sampling.repetition_penalty, 1, 4)
+    if sampling.seed is not None and not 0 <= sampling.seed < 2**63:
+        raise InvalidMessageError(f"seed {sampling.seed} is negative or too large")
+    return sampling
+
+
+def _check_request(request: SpeechTokensRequest) -> None:
+    check_range("exaggeration", request.exaggeration, 0, 2)
+    check_range("guidance_weight", request.guidance_weight, 0, 1)
+    for name in ("max_tokens", "chunk_tokens"):
+        if (value := getattr(request, name)) < 1:
+            raise InvalidMessageError(f"{name} {value} is less than 1")

@@ -1,22 +1,23 @@
-"""Text as T3 reads it."""
+"""Text to T3's text tokens."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
 from parley.tts.t3.checkpoint import T3Shape, Variant
-from parley.tts.t3.vocabulary import END_OF_TEXT, START_OF_TEXT
+from parley.tts.t3.request import END_OF_TEXT, START_OF_TEXT
 
 _SPACE = "[SPACE]"
 _TOKENIZERS: dict[Variant, str] = {
     "original": "tokenizer.json",
     "multilingual": "grapheme_mtl_merged_expanded_v1.json",
 }
-# The published code rewrites these with dictionaries and models of their own before it reads
-# them; without, it speaks them badly.
+# The published code rewrites text in these languages with dictionaries and models of their own;
+# without that, they are spoken badly.
 _NEED_REWRITING = frozenset({"he", "ja", "ru", "zh"})
 MULTILINGUAL = frozenset("ar da de el en es fi fr hi it ko ms nl no pl pt sv sw tr".split())
 _PUNCTUATION = (
@@ -38,19 +39,33 @@ _ENDS = (*".!?-,", *"、，。？！")  # noqa: RUF001 - those of Chinese and Ja
 _NOT_TURBO = frozenset({"...", " - ", ";"})
 
 
-class TokenTextReader(Protocol):
-    """Turns text into T3's text tokens."""
+class TokenTextReader:
+    """The tokenizer of a checkpoint: text to T3's text tokens.
 
-    languages: frozenset[str]
+    Original and Multilingual have pieces of words between marks for start and end; Turbo has GPT-2's
+    words and tags such as ``[laugh]``, without marks. ``encode`` is the library's part.
+    """
+
+    def __init__(self, variant: Variant, encode: Callable[[str], list[int]]) -> None:
+        self._variant = variant
+        self._encode = encode
+        self._languages = MULTILINGUAL if variant == "multilingual" else frozenset({"en"})
 
     def read(self, text: str, language: str) -> list[int]:
         """Tokens with their marks.
 
         Raises:
-            InvalidMessageError: there is nothing to say.
+            InvalidMessageError: the text is empty.
             UnsupportedLanguageError: the checkpoint does not speak the language.
         """
-        ...
+        _check(language, self._languages)
+        text = tidy(text, turbo=self._variant == "turbo")
+        if self._variant == "turbo":
+            return self._encode(text)
+        if self._variant == "multilingual":
+            # This also splits Korean syllables into the letters of the vocabulary.
+            text = f"[{language}]{unicodedata.normalize('NFKD', text.lower())}"
+        return [START_OF_TEXT, *self._encode(text.replace(" ", _SPACE)), END_OF_TEXT]
 
 
 def load_reader(folder: Path, shape: T3Shape) -> TokenTextReader:
@@ -60,61 +75,34 @@ def load_reader(folder: Path, shape: T3Shape) -> TokenTextReader:
         ModelLoadingError: its tokenizer is missing or cannot be used.
     """
     try:
-        return _TurboReader(folder) if shape.variant == "turbo" else _LetterReader(folder, shape.variant)
-    except Exception as error:  # the tokenizers' libraries raise errors of many kinds, and plain ones
+        if shape.variant == "turbo":
+            from transformers import AutoTokenizer  # noqa: PLC0415 - only where a checkpoint is loaded
+
+            words: Any = AutoTokenizer.from_pretrained(folder)
+            return TokenTextReader("turbo", lambda text: list(words(text).input_ids))
+        from tokenizers import Tokenizer  # noqa: PLC0415 - only where a checkpoint is loaded
+
+        letters: Any = Tokenizer.from_file(str(folder / _TOKENIZERS[shape.variant]))
+        return TokenTextReader(shape.variant, lambda text: list(letters.encode(text).ids))
+    except Exception as error:  # the libraries raise errors of many kinds, and plain ones
         raise ModelLoadingError(f"the tokenizer in {folder} cannot be used: {error}") from error
 
 
 def tidy(text: str, *, turbo: bool) -> str:
-    """Punctuation and spaces as T3 saw them in training.
+    """Punctuation and spaces as in T3's training texts.
 
     Raises:
-        InvalidMessageError: nothing is left to say.
+        InvalidMessageError: the text is empty.
     """
     text = " ".join(text.split())
     if not text:
         raise InvalidMessageError("there is no text to say")
     text = text[0].upper() + text[1:] if text[0].islower() else text
-    for found, wanted in _PUNCTUATION:
-        if not (turbo and found in _NOT_TURBO):
-            text = text.replace(found, wanted)
+    for mark, replacement in _PUNCTUATION:
+        if not (turbo and mark in _NOT_TURBO):
+            text = text.replace(mark, replacement)
     text = text.rstrip(" ")
     return text if text.endswith(_ENDS) else text + "."
-
-
-class _LetterReader:
-    """Original and Multilingual: pieces of words, between marks for start and end."""
-
-    def __init__(self, folder: Path, variant: Variant) -> None:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - only where a checkpoint is loaded
-
-        self._tokenizer: Any = Tokenizer.from_file(str(folder / _TOKENIZERS[variant]))
-        self._multilingual = variant == "multilingual"
-        self.languages = MULTILINGUAL if self._multilingual else frozenset({"en"})
-
-    def read(self, text: str, language: str) -> list[int]:
-        _check(language, self.languages)
-        text = tidy(text, turbo=False)
-        if self._multilingual:
-            # This also takes Korean syllables apart into the letters that the model knows.
-            text = f"[{language}]{unicodedata.normalize('NFKD', text.lower())}"
-        ids: list[int] = self._tokenizer.encode(text.replace(" ", _SPACE)).ids
-        return [START_OF_TEXT, *ids, END_OF_TEXT]
-
-
-class _TurboReader:
-    """Turbo: GPT-2's words and tags such as ``[laugh]``, without marks."""
-
-    languages = frozenset({"en"})
-
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer  # noqa: PLC0415 - only where a checkpoint is loaded
-
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-
-    def read(self, text: str, language: str) -> list[int]:
-        _check(language, self.languages)
-        return list(self._tokenizer(tidy(text, turbo=True)).input_ids)
 
 
 def _check(language: str, languages: frozenset[str]) -> None:
@@ -122,6 +110,6 @@ def _check(language: str, languages: frozenset[str]) -> None:
         return
     if language in _NEED_REWRITING:
         raise UnsupportedLanguageError(
-            f"text in {language!r} must be rewritten before it is read: send its tokens instead"
+            f"text in {language!r} must be rewritten first: send its tokens instead"
         )
     raise UnsupportedLanguageError(f"language {language!r} is not one of {', '.join(sorted(languages))}")

@@ -1,1 +1,1 @@
-"""Voices of Chatterbox: what is kept of a speaker, where it is kept, and how it is made."""
+"""Voices of Chatterbox: their files, their stores, and their enrollment from recordings."""

@@ -1,9 +1,9 @@
-"""What the model ``voice_enrollment`` is asked and answers.
+"""Requests and replies of the model ``voice_enrollment``.
 
 Tensors in: ``REQUEST`` TYPE_STRING [1] (:data:`VoicesRequest`) and, with :class:`EnrollVoice`,
 ``AUDIO`` UINT8 [n], the recording's bytes; out, ``REPLY`` TYPE_STRING [1] (:class:`VoicesReply`). A
-request that fails is answered by a Triton error whose text is
-:meth:`parley.errors.ParleyError.to_wire`. Imports nothing but what clients have.
+failed request ends with a Triton error whose text is
+:meth:`parley.errors.ParleyError.to_wire`. Imports only what clients have.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ FORMAT_VERSION = 1
 
 
 class VoiceDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people want to know of a voice."""
+    """Description of a voice for people."""
 
     name: str = ""
     languages: list[str] = []
-    """That the speaker was heard in; empty: not said. Voices speak every language of the model."""
+    """Languages of the recording, if given. Voices speak every language of the model."""
     description: str = ""
     consent: str = ""
-    """The speaker's consent, in the words that came with the recording; left out of lists."""
+    """The speaker's consent, in the words that were sent with the recording; left out of lists."""
     version: int = FORMAT_VERSION
-    """Of the file's format."""
+    """Version of the file's format."""
     checkpoint: str = ""
     """The first 16 hexadecimal digits of the SHA-256 of the networks that made it."""
     variant: Variant = "original"
@@ -35,7 +35,7 @@ class VoiceDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reference_s: float = 0.0
     """Seconds of the recording."""
     warnings: list[str] = []
-    """What was not good about the recording: ``noisy``, ``narrow band``."""
+    """Faults of the recording: ``noisy``, ``narrow band``."""
 
 
 class VoiceSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,19 +45,19 @@ class VoiceSummary(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 of its file."""
     prompt_s: float
-    """Seconds of the reference that S3Gen is given."""
+    """Seconds of S3Gen's reference."""
     built_in: bool = False
     """Whether it came with the weights; such voices cannot be changed."""
     details: VoiceDetails
 
 
 class EnrollVoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="enroll"):
-    """Make a voice of the recording in ``AUDIO``, and keep it. Asking twice changes nothing."""
+    """Make a voice of the recording in ``AUDIO``, and store it. Repeating the request changes nothing."""
 
     name: str
-    """For people; at most 100 characters."""
+    """At most 100 characters."""
     consent: str = ""
-    """The speaker's consent to be spoken for, in words; kept with the voice."""
+    """The speaker's consent, in words; stored with the voice."""
     voice_id: str | None = None
     """1 to 64 of ``a-z 0-9 _ -``. None: made of the name and the recording."""
     languages: list[str] = []
@@ -65,7 +65,7 @@ class EnrollVoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag
     sample_rate: int | None = None
     """Hertz of ``AUDIO`` as mono PCM16 little endian. None: it is a WAV, FLAC or OGG file."""
     replace: bool = False
-    """Whether another voice of this id gives way; that has to be permitted as deleting is."""
+    """Whether to replace another voice of this id, which needs the permission to delete."""
 
 
 class ListVoices(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="list"):
@@ -79,7 +79,7 @@ class DescribeVoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
 
 
 class DeleteVoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="delete"):
-    """Forget a voice. Sessions that use it may go on for a while."""
+    """Delete a voice. Sessions that use it may go on for a while."""
 
     voice_id: str
 
@@ -88,7 +88,7 @@ VoicesRequest: TypeAlias = EnrollVoice | ListVoices | DescribeVoice | DeleteVoic
 
 
 class VoicesReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers every request."""
+    """The response to every request."""
 
     voices: list[VoiceSummary] = []
-    """The one that was made or described; all that there are; none after a deletion."""
+    """The voice that was made or described; all voices of a list; none after a deletion."""

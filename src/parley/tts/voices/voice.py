@@ -1,8 +1,8 @@
-"""One voice: what T3 and S3Gen have to know of a speaker, and its file.
+"""One voice: T3's and S3Gen's tensors of a speaker, and their file.
 
-The file is safetensors and nothing else, so that reading one can never run code. Its tensors have
-the names of :class:`Voice`'s fields; the details are JSON in the header's metadata. A file is read
-only if every tensor has the shape, the type and the range that the models take.
+The file is plain safetensors, so that reading one can never run code. Its tensors have
+the names of :class:`Voice`'s fields; the details are JSON in the header's metadata. A file is
+rejected unless every tensor has the shape, the type and the range that the models accept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
+from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TOKENS_PER_SECOND
 from parley.tts.voices.messages import FORMAT_VERSION, VoiceDetails
 
 MAX_VOICE_BYTES = 4 << 20
-TOKENS_PER_SECOND = 25
 MAX_PROMPT_TOKENS = 30 * TOKENS_PER_SECOND
-"""Of either prompt; what a model uses of them is a setting of that model."""
-SPEECH_CODES = 6561
-T3_SPEAKER_SIZE = 256
+"""Length of either prompt; each model may use fewer."""
 S3GEN_SPEAKER_SIZE = 192
 MEL_BANDS = 80
 FRAMES_PER_TOKEN = 2
@@ -34,7 +32,7 @@ FRAMES_PER_TOKEN = 2
 _METADATA = "parley_voice"
 _NAMES = ("speaker_embedding", "t3_prompt_tokens", "speaker", "prompt_tokens", "prompt_mel")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_CHECK_VALUES = 1e4  # larger numbers are no embedding and no logarithm of a spectrum
+_MAX_VALUE = 1e4  # larger numbers are neither an embedding nor the logarithm of a spectrum
 
 F32: TypeAlias = NDArray[np.float32]
 I32: TypeAlias = NDArray[np.int32]
@@ -42,7 +40,7 @@ I32: TypeAlias = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Voice:
-    """What the models have to know of a speaker."""
+    """The models' tensors of a speaker."""
 
     voice_id: str
     speaker_embedding: F32
@@ -59,7 +57,7 @@ class Voice:
 
 
 def check_voice_id(voice_id: str) -> str:
-    """``voice_id`` itself, if a voice can have it.
+    """Return a valid ``voice_id``.
 
     Raises:
         UnsupportedVoiceError: it is not made of 1 to 64 of ``a-z 0-9 _ -``, or begins with a mark.
@@ -82,7 +80,7 @@ def write_voice(voice: Voice) -> bytes:
     _check(voice)
     tensors = {name: np.ascontiguousarray(getattr(voice, name)) for name in _NAMES}
     details = msgspec.json.encode(voice.details).decode()
-    # One entry: the library writes more in an order that changes, and with it the file's hash.
+    # One entry: the library writes several in a varying order, which would change the file's hash.
     data = safetensors.save(tensors, metadata={_METADATA: details})
     if len(data) > MAX_VOICE_BYTES:
         raise VoiceDamagedError(f"voice {voice.voice_id} takes {len(data)} bytes; at most {MAX_VOICE_BYTES}")
@@ -92,13 +90,9 @@ def write_voice(voice: Voice) -> bytes:
 def read_voice(data: bytes, voice_id: str) -> Voice:
     """The voice in a file.
 
-    Args:
-        data: the file.
-        voice_id: the id under which it is kept. The file may have been made under another.
-
     Raises:
         UnsupportedVoiceError: the id is not usable.
-        VoiceDamagedError: the file is not one of a voice, or one that a newer version wrote.
+        VoiceDamagedError: the file is not a voice, or a newer version wrote it.
     """
     check_voice_id(voice_id)
     details = read_details(data, voice_id)
@@ -116,10 +110,10 @@ def read_voice(data: bytes, voice_id: str) -> Voice:
 
 
 def read_details(data: bytes, voice_id: str) -> VoiceDetails:
-    """The details in a voice's file; its tensors are not looked at.
+    """The details in a voice's file; its tensors are not read.
 
     Raises:
-        VoiceDamagedError: the file is not one of a voice, or one that a newer version wrote.
+        VoiceDamagedError: the file is not a voice, or a newer version wrote it.
     """
     if len(data) > MAX_VOICE_BYTES:
         raise VoiceDamagedError(f"voice {voice_id} has {len(data)} bytes; at most {MAX_VOICE_BYTES} are read")
@@ -128,7 +122,7 @@ def read_details(data: bytes, voice_id: str) -> VoiceDetails:
         header: dict[str, Any] = msgspec.json.decode(data[8 : 8 + size])
         details = msgspec.json.decode(header["__metadata__"][_METADATA], type=VoiceDetails)
     except (struct.error, msgspec.MsgspecError, LookupError, TypeError, RecursionError, ValueError) as error:
-        # Not its repr: that of text which is no UTF-8 holds all of the text.
+        # Without its repr, which contains the whole text if that is not UTF-8.
         reason = f"{type(error).__name__}: {error}"
         raise VoiceDamagedError(f"voice {voice_id} is not the file of a voice: {reason}") from error
     if details.version > FORMAT_VERSION:
@@ -139,7 +133,7 @@ def read_details(data: bytes, voice_id: str) -> VoiceDetails:
 
 
 def check_details(details: VoiceDetails, *, max_characters: int = 2_000) -> None:
-    """Refuse details that are too long to be kept.
+    """Refuse details that are too long to be stored.
 
     Raises:
         InvalidMessageError: a text or a list is too long.
@@ -150,7 +144,7 @@ def check_details(details: VoiceDetails, *, max_characters: int = 2_000) -> None
         ("consent", details.consent, max_characters),
     ):
         if len(text) > most:
-            raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are kept")
+            raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are stored")
     if len(details.languages) > 50 or any(len(language) > 20 for language in details.languages):
         raise InvalidMessageError("languages must be at most 50 codes such as 'en'")
 
@@ -158,7 +152,7 @@ def check_details(details: VoiceDetails, *, max_characters: int = 2_000) -> None
 def _check(voice: Voice) -> None:
     prompt = len(voice.prompt_tokens)
     try:
-        _tensor("speaker_embedding", voice.speaker_embedding, (T3_SPEAKER_SIZE,))
+        _tensor("speaker_embedding", voice.speaker_embedding, (SPEAKER_EMBEDDING_SIZE,))
         _tensor("speaker", voice.speaker, (S3GEN_SPEAKER_SIZE,))
         _tensor("prompt_mel", voice.prompt_mel, (FRAMES_PER_TOKEN * prompt, MEL_BANDS))
         _tokens("prompt_tokens", voice.prompt_tokens, least=1)
@@ -170,7 +164,7 @@ def _check(voice: Voice) -> None:
 def _tensor(name: str, tensor: F32, shape: tuple[int, ...]) -> None:
     if tensor.dtype != np.float32 or tensor.shape != shape:
         raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be float32 {list(shape)}")
-    if not (np.abs(tensor) < _CHECK_VALUES).all():  # false for what is not a number, too
+    if not (np.abs(tensor) < _MAX_VALUE).all():  # false for NaN, too
         raise ValueError(f"{name} holds values that are not finite or far too large")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from parley.errors import SessionNotFoundError, UnsupportedVoiceError
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.service import ChatterboxService
-from parley.tts.chatterbox.utterance import Parts
+from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.s3gen.messages import AudioChunk
@@ -97,7 +97,7 @@ class FakeAudio:
         self.ends_early = False
         self.most_open = 0
 
-    async def utter(self, message, voice, tokens=None):
+    async def synthesize(self, message, voice, tokens=None):
         self.opened.append(message)
         await asyncio.sleep(self.open_s)
         entry = _Open(message, list(tokens), message.final)
@@ -228,7 +228,7 @@ class Rig:
         self.audio = FakeAudio()
         self.voices = FakeVoices()
         self.service = ChatterboxService(
-            Parts(self.tokens, self.audio, self.voices, FakeNormalizer()),
+            ChatterboxParts(self.tokens, self.audio, self.voices, FakeNormalizer()),
             ChatterboxLimits(**limits),
             draw_seed=lambda: 7,
         )

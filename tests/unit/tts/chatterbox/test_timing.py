@@ -1,4 +1,4 @@
-"""When words are heard, and how text is cut."""
+"""Times of words, and the split of long texts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.tts.chatterbox.segments import cut
 from parley.tts.chatterbox.timing import Pace, SegmentTimes, letters_of
-from parley.tts.normalization.alignment import align
+from parley.tts.normalization.normalizer import align
+from parley.tts.text import split_text
 
 RATE = 25_000  # a thousand samples for a token
 
@@ -28,7 +28,7 @@ def test_words_share_the_time_by_their_letters():
     assert [mark.at_sample for mark in heard.marks] == [0, 2_000, 8_000]
 
 
-def test_what_is_said_counts_not_what_is_written():
+def test_the_spoken_text_counts():
     heard = times("$5 now", spoken="five dollars now").advance(14_000, 14, complete=True)
     assert [mark.at_sample for mark in heard.marks] == [0, 11_000]
 
@@ -47,7 +47,7 @@ def test_places_are_those_of_the_utterance():
     assert (heard.start_char, heard.end_char) == (100, 105)
 
 
-def test_the_estimate_is_corrected_when_the_total_is_known():
+def test_a_known_total_corrects_the_estimate():
     segment = times("aaaaa bbbbb")  # 17 tokens, if it is spoken at the usual pace
     first = segment.advance(5_000, 8, complete=False)
     assert [mark.at_sample for mark in first.marks] == [0]
@@ -59,15 +59,23 @@ def test_the_estimate_is_corrected_when_the_total_is_known():
     assert (third.marks, third.start_char, third.end_char) == ([], 6, 11)
 
 
-def test_the_pace_is_learnt():
+def test_empty_audio_has_no_marks():
+    """Even where a smaller total moves the begin of a word into audio that was sent before."""
+    segment = times("a b")
+    assert len(segment.advance(1_000, 1_000, complete=False).marks) == 1
+    assert segment.advance(0, 1, complete=True).marks == []
+    assert len(segment.finish(1).marks) == 1
+
+
+def test_the_pace_is_measured():
     pace = Pace()
     slow = times("aaaaaaaaaaaa bbbbbbbbbbbb", pace)
     slow.advance(72_000, 72, complete=True)
     slow.finish(72)
     assert pace.tokens_per_letter == pytest.approx((1.7 + 3.0) / 2)
-    pace.learn(20, 100_000)
+    pace.update(20, 100_000)
     assert pace.tokens_per_letter < 5
-    pace.learn(3, 100)  # too little to tell
+    pace.update(3, 100)  # too short to measure
 
 
 words = st.lists(st.text(alphabet="ab.5", min_size=1, max_size=6), min_size=1, max_size=12)
@@ -96,12 +104,12 @@ def test_marks_are_monotone_and_complete(words, steps, early, more):
 
 
 @given(st.text(alphabet="ab. \n,!?\u3002", max_size=300), st.integers(20, 80))
-def test_nothing_is_lost_between_segments(text, longest):
-    pieces = cut(text, longest)
+def test_segments_make_up_the_text(text, longest):
+    pieces = split_text(text, longest)
     assert "".join(pieces) == text
 
 
-def test_segments_are_not_longer_than_wanted():
+def test_segments_are_bounded():
     text = "This sentence has some words. " * 20 + "word " * 60
-    assert max(len(piece.strip()) for piece in cut(text, 100)) <= 100
-    assert all(piece.strip().endswith(".") for piece in cut("This is one. " * 30, 100))
+    assert max(len(piece.strip()) for piece in split_text(text, 100)) <= 100
+    assert all(piece.strip().endswith(".") for piece in split_text("This is one. " * 30, 100))

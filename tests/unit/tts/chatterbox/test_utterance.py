@@ -1,4 +1,4 @@
-"""Text to audio, in order and without gaps."""
+"""Utterances: text to audio, bounds, failures and stops."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
     UnsupportedVoiceError,
 )
+from parley.tts.chatterbox.segments import TokenQueue
 
 TEXT = "Hello there, how are you today?"
 
@@ -29,6 +30,19 @@ async def until(condition):
     async with asyncio.timeout(1_000):
         while not condition():  # noqa: ASYNC110 - in virtual time
             await asyncio.sleep(0.001)
+
+
+async def test_tokens_that_came_together_are_taken_together():
+    tokens = TokenQueue()
+    for part in ([1, 2], [], [3]):
+        tokens.put(np.array(part, np.int32))
+    taken, complete = await tokens.get()
+    assert (taken.tolist(), complete) == ([1, 2, 3], False)
+    waiting = asyncio.create_task(tokens.get())
+    await asyncio.sleep(0)
+    tokens.end()
+    taken, complete = await waiting
+    assert (taken.tolist(), complete, tokens.received) == ([], True, 3)
 
 
 class TestWhole:
@@ -45,7 +59,7 @@ class TestWhole:
         assert not rig.tokens.aborted
         assert not rig.audio.stopped
 
-    async def test_audio_comes_before_all_tokens_are_drawn(self):
+    async def test_audio_comes_before_all_tokens(self):
         rig = Rig()
         rig.tokens.token_s = 1.0
         speaking, heard = rig.begin(TEXT)
@@ -54,7 +68,7 @@ class TestWhole:
         await rig.service.stop("a")
         await speaking
 
-    async def test_every_piece_says_what_it_speaks(self):
+    async def test_every_piece_has_its_span_of_text(self):
         rig = Rig()
         heard = await rig.say(TEXT)
         spans = [(chunk.start_char, chunk.end_char) for chunk, audio in heard.pieces if len(audio)]
@@ -78,15 +92,16 @@ class TestWhole:
             assert heard.samples == 0
             assert heard.words(text) == text.split()
         assert not rig.tokens.requests
+        assert not rig.audio.opened
         rig.assert_idle()
 
-    async def test_a_voice_that_is_not_there_is_told_without_text_too(self):
+    async def test_an_unknown_voice_is_refused_without_text_too(self):
         rig = Rig()
         with pytest.raises(UnsupportedVoiceError):
             await rig.say("", voice="nobody")
         rig.assert_idle()
 
-    async def test_style_is_passed_on(self):
+    async def test_style_reaches_both_models(self):
         rig = Rig()
         heard = await rig.say(
             TEXT, language="en-GB", sample_rate=16_000, exaggeration=0.8, guidance_weight=0.2, seed=3
@@ -102,12 +117,7 @@ class TestWhole:
         other = await rig.say(TEXT, seed=6)
         assert (first.audio == second.audio).all()
         assert (first.audio != other.audio).any()
-
-    async def test_ids_may_be_used_again(self):
-        rig = Rig()
-        await rig.say(TEXT)
-        await rig.say(TEXT)
-        assert len({request.request_id for request in rig.tokens.requests}) == 2
+        assert len({request.request_id for request in rig.tokens.requests}) == 3
 
     async def test_a_long_text_is_cut_after_sentences(self):
         rig = Rig(segment_text=60)
@@ -119,7 +129,7 @@ class TestWhole:
         at = [mark.at_sample for mark in heard.marks]
         assert at == sorted(at)
 
-    async def test_speech_that_does_not_end_is_cut_off(self, caplog):
+    async def test_endless_speech_is_cut_off(self, caplog):
         rig = Rig(max_tokens=20)
         rig.tokens.reason = "length"
         heard = await rig.say(TEXT)
@@ -129,7 +139,7 @@ class TestWhole:
 
 
 class TestStream:
-    async def test_says_the_same_as_the_whole(self):
+    async def test_text_in_parts(self):
         rig = Rig()
         parts = ["Hello there, ", "how are you ", "today?"]
         speaking, heard = rig.begin()
@@ -182,7 +192,7 @@ class TestStream:
         speaking, heard = rig.begin("One.")
         await asyncio.sleep(0)
         for first in (0, 3, 5):
-            with pytest.raises(InvalidMessageError, match="4 were known"):
+            with pytest.raises(InvalidMessageError, match="after 4 char"):
                 rig.more("Two.", first)
         rig.more("Two.", 4, final=True)
         with pytest.raises(InvalidMessageError, match="after the end"):
@@ -192,7 +202,7 @@ class TestStream:
         with pytest.raises(SessionNotFoundError):
             rig.more("Four.", 8)
 
-    async def test_no_text_for_too_long(self):
+    async def test_too_long_without_text(self):
         rig = Rig(idle_s=3.0)
         speaking, heard = rig.begin("Hello.")
         with pytest.raises(SessionIdleError):
@@ -248,7 +258,7 @@ class TestBounds:
         rig.more("Two.", 4)
         rig.more("Six.", 8)
         await until(lambda: len(rig.tokens.requests) == 2)
-        # One is rendered, two is drawn, six waits; there is room for one more.
+        # One is rendered, two has its tokens, six waits; there is room for one more.
         await asyncio.sleep(0.1)
         rig.more("Ten.", 12)
         with pytest.raises(OverloadedError):
@@ -262,78 +272,58 @@ class TestBounds:
         assert heard.words(text) == ["One.", "Two.", "Six.", "Ten.", "End."]
 
 
+def fails(part, failure):
+    """Let T3 or S3Gen fail during the next utterance."""
+    return lambda rig: getattr(rig, part).failures.append(failure)
+
+
+def hangs(part, name, value):
+    return lambda rig: setattr(getattr(rig, part), name, value)
+
+
 class TestFailures:
-    async def test_of_t3(self):
-        rig = Rig()
-        rig.tokens.failures.append(ModelUnavailableError("gone"))
-        with pytest.raises(ModelUnavailableError):
+    @pytest.mark.parametrize(
+        ("break_rig", "limits", "error", "match"),
+        [
+            (fails("tokens", ModelUnavailableError("gone")), {}, ModelUnavailableError, "gone"),
+            (fails("audio", InferenceError("boom")), {}, InferenceError, "boom"),
+            (fails("audio", ZeroDivisionError("a mistake")), {}, ZeroDivisionError, "mistake"),
+            (hangs("audio", "ends_early", True), {}, InferenceError, "before its last audio"),
+            (hangs("tokens", "hang", True), {"tokens_s": 2.0}, DeadlineExceededError, "t3"),
+            (hangs("audio", "step_s", 100.0), {"audio_s": 2.0}, DeadlineExceededError, "s3gen"),
+            (hangs("audio", "open_s", 1_000.0), {"push_s": 1.0}, DeadlineExceededError, "s3gen"),
+            (hangs("voices", "delay_s", 100.0), {"voice_s": 1.0}, DeadlineExceededError, "voices"),
+        ],
+    )
+    async def test_of_a_part(self, break_rig, limits, error, match):
+        rig = Rig(**limits)
+        break_rig(rig)
+        with pytest.raises(error, match=match):
             await rig.say(TEXT)
         rig.assert_idle()
 
-    async def test_of_s3gen(self):
+    async def test_of_s3gen_aborts_t3(self):
         rig = Rig()
         rig.tokens.token_s = 0.1
         rig.audio.failures.append(InferenceError("boom"))
         with pytest.raises(InferenceError, match="boom"):
             await rig.say(TEXT)
         rig.assert_idle()
-        assert rig.tokens.aborted, "T3 was still drawing"
+        assert rig.tokens.aborted
 
-    async def test_of_nobody_who_is_known(self):
-        rig = Rig()
-        rig.audio.failures.append(ZeroDivisionError("a mistake"))
-        with pytest.raises(ZeroDivisionError):
-            await rig.say(TEXT)
-        rig.assert_idle()
-
-    async def test_s3gen_that_ends_early(self):
-        rig = Rig()
-        rig.audio.ends_early = True
-        with pytest.raises(InferenceError, match="before its last audio"):
-            await rig.say(TEXT)
-        rig.assert_idle()
-
-    async def test_t3_that_is_stopped_by_somebody_else(self):
+    async def test_an_abort_by_another_client(self):
         rig = Rig()
         rig.tokens.token_s = 0.1
         speaking, _ = rig.begin(TEXT)
         await until(lambda: rig.tokens.requests)
         await rig.tokens.abort(rig.tokens.requests[0].request_id)
-        with pytest.raises(InferenceError, match="somebody else"):
+        with pytest.raises(InferenceError, match="another client"):
             await speaking
-        rig.assert_idle()
-
-    async def test_t3_that_hangs(self):
-        rig = Rig(tokens_s=2.0)
-        rig.tokens.hang = True
-        with pytest.raises(DeadlineExceededError, match="t3"):
-            await rig.say(TEXT)
-        rig.assert_idle()
-
-    async def test_s3gen_that_hangs(self):
-        rig = Rig(audio_s=2.0)
-        rig.audio.step_s = 100.0
-        with pytest.raises(DeadlineExceededError, match="s3gen"):
-            await rig.say(TEXT)
-        rig.assert_idle()
-
-    async def test_s3gen_that_never_opens(self):
-        rig = Rig(push_s=1.0)
-        rig.audio.open_s = 1_000.0
-        with pytest.raises(DeadlineExceededError):
-            await rig.say(TEXT)
-        rig.assert_idle()
-
-    async def test_a_store_of_voices_that_hangs(self):
-        rig = Rig(voice_s=1.0)
-        rig.voices.delay_s = 100.0
-        with pytest.raises(DeadlineExceededError, match="voices"):
-            await rig.say(TEXT)
         rig.assert_idle()
 
 
 class TestDefaultVoice:
-    async def test_one_that_is_not_there_is_told_at_the_start(self, caplog):
+    async def test_a_missing_one_is_logged_at_the_start(self, caplog):
         rig = Rig()
         await rig.service.check_default_voice()
         assert not caplog.records
@@ -367,17 +357,13 @@ class TestStopping:
 
     async def test_before_the_request(self):
         rig = Rig()
+        await rig.service.stop("b")
         await rig.service.stop("a")
         assert (await rig.say(TEXT)).pieces == []
         assert not rig.tokens.requests
         assert (await rig.say(TEXT)).samples, "only once"
 
-    async def test_of_unknown_utterances_does_nothing(self):
-        rig = Rig()
-        await rig.service.stop("b")
-        assert (await rig.say(TEXT)).samples
-
-    async def test_the_caller_goes_away(self):
+    async def test_a_cancelled_request(self):
         rig = Rig()
         rig.tokens.token_s = 0.1
         speaking, heard = rig.begin(TEXT)
@@ -389,7 +375,7 @@ class TestStopping:
         assert rig.tokens.aborted
         assert rig.audio.stopped
 
-    async def test_the_caller_takes_no_more(self):
+    async def test_a_client_that_cancelled(self):
         rig = Rig()
         rig.tokens.token_s = 0.1
         heard = await rig.say(TEXT, listener=Listener(room=2))

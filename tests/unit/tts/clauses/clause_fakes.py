@@ -8,8 +8,7 @@ import threading
 import numpy as np
 
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import StoppedError
-from parley.tts.clauses.sound import WholeSound
+from parley.tts.clauses.network import StoppedError, WholeSound
 from parley.tts.clauses.splitting import ClauseLimits
 from parley.tts.english.pronouncer import PronouncedWord
 
@@ -53,18 +52,18 @@ class FakeNetwork:
         self.made.append(" ".join(word.text for word in words))
         self.begun.release()
         while not self.gate.wait(0.001):
-            if stop.asked:
+            if stop.requested:
                 raise StoppedError
         if self.failures:
             failure = self.failures.pop()
             if isinstance(failure, Exception):
                 raise failure
-            return WholeSound(failure, [0] * len(words), gain_db=0.0, rate=RATE)
+            return WholeSound(failure, [0] * len(words), gain_db=0.0, rate_hz=RATE)
         tone = 0.3 * np.sin(2 * np.pi * 40 / WORD * np.arange(WORD * len(words)))
         silence = np.zeros(LEAD)
         audio = np.concatenate([silence, tone, silence]).astype(np.float32)
         begins = [LEAD + WORD * index for index in range(len(words))]
-        return WholeSound(audio, begins, gain_db=6.0 if request.voice == "ben" else 0.0, rate=RATE)
+        return WholeSound(audio, begins, gain_db=6.0 if request.voice == "ben" else 0.0, rate_hz=RATE)
 
 
 class Pieces:
@@ -79,7 +78,7 @@ class Pieces:
         return self.left == 0
 
     def make(self, stop):
-        if stop.asked:
+        if stop.requested:
             raise StoppedError
         self.left -= 1
         return np.full(WORD, 1000, np.int16)

@@ -24,8 +24,9 @@ from parley.errors import (
     UnsupportedSampleRateError,
     UnsupportedVoiceError,
 )
-from parley.tts.clauses.synthesizer import MAX_TEXT, ClauseSynthesizer
+from parley.tts.clauses.synthesizer import ClauseSynthesizer
 from parley.tts.messages import SpeakRequest
+from parley.tts.requests import MAX_TEXT
 
 TEXT = "One two three four, five six seven. Eight nine ten, eleven twelve thirteen fourteen fifteen sixteen."
 
@@ -111,12 +112,6 @@ def test_a_long_text_is_read_while_it_is_spoken(streaming):
     assert [text[word.start_char : word.end_char] for word in whole.words] == text.split()
 
 
-@pytest.mark.parametrize("seed", [-1, 2**31])
-def test_a_seed_out_of_range_is_refused(rig, seed):
-    with pytest.raises(InvalidMessageError, match="seed"):
-        rig.say(seed=seed).wait()
-
-
 def test_each_voice_has_its_level(rig):
     soft, loud = (
         np.abs(rig.say(voice=voice, request_id=voice).wait().samples).max() for voice in ("ann", "ben")
@@ -168,7 +163,7 @@ def test_an_abort_may_overtake_its_request(rig):
     assert rig.network.made == []
 
 
-def test_nothing_is_made_for_a_caller_that_has_gone(rig):
+def test_nothing_is_made_for_a_cancelled_request(rig):
     gone = Sink()
     gone.wanted = False
     assert rig.say(sink=gone).wait().chunks == []
@@ -203,6 +198,8 @@ def test_a_failure_ends_its_request_and_no_other(rig, failure, error):
         ({"language": "de"}, UnsupportedLanguageError),
         ({"sample_rate": 7_999}, UnsupportedSampleRateError),
         ({"sample_rate": 48_001}, UnsupportedSampleRateError),
+        ({"seed": -1}, InvalidMessageError),
+        ({"seed": 2**31}, InvalidMessageError),
     ],
 )
 def test_what_cannot_be_spoken_is_refused(rig, fields, error):
@@ -245,7 +242,7 @@ def test_closing_fails_what_is_open_and_refuses_what_comes():
     assert not any(thread.name == "fake" for thread in threading.enumerate())
 
 
-def test_a_sink_that_fails_takes_nobody_with_it(rig, caplog):
+def test_a_sink_that_fails_ends_its_own_request_alone(rig, caplog):
     class Broken(Sink):
         def finish(self):
             super().finish()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parley.errors import InferenceError
-from parley.tts.clauses.sound import CEILING, Level, amplify, check_sound, pause_samples, trim
+from parley.tts.clauses.network import CEILING, Level, amplify, check_sound, pause_samples, trim
 
 RATE = 24_000
 
@@ -82,7 +82,7 @@ def test_no_numbers_are_a_failure(bad):
 
 @pytest.mark.parametrize("audio", [silence(0.1), silence(0.0), tone(0.1, 5e-4)])
 def test_silence_is_a_failure(audio):
-    with pytest.raises(InferenceError, match="heard"):
+    with pytest.raises(InferenceError, match="only silence"):
         check_sound(audio)
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from parley.errors import ModelLoadingError
 from parley.tts.english.dictionary import load_dictionary
 from parley.tts.english.sounds import has_vowel
-from parley.tts.normalization.alignment import WrittenWord
-from parley.tts.normalization.normalizer import SpokenText
+from parley.tts.normalization.normalizer import SpokenText, WrittenWord
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from kokoro_weights import FRAME, write_graph, write_weights
 
-from parley.engines.kokoro import KokoroSpeaker
+from parley.engines.speech import KokoroSpeaker
 from parley.errors import InferenceError, ModelLoadingError, UnsupportedLanguageError, UnsupportedVoiceError
-from parley.tts.clauses.network import Stop, StoppedError
-from parley.tts.clauses.sound import CEILING
+from parley.tts.clauses.network import CEILING, Stop, StoppedError
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.kokoro.network import IDS, load_network
 from parley.tts.kokoro.voices import KNOWN_VOICES, gain_db
@@ -78,7 +77,7 @@ def test_a_clause_that_is_too_long_is_an_error_of_ours(network):
 
 def test_what_was_stopped_is_not_begun(network):
     stop = Stop()
-    stop.ask()
+    stop.request()
     with pytest.raises(StoppedError):
         network.make([word("hə")], None, stop)
 

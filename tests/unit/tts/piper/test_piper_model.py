@@ -26,8 +26,8 @@ from parley.inference import struct_tensor, tensor_struct
 from parley.launcher.options import ROOT
 from parley.models.piper import PiperModel
 from parley.runtime.parameters import Parameters
-from parley.tts.clauses import english
-from parley.tts.clauses.sound import CEILING
+from parley.tts.clauses.network import CEILING
+from parley.tts.english import pronouncer
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk
 
 FOLDER = ROOT / "model_repository" / "piper"
@@ -66,7 +66,7 @@ def parameters(weights):
 @pytest.fixture
 def opened(monkeypatch):
     """Opens the model without grammars; closes it."""
-    monkeypatch.setattr(english, "load_grammars", lambda languages, cache: {})
+    monkeypatch.setattr(pronouncer, "load_grammars", lambda languages, cache: {})
     made = []
 
     def opened(parameters):

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tiny_voice import HOP, RATE, write_voice
 
-from parley.engines.piper import PiperSpeaker
+from parley.engines.speech import PiperSpeaker
 from parley.errors import (
     InferenceError,
     InvalidModelOutputError,
@@ -21,17 +21,15 @@ from parley.errors import (
     UnsupportedLanguageError,
     UnsupportedVoiceError,
 )
-from parley.runtime.onnx_graph import OnnxModel, PartInput
-from parley.tts.clauses.network import Stop, StoppedError
-from parley.tts.clauses.sound import Level
+from parley.runtime.onnx import OnnxModel, PartInput
+from parley.tts.clauses.network import Level, Stop, StoppedError
 from parley.tts.english.pronouncer import PronouncedWord
 from parley.tts.messages import SpeakRequest
-from parley.tts.piper.audio import PIECES, StreamedSound
-from parley.tts.piper.network import PiperNetwork
+from parley.tts.piper.network import PIECES, PiperNetwork, StreamedSound
 from parley.tts.piper.notation import Notation, read_settings
-from parley.tts.piper.parts import Prior, Style, VoiceParts
+from parley.tts.piper.parts import PiperStyle, Prior, VoiceParts
 
-STYLE = Style(length=1.0, noise=0.5, rhythm_noise=0.3)
+STYLE = PiperStyle(length=1.0, noise=0.5, rhythm_noise=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +120,7 @@ def test_a_seed_decides_everything(network):
 
 def test_a_larger_length_scale_speaks_slower(parts, notation):
     lengths = [
-        sum(map(len, spoken(PiperNetwork(parts, notation, Style(scale, 0.5, 0.0), RATE, None))[1]))
+        sum(map(len, spoken(PiperNetwork(parts, notation, PiperStyle(scale, 0.5, 0.0), RATE, None))[1]))
         for scale in (1.0, 2.0)
     ]
     assert lengths[1] == pytest.approx(2 * lengths[0], rel=0.05)
@@ -132,7 +130,7 @@ def test_what_is_stopped_ends(network):
     stop = Stop()
     sound = network.speak(SENTENCE, SpeakRequest(request_id="a"), stop)
     sound.make(stop)
-    stop.ask()
+    stop.request()
     with pytest.raises(StoppedError):
         sound.make(stop)
     with pytest.raises(StoppedError):

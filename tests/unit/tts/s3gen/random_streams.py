@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from clicks import clicks
 from numpy.typing import NDArray
 from s3gen_fakes import make_tokens, make_voice
 
-from parley.tts.clicks import clicks
-from parley.tts.s3gen.schedule import ChunkSchedule
+from parley.tts.s3gen.scheduling import ChunkSchedule
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import SAMPLES_PER_TOKEN, AudioUtterance, Plan
 

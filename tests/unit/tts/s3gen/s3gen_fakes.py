@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from parley.tts.s3gen.batch import AudioVoice
+from parley.tts.s3gen.flow import AudioVoice
 from parley.tts.s3gen.synthesizer import Job
 from parley.tts.s3gen.utterance import AudioUtterance
 
@@ -40,8 +40,8 @@ class Recorded(AudioUtterance):
 
         self.output.push = remember
 
-    def frames(self, mel, end, kept=None):
-        new = super().frames(mel, end, kept)
+    def frames(self, mel, end, past=None):
+        new = super().frames(mel, end, past)
         self.mel = torch.cat([self.mel, new], dim=1)
         return new
 

@@ -77,7 +77,7 @@ def test_when_the_past_is_kept(tmp_path, voice, meanflow, values, keeps):
     buckets = {"frame_buckets": "40", "past_buckets": "80", "whole_buckets": "200", "row_buckets": "1"}
     loaded = load_s3gen(settings(path.parent, **buckets, **values), "none")
     assert loaded.plan.keeps_past == keeps
-    assert loaded.buckets.frames == ((40,) if keeps else (200,))
+    assert loaded.synthesizer.padded_frames(1) == (40 if keeps else 200)
     utterance = AudioUtterance(voice, loaded.plan, seed=0, rate=24_000)
     assert sum(map(len, stream(loaded.synthesizer, utterance, make_tokens(30), 30))) == 30 * 960
 
@@ -183,7 +183,7 @@ def test_voices_that_do_not_fit(changes, text):
         read_voice(tensors(**changes), 100)
 
 
-def test_a_watermark_that_is_wanted_but_not_there_is_told(weights):
+def test_a_watermark_needs_its_package(weights):
     with pytest.raises(ModelLoadingError, match="resemble-perth is not installed"):
         load_s3gen(settings(weights, watermark="on"), "none")
     assert load_s3gen(settings(weights), "none").plan.watermark is None

@@ -1,4 +1,4 @@
-"""Utterances of many callers and the thread that serves them."""
+"""Utterances of many clients and the thread that makes their audio."""
 
 import queue
 import threading
@@ -18,7 +18,7 @@ from parley.errors import (
     UnsupportedSampleRateError,
 )
 from parley.tts.s3gen.messages import OpenUtterance, PushTokens
-from parley.tts.s3gen.scheduler import S3GenLimits
+from parley.tts.s3gen.scheduling import S3GenLimits
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
 from parley.tts.s3gen.utterance import Plan
 
@@ -27,20 +27,18 @@ NONE = np.zeros(0, np.int32)
 
 
 class Sink:
-    """Collects what an utterance is told."""
+    """Collects the audio and the end of an utterance."""
 
     def __init__(self):
         self.pieces = []
         self.ended = threading.Event()
-        self.heard = threading.Event()
         self.error = None
-        self.wanted = True
+        self.open = True
 
     def send(self, chunk, audio):
         assert not self.ended.is_set(), "nothing follows the end"
         self.pieces.append((chunk, audio))
-        self.heard.set()
-        return self.wanted
+        return self.open
 
     def finish(self):
         self.ended.set()
@@ -63,9 +61,8 @@ class Gated:
 
     vocabulary = 6561
 
-    def __init__(self, synthesizer, error=None):
+    def __init__(self, synthesizer):
         self._synthesizer = synthesizer
-        self._error = error
         self._gate = queue.SimpleQueue()
         self.begun = queue.SimpleQueue()
         self.thread = None
@@ -77,6 +74,9 @@ class Gated:
         for _ in range(times):
             self._gate.put(True)
 
+    def padded_frames(self, frames):
+        return frames
+
     def prepare(self, utterances):
         self._synthesizer.prepare(utterances)
 
@@ -84,8 +84,6 @@ class Gated:
         assert self.thread is threading.current_thread()
         self.begun.put([job.end for job in jobs])
         assert self._gate.get(timeout=WAIT_S)
-        if self._error is not None:
-            raise self._error
         return self._synthesizer.step(jobs)
 
 
@@ -134,7 +132,7 @@ def test_all_that_wait_share_the_next_step(make_service, synthesizer, voice):
     assert [sink.wait().samples for sink in sinks] == [12 * 960] * 5
 
 
-def test_what_is_heard_after_other_audio_can_wait(make_service, synthesizer, voice):
+def test_audio_that_plays_later_is_less_urgent(make_service, synthesizer, voice):
     steps = Gated(synthesizer)
     service = make_service(steps, batch=S3GenLimits(max_batch=1))
     sinks = [Sink() for _ in range(3)]
@@ -148,28 +146,17 @@ def test_what_is_heard_after_other_audio_can_wait(make_service, synthesizer, voi
     assert all(sink.wait().error is None for sink in sinks)
 
 
-def test_stop_silences_a_running_step(make_service, synthesizer, voice):
-    steps, sink = Gated(synthesizer), Sink()
-    service = make_service(steps)
-    service.open(opening(final=True), voice, make_tokens(40), sink)
-    steps.begun.get(timeout=WAIT_S)
-    service.stop("a")
-    assert sink.ended.is_set()
-    assert len(service) == 0
-    other = Sink()
-    service.open(opening("b", final=True), voice, make_tokens(5), other)
-    steps.go(2)
-    other.wait()
-    assert sink.pieces == []
-
-
-def test_an_id_can_be_used_again_while_its_old_step_runs(make_service, synthesizer, voice):
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_stop_silences_a_running_step(make_service, synthesizer, voice, key):
+    """The next utterance may have the id of the stopped one."""
     steps, old, new = Gated(synthesizer), Sink(), Sink()
     service = make_service(steps)
     service.open(opening(final=True), voice, make_tokens(40), old)
     steps.begun.get(timeout=WAIT_S)
     service.stop("a")
-    service.open(opening(final=True), voice, make_tokens(8), new)
+    assert old.ended.is_set()
+    assert len(service) == 0
+    service.open(opening(key, final=True), voice, make_tokens(8), new)
     steps.go(2)
     assert new.wait().samples == 8 * 960
     assert old.pieces == []
@@ -183,11 +170,12 @@ def test_a_stop_that_overtakes_its_utterance(make_service, synthesizer, voice):
     assert sink.pieces == []
 
 
-def test_a_caller_that_has_gone_away(make_service, synthesizer, voice):
+def test_a_client_that_cancelled(make_service, synthesizer, voice):
     service, sink = make_service(synthesizer), Sink()
-    sink.wanted = False
+    sink.open = False
     service.open(opening(), voice, make_tokens(15), sink)
     sink.wait()
+    assert sink.error is None
     assert len(sink.pieces) == 1
     assert len(service) == 0
 
@@ -199,25 +187,23 @@ def test_no_tokens_at_all(make_service, synthesizer, voice):
     assert len(service) == 0
 
 
-def test_what_is_forgotten_is_given_up(make_service, synthesizer, voice):
-    service, sink = make_service(synthesizer, idle_s=0.2), Sink()
-    service.open(opening(), voice, make_tokens(5), sink)
-    sink.wait()
-    assert isinstance(sink.error, SessionIdleError)
-    assert len(service) == 0
+@pytest.mark.parametrize("raised", [True, False])
+def test_failures_end_the_utterance_and_nothing_else(make_service, synthesizer, voice, raised):
+    class Failing(Gated):
+        error = InferenceError("broken")
 
+        def step(self, jobs):
+            if self.error and raised:
+                raise self.error
+            return [self.error for _ in jobs] if self.error else synthesizer.step(jobs)
 
-def test_failures_end_the_utterance_and_nothing_else(make_service, synthesizer, voice):
-    steps, sink = Gated(synthesizer, error=RuntimeError("broken")), Sink()
+    steps, sink, other = Failing(synthesizer), Sink(), Sink()
     service = make_service(steps)
     service.open(opening(final=True), voice, make_tokens(20), sink)
-    steps.go()
     assert "broken" in str(sink.wait().error)
     assert len(service) == 0
-    steps._error = None
-    other = Sink()
+    steps.error = None
     service.open(opening("b", final=True), voice, make_tokens(5), other)
-    steps.go()
     assert other.wait().error is None
 
 
@@ -232,7 +218,7 @@ class Unreachable(Sink):
         raise RuntimeError("no shared memory")
 
 
-def test_a_request_that_cannot_be_answered_harms_nobody_else(make_service, synthesizer, voice):
+def test_a_sink_that_fails_harms_no_other_utterance(make_service, synthesizer, voice):
     steps, lost, other, late = Gated(synthesizer), Unreachable(), Sink(), Sink()
     service = make_service(steps)
     service.open(opening(), voice, make_tokens(20), lost)
@@ -246,30 +232,14 @@ def test_a_request_that_cannot_be_answered_harms_nobody_else(make_service, synth
     assert len(service) == 0
 
 
-def test_what_is_given_up_and_cannot_be_told_harms_nobody_else(make_service, synthesizer, voice):
-    service, lost, other = make_service(synthesizer, idle_s=0.2), Unreachable(), Sink()
-    service.open(opening(), voice, NONE, lost)
-    assert isinstance(lost.wait().error, SessionIdleError)
+@pytest.mark.parametrize("kind", [Sink, Unreachable])
+def test_an_utterance_without_tokens_fails(make_service, synthesizer, voice, kind):
+    service, idle, other = make_service(synthesizer, idle_s=0.2), kind(), Sink()
+    service.open(opening(), voice, make_tokens(5), idle)
+    assert isinstance(idle.wait().error, SessionIdleError)
+    assert len(service) == 0
     service.open(opening("b", final=True), voice, make_tokens(5), other)
     assert other.wait().samples == 5 * 960
-
-
-def test_a_step_that_returns_an_error(make_service, voice):
-    class Failing:
-        vocabulary = 6561
-
-        def begin(self):
-            pass
-
-        def prepare(self, utterances):
-            pass
-
-        def step(self, jobs):
-            return [InferenceError("no") for _ in jobs]
-
-    service, sink = make_service(Failing()), Sink()
-    service.open(opening(final=True), voice, make_tokens(20), sink)
-    assert isinstance(sink.wait().error, InferenceError)
 
 
 def test_what_begins_together_is_made_together(make_service, synthesizer, voice):
@@ -280,14 +250,6 @@ def test_what_begins_together_is_made_together(make_service, synthesizer, voice)
     assert steps.begun.get(timeout=WAIT_S) == [12, 12, 12]
     steps.go()
     assert {sink.wait().samples for sink in sinks} == {12 * 960}
-
-
-def test_nobody_is_waited_for_when_the_service_closes(make_service, synthesizer, voice):
-    service, sink = make_service(Gated(synthesizer), gather_s=1_000.0), Sink()
-    service.open(opening(final=True), voice, make_tokens(12), sink)
-    service.close()
-    assert isinstance(sink.wait().error, ShuttingDownError)
-    assert not service._thread.is_alive()
 
 
 def test_the_voice_is_prepared_while_tokens_are_awaited(make_service, synthesizer, voice):
@@ -327,7 +289,7 @@ def test_refusals(make_service, synthesizer, voice):
     service.open(opening(), voice, make_tokens(4), sink)
     with pytest.raises(InvalidMessageError, match="in use"):
         service.open(opening(), voice, NONE, Sink())
-    with pytest.raises(InvalidMessageError, match="from 3 on came when 4"):
+    with pytest.raises(InvalidMessageError, match="from 3 on arrived after 4"):
         service.push(PushTokens(utterance_id="a", first=3), make_tokens(2))
     with pytest.raises(SessionNotFoundError):
         service.push(PushTokens(utterance_id="z", first=0), NONE)
@@ -337,10 +299,12 @@ def test_refusals(make_service, synthesizer, voice):
     assert not sink.ended.is_set()
 
 
-def test_close_tells_everyone(synthesizer, voice):
-    service, sink = S3GenService(synthesizer, Plan(), ServiceLimits(batch=S3GenLimits())), Sink()
-    service.open(opening(), voice, make_tokens(3), sink)
+def test_close_fails_open_utterances_without_waiting(make_service, synthesizer, voice):
+    service, sinks = make_service(Gated(synthesizer), gather_s=1_000.0), [Sink(), Sink()]
+    service.open(opening("a", final=True), voice, make_tokens(12), sinks[0])
+    service.open(opening("b"), voice, make_tokens(3), sinks[1])
     service.close()
-    assert isinstance(sink.error, ShuttingDownError)
+    assert all(isinstance(sink.wait().error, ShuttingDownError) for sink in sinks)
+    assert not service._thread.is_alive()
     with pytest.raises(ShuttingDownError):
-        service.open(opening("b"), voice, NONE, Sink())
+        service.open(opening("c"), voice, NONE, Sink())

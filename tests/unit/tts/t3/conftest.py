@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
-from small_checkpoints import write_small_t3
-
+from chatterbox_export.small_t3 import write_small_t3
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 
 

@@ -20,17 +20,17 @@ sys.path.insert(0, str(Path(__file__).parents[4] / "build"))
 
 import numpy as np
 import torch
-from small_checkpoints import write_small_t3
 from vllm.engine.arg_utils import EngineArgs
 
-from chatterbox_export.t3_reference import Draw, Reference, greedy
-from parley.llm.vllm_engine import VllmEngine
+from chatterbox_export.small_t3 import write_small_t3
+from chatterbox_export.t3_reference import Reference, greedy
+from parley.llm.inprocess import VllmEngine
 from parley.models.t3 import ENGINE_SETTINGS
 from parley.tts.t3 import plugin
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
-from parley.tts.t3.engine import SpeechTranslation
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import Drawing, TokenGeneration, TokenVoice
+from parley.tts.t3.request import TokenGeneration, TokenSampling, TokenVoice
+from parley.tts.t3.vllm_sampling import SpeechTranslation
 
 COUNT = 60
 BLOCK = 32
@@ -66,7 +66,7 @@ scheduler = engine._engine.engine_core.engine_core.scheduler
 
 
 def seeded(seed):
-    """Draws tokens whose noise depends on the seed and on their number."""
+    """Samples tokens with noise that depends on the seed and on their number."""
     steps = itertools.count()
 
     def choose(scores):
@@ -89,19 +89,20 @@ def utterance(number):
     )
     text = [255, *(dice.randrange(1, 250) for _ in range(dice.randint(5, 90))), 0]
     weight = (0.0, 0.24, 0.5, 1.0)[(number + number // 4) % 4]
-    draw = Draw(repetition_penalty=(1.0, 1.2, 2.0)[number % 3])
+    penalty = (1.0, 1.2, 2.0)[number % 3]
     seed = 1000 + number if number % 2 else None
     if seed is not None:
-        draw.temperature, draw.top_p = 0.8, 0.9
-        draw.min_p, draw.top_k = (0.02, 0) if shape.guided else (0.0, 50)
+        min_p, top_k = (0.02, 0) if shape.guided else (0.0, 50)
+        sampling = TokenSampling(0.8, 0.9, top_k, min_p, penalty, seed)
     elif number % 4 == 2:
-        draw.temperature, draw.top_k = 0.7, 1  # drawn by vLLM itself, from one token
+        sampling = TokenSampling(0.7, 1.0, 1, 0.0, penalty)  # by vLLM itself, from one token
+    else:
+        sampling = TokenSampling(0.0, 1.0, 0, 0.0, penalty)
     prompt = encoder.encode(voice, text, exaggeration=number / 10, guidance_weight=weight)
     expected, margin = reference.generate(
-        prompt.embeddings, weight, draw, COUNT, greedy if seed is None else seeded(seed)
+        prompt.embeddings, weight, sampling, COUNT, greedy if seed is None else seeded(seed)
     )
-    drawing = Drawing(draw.temperature, draw.top_p, draw.top_k, draw.min_p, draw.repetition_penalty, seed)
-    return TokenGeneration(f"r{number}", prompt, COUNT, drawing), expected, margin
+    return TokenGeneration(f"r{number}", prompt, COUNT, sampling), expected, margin
 
 
 def run(requests, *, together):
@@ -148,7 +149,7 @@ print(
     json.dumps(
         {
             "expected": expected,
-            "margin": min(margin for request, _, margin in cases if not request.drawing.temperature),
+            "margin": min(margin for request, _, margin in cases if not request.sampling.temperature),
             "longest_prompt": max(len(request.prompt.ids) for request in requests),
             "together": run(requests, together=True),
             "again": run(requests[:4], together=False),

@@ -1,4 +1,4 @@
-"""Checkpoints, prompts and the ids that carry a request's settings."""
+"""Checkpoints, prompts, texts, and the settings in a prompt's ids."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from chatterbox_export.small_t3 import write_small_t3
 from parley.errors import InvalidMessageError, ModelLoadingError, UnsupportedLanguageError
 from parley.tts.t3.checkpoint import engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.prompt import PromptEncoder
-from parley.tts.t3.request import TokenVoice
-from parley.tts.t3.side_channel import CONTEXT_BITS, PROMPT_BITS, Settings, pack, prompt_ids, read_prompt_ids
+from parley.tts.t3.request import (
+    CONTEXT_BITS,
+    PROMPT_BITS,
+    PackedSettings,
+    TokenVoice,
+    prompt_ids,
+    read_prompt_ids,
+)
 from parley.tts.t3.text import load_reader, tidy
+
+NEUTRAL = {"exaggeration": 0.5, "guidance_weight": 0.5}
 
 
 def voice(seed=0, tokens=10):
@@ -23,28 +32,28 @@ def voice(seed=0, tokens=10):
     return TokenVoice(noise.standard_normal(256, np.float32), noise.integers(0, 6561, tokens, np.int32))
 
 
-class TestSideChannel:
+class TestPackedSettings:
     @given(
         length=st.integers(2, 2047), hundredths=st.integers(0, 127), generated=st.lists(st.integers(0, 8193))
     )
     def test_settings_come_through(self, length, hundredths, generated):
-        ids = prompt_ids(length, hundredths / 100, 8194, 6561)
+        ids = prompt_ids(length, hundredths / 100, 8194)
         assert len(ids) == length
         settings = read_prompt_ids([*ids, *generated], 8194)
-        assert settings == Settings(length, hundredths)
-        packed = pack(settings) + (1 << CONTEXT_BITS) - 1  # the last position
+        assert settings == PackedSettings(length, hundredths)
+        packed = settings.offset() + (1 << CONTEXT_BITS) - 1  # the last position
         assert packed < 2**31
         assert packed & ((1 << CONTEXT_BITS) - 1) == (1 << CONTEXT_BITS) - 1
         assert packed >> CONTEXT_BITS & ((1 << PROMPT_BITS) - 1) == length
         assert packed >> CONTEXT_BITS + PROMPT_BITS == hundredths
 
     @pytest.mark.parametrize(("length", "weight"), [(1, 0.5), (2048, 0.5), (5, -0.1), (5, 1.28)])
-    def test_what_cannot_be_carried_is_refused(self, length, weight):
-        with pytest.raises(ValueError, match="cannot be carried"):
-            prompt_ids(length, weight, 8194, 6561)
+    def test_values_that_cannot_be_encoded_are_refused(self, length, weight):
+        with pytest.raises(ValueError, match="cannot be encoded"):
+            prompt_ids(length, weight, 8194)
 
-    def test_ids_that_were_lost_on_the_way_are_noticed(self):
-        with pytest.raises(ValueError, match="not passed on"):
+    def test_other_ids_are_refused(self):
+        with pytest.raises(ValueError, match="hold no settings"):
             read_prompt_ids([0, 0, 6561], 8194)
 
 
@@ -59,8 +68,6 @@ class TestCheckpoint:
         assert (shape.width, shape.heads, shape.layers) == (128, 2, 1)
 
     def test_the_generator_is_seeded(self, checkpoints, tmp_path):
-        from small_checkpoints import write_small_t3
-
         path, _ = checkpoints("original")
         again = load_file(find_checkpoint(write_small_t3(tmp_path / "a", layers=1)))
         other = load_file(find_checkpoint(write_small_t3(tmp_path / "b", layers=1, seed=1)))
@@ -127,21 +134,21 @@ class TestPrompt:
         )
         assert (calm != lively).any(-1).nonzero().flatten().tolist() == [33]
 
-    def test_a_voice_is_computed_once_and_only_so_many_are_kept(self, encoder, monkeypatch):
+    def test_a_voice_is_computed_once_and_a_bounded_number_is_held(self, encoder, monkeypatch):
         computed = []
         original = encoder.cond_enc.voice
         monkeypatch.setattr(encoder.cond_enc, "voice", lambda *rows: computed.append(1) or original(*rows))
-        first = encoder.encode(voice(), [255, 0], exaggeration=0.5, guidance_weight=0.5)
-        again = encoder.encode(voice(), [255, 0], exaggeration=0.5, guidance_weight=0.5)
+        first = encoder.encode(voice(), [255, 0], **NEUTRAL)
+        again = encoder.encode(voice(), [255, 0], **NEUTRAL)
         assert torch.equal(first.embeddings, again.embeddings)
         assert len(computed) == 1
         for seed in range(1, 70):
-            encoder.encode(voice(seed), [255, 0], exaggeration=0.5, guidance_weight=0.5)
+            encoder.encode(voice(seed), [255, 0], **NEUTRAL)
         assert len(encoder._voices) == 64
-        encoder.encode(voice(), [255, 0], exaggeration=0.5, guidance_weight=0.5)
+        encoder.encode(voice(), [255, 0], **NEUTRAL)
         assert len(computed) == 71
 
-    def test_speech_beyond_what_the_model_knows_is_cut_off(self, encoder):
+    def test_long_reference_speech_is_cut(self, encoder):
         long = voice(tokens=400)
         cut = TokenVoice(long.speaker_embedding, long.prompt_tokens[:150])
         rows = [
@@ -152,7 +159,7 @@ class TestPrompt:
 
     def test_turbo_takes_the_speech_as_it_is(self, checkpoints):
         encoder = PromptEncoder.load(*checkpoints("turbo"))
-        prompt = encoder.encode(voice(tokens=7), [5, 6], exaggeration=0.5, guidance_weight=0.5)
+        prompt = encoder.encode(voice(tokens=7), [5, 6], **NEUTRAL)
         assert prompt.embeddings.shape == (1 + 7 + 2 + 1, 128)
         assert prompt.ids == [*[6563] * 10, 6561]
 

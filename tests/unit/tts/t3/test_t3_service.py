@@ -1,22 +1,33 @@
-"""Requests for speech tokens: what is sent, what is refused, and how they end."""
+"""Requests for speech tokens: tensors, events, refusals and ends."""
 
 import asyncio
 import threading
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from t3_fakes import SHAPE, Engine, Prompts, service, tokens, utterance
 
 from parley.errors import ContextTooLongError, InferenceError, InvalidMessageError, OverloadedError
-from parley.tts.t3.messages import SpeechSampling, TokensCompleted, TokensDrawn
-from parley.tts.t3.request import Drawing
+from parley.inference import struct_tensor, tensor_struct, text_tensor
+from parley.models.t3 import SpeechTokenHandler
+from parley.tts.t3.messages import (
+    AbortTokens,
+    SpeechSampling,
+    SpeechTokensEvent,
+    SpeechTokensRequest,
+    TokensCompleted,
+    TokensDrawn,
+)
+from parley.tts.t3.request import TokenSampling
 
 
-async def collect(answers, wanted):
-    return [(event, drawn.tolist()) async for event, drawn in answers.generate(wanted)]
+async def collect(service, utterance):
+    return [(event, new.tolist()) async for event, new in service.generate(utterance)]
 
 
-async def test_tokens_are_sent_as_they_are_drawn_without_the_marks_among_them():
+async def test_tokens_are_sent_without_marks():
     engine = Engine(tokens(1, 2), tokens(6561), tokens(3, 6700, 4), tokens(6562, finish="stop"))
     events = await collect(service(engine), utterance())
     assert events[:-1] == [(TokensDrawn(offset=0), [1, 2]), (TokensDrawn(offset=2), [3, 4])]
@@ -26,31 +37,39 @@ async def test_tokens_are_sent_as_they_are_drawn_without_the_marks_among_them():
     )
 
 
-async def test_chunks_have_at_least_the_size_that_is_asked_for_but_for_the_last():
+async def test_all_chunks_but_the_last_have_the_requested_size():
     steps = [tokens(number) for number in range(7)]
     engine = Engine(*steps, tokens(7, 8, finish="length"))
     events = await collect(service(engine), utterance(chunk_tokens=3))
-    assert [drawn for _, drawn in events] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], []]
+    assert [new for _, new in events] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], []]
     assert [event.offset for event, _ in events[:-1]] == [0, 3, 6]
 
 
-async def test_what_waits_is_sent_when_the_end_comes_alone():
+async def test_waiting_tokens_are_sent_at_the_end():
     engine = Engine(tokens(1), tokens(6562, finish="stop"))
     events = await collect(service(engine), utterance(chunk_tokens=3))
-    assert [drawn for _, drawn in events] == [[1], []]
+    assert [new for _, new in events] == [[1], []]
 
 
-async def test_what_the_request_leaves_open_is_as_the_checkpoint_was_published_with():
-    engine = Engine(tokens(6562, finish="stop"))
-    await collect(service(engine), utterance(sampling=SpeechSampling(seed=5, top_p=0.7)))
-    assert engine.requests[0].drawing == Drawing(0.8, 0.7, 0, 0.05, 1.2, 5)
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("original", TokenSampling(0.8, 0.7, 0, 0.05, 1.2, 5)),
+        ("multilingual", TokenSampling(0.8, 0.7, 0, 0.05, 2.0, 5)),
+        ("turbo", TokenSampling(0.8, 0.7, 1000, 0.0, 1.2, 5)),
+    ],
+)
+async def test_missing_values_are_those_of_the_checkpoint(variant, expected):
+    made = service(engine := Engine(tokens(6562, finish="stop")), shape=replace(SHAPE, variant=variant))
+    await collect(made, utterance(sampling=SpeechSampling(seed=5, top_p=0.7)))
+    assert engine.requests[0].sampling == expected
 
 
-async def test_text_tokens_take_the_place_of_text():
+async def test_text_tokens_replace_text():
     prompts = Prompts()
     engine = Engine(tokens(6562, finish="stop"))
-    wanted = utterance(text="", text_tokens=[255, 7, 0], exaggeration=0.8, guidance_weight=0.3)
-    await collect(service(engine, prompts=prompts), wanted)
+    request = utterance(text="", text_tokens=[255, 7, 0], exaggeration=0.8, guidance_weight=0.3)
+    await collect(service(engine, prompts=prompts), request)
     assert prompts.asked[0][1:] == ([255, 7, 0], 0.8, 0.3)
 
 
@@ -86,16 +105,14 @@ async def test_speech_takes_what_the_context_leaves():
 )
 async def test_values_out_of_range_are_refused(fields):
     engine = Engine(tokens(6562, finish="stop"))
-    answers = service(engine)
+    made = service(engine)
     with pytest.raises(InvalidMessageError):
-        await collect(answers, utterance(**fields))
+        await collect(made, utterance(**fields))
     assert not engine.requests
-    assert answers.active == 0
+    assert made.active == 0
 
 
-async def test_turbo_knows_no_min_p():
-    from dataclasses import replace
-
+async def test_turbo_has_no_min_p():
     turbo = service(Engine(), shape=replace(SHAPE, variant="turbo"))
     with pytest.raises(InvalidMessageError, match="min_p"):
         await collect(turbo, utterance(sampling=SpeechSampling(min_p=0.1)))
@@ -103,23 +120,23 @@ async def test_turbo_knows_no_min_p():
 
 async def test_an_abort_while_running():
     engine = Engine(tokens(1), None)
-    answers = service(engine)
-    running = asyncio.ensure_future(collect(answers, utterance()))
+    made = service(engine)
+    running = asyncio.ensure_future(collect(made, utterance()))
     await engine.running.wait()
-    await answers.abort("r")
+    await made.abort("r")
     events = await running
     assert events[-1][0].finish_reason == "abort"
     assert engine.aborted == ["r"]
 
 
 async def test_an_abort_does_not_meet_a_later_request_of_the_same_name():
-    answers = service(engine := Engine(None))
-    running = asyncio.ensure_future(collect(answers, utterance()))
+    made = service(engine := Engine(None))
+    running = asyncio.ensure_future(collect(made, utterance()))
     await engine.running.wait()
-    await answers.abort("r")
+    await made.abort("r")
     await running
-    answers._engine = Engine(tokens(6562, finish="stop"))
-    assert (await collect(answers, utterance()))[-1][0].finish_reason == "stop"
+    made._engine = Engine(tokens(6562, finish="stop"))
+    assert (await collect(made, utterance()))[-1][0].finish_reason == "stop"
 
 
 async def test_an_abort_before_the_request_and_while_its_prompt_is_computed():
@@ -130,12 +147,12 @@ async def test_an_abort_before_the_request_and_while_its_prompt_is_computed():
         assert go.wait(10)
 
     engine = Engine(tokens(1), None)
-    answers = service(engine, prompts=Prompts(hold))
-    await answers.abort("r")
-    assert await collect(answers, utterance()) == [(TokensCompleted(finish_reason="abort"), [])]
-    running = asyncio.ensure_future(collect(answers, utterance()))
+    made = service(engine, prompts=Prompts(hold))
+    await made.abort("r")
+    assert await collect(made, utterance()) == [(TokensCompleted(finish_reason="abort"), [])]
+    running = asyncio.ensure_future(collect(made, utterance()))
     await asyncio.to_thread(started.wait, 10)
-    await answers.abort("r")
+    await made.abort("r")
     go.set()
     assert await running == [(TokensCompleted(finish_reason="abort"), [])]
     assert not engine.requests
@@ -143,28 +160,112 @@ async def test_an_abort_before_the_request_and_while_its_prompt_is_computed():
 
 async def test_admission():
     engine = Engine(None)
-    answers = service(engine, max_requests=1)
-    running = asyncio.ensure_future(collect(answers, utterance()))
+    made = service(engine, max_requests=1)
+    running = asyncio.ensure_future(collect(made, utterance()))
     await engine.running.wait()
     with pytest.raises(InvalidMessageError, match="in use"):
-        await collect(answers, utterance())
+        await collect(made, utterance())
     with pytest.raises(OverloadedError):
-        await collect(answers, utterance(request_id="other"))
-    await answers.abort("r")
+        await collect(made, utterance(request_id="other"))
+    await made.abort("r")
     await running
-    assert answers.active == 0
+    assert made.active == 0
 
 
 async def test_failures_of_the_engine_are_passed_on():
-    answers = service(Engine(tokens(1), InferenceError("broken")))
+    made = service(Engine(tokens(1), InferenceError("broken")))
     with pytest.raises(InferenceError, match="broken"):
-        await collect(answers, utterance())
+        await collect(made, utterance())
     with pytest.raises(InferenceError, match="without a reason"):
         await collect(service(Engine(tokens(1))), utterance())
-    assert answers.active == 0
+    assert made.active == 0
 
 
-def test_reports_that_wait_are_joined_with_their_tokens():
+def test_reports_are_joined_with_their_tokens():
     joined = tokens(1, 2) + tokens(3, finish="stop")
     assert joined == tokens(1, 2, 3, finish="stop")
     assert np.array(joined.token_ids).sum() == 6
+
+
+SPEAKER = np.ones(256, np.float32)
+
+
+class Answers:
+    """Stands in for a responder."""
+
+    def __init__(self, *, open_for=100):
+        self.sent = []
+        self._open_for = open_for
+
+    def send(self, outputs):
+        self.sent.append(outputs)
+        return len(self.sent) < self._open_for
+
+
+def inputs(**tensors):
+    request = SpeechTokensRequest(request_id="r", text="Hi.")
+    given = {"REQUEST": struct_tensor(request), "SPEAKER_EMBEDDING": SPEAKER, **tensors}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def without_text():
+    return struct_tensor(SpeechTokensRequest(request_id="r"))
+
+
+async def test_events_carry_their_tokens():
+    answers = Answers()
+    handler = SpeechTokenHandler(service(Engine(tokens(4, 5), tokens(6562, finish="stop"))))
+    await handler(answers, inputs())
+    events = [msgspec.json.decode(sent["EVENT"][0], type=SpeechTokensEvent) for sent in answers.sent]
+    assert events[0] == TokensDrawn(offset=0)
+    assert [sent["TOKENS"].tolist() for sent in answers.sent] == [[4, 5], []]
+    assert {sent["TOKENS"].dtype for sent in answers.sent} == {np.dtype(np.int32)}
+
+
+async def test_text_tokens():
+    engine = Engine(tokens(6562, finish="stop"))
+    sent = inputs(REQUEST=without_text(), TEXT_TOKENS=np.array([255, 9, 0], np.int32))
+    await SpeechTokenHandler(service(engine))(Answers(), sent)
+    assert len(engine.requests[0].prompt.ids) == 36 + 3
+
+
+async def test_an_abort_gets_no_event():
+    engine, answers = Engine(), Answers()
+    await SpeechTokenHandler(service(engine))(
+        answers, {"REQUEST": struct_tensor(AbortTokens(request_id="x"))}
+    )
+    assert answers.sent == []
+
+
+async def test_nothing_more_is_sent_to_a_client_that_cancelled():
+    answers = Answers(open_for=1)
+    handler = SpeechTokenHandler(service(Engine(tokens(4), tokens(5), tokens(6562, finish="stop"))))
+    await handler(answers, inputs())
+    assert len(answers.sent) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"REQUEST": text_tensor(b"{")},
+        {"REQUEST": text_tensor(b"\xff")},
+        {"REQUEST": text_tensor(b"[" * 10_000)},
+        {"SPEAKER_EMBEDDING": None},
+        {"SPEAKER_EMBEDDING": np.ones(192, np.float32)},
+        {"SPEAKER_EMBEDDING": np.full(256, np.nan, np.float32)},
+        {"PROMPT_TOKENS": np.array([6561], np.int32)},
+        {"PROMPT_TOKENS": np.array([-1], np.int32)},
+        {"TEXT_TOKENS": np.array([1], np.int32)},
+        {"REQUEST": without_text(), "TEXT_TOKENS": np.zeros(0, np.int32)},
+    ],
+)
+async def test_requests_that_cannot_be_served(wrong):
+    engine = Engine(tokens(6562, finish="stop"))
+    with pytest.raises(InvalidMessageError):
+        await SpeechTokenHandler(service(engine))(Answers(), inputs(**wrong))
+    assert not engine.requests
+
+
+def test_messages_survive_the_wire():
+    request = SpeechTokensRequest(request_id="r", text="Hi.", guidance_weight=0.24)
+    assert tensor_struct(struct_tensor(request), SpeechTokensRequest) == request

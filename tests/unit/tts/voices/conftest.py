@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "serving"), str(_HERE.parents[3] / "build")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[4] / "build")]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,7 +37,7 @@ def networks(weights):
 @pytest.fixture(scope="session")
 def detect():
     from parley.runtime.onnx import open_session
-    from parley.tts.voices.enrollment.checks import silero
+    from parley.tts.voices.enrollment.recordings import silero
     from parley.vad.silero import FILE, bundled_folder
 
     return silero(open_session(bundled_folder() / FILE))

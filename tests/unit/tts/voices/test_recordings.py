@@ -1,4 +1,4 @@
-"""Which recordings are taken."""
+"""Recordings: formats, limits and faults."""
 
 import resource
 import sys
@@ -10,7 +10,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "gateway" / "attacks"))
 
 from media import media_corpus
-from recordings import RATE, as_file, pcm, speech
+from voice_samples import RATE, as_file, pcm, speech
 
 from parley.errors import (
     ReferenceAudioError,
@@ -21,9 +21,8 @@ from parley.errors import (
     ReferenceTooShortError,
     UnsupportedSampleRateError,
 )
-from parley.tts.voices.enrollment.checks import EnrollmentLimits, examine
-from parley.tts.voices.enrollment.conditionals import resample
-from parley.tts.voices.enrollment.reading import read_recording
+from parley.tts.voices.enrollment.recordings import EnrollmentLimits, examine, read_recording
+from parley.tts.voices.enrollment.service import resample
 
 
 def read(data, sample_rate=None, **limits):
@@ -94,12 +93,12 @@ def test_raw_samples():
     ],
     ids=lambda value: None if isinstance(value, bytes) else str(value),
 )
-def test_what_cannot_be_read(data, rate, kind, text):
+def test_unreadable_data(data, rate, kind, text):
     with pytest.raises(kind, match=text):
         read(data, rate)
 
 
-def test_a_file_is_not_read_beyond_what_is_taken():
+def test_a_file_is_read_up_to_the_limit():
     # Ten minutes of silence in a few kilobytes.
     data = as_file(np.zeros(600 * 8_000), 8_000, "FLAC")
     assert len(data) < 100_000
@@ -142,7 +141,7 @@ def test_its_rate_changes_little(detect, rate):
     ],
     ids=["silent", "quiet", "clipped", "short", "noise", "nothing"],
 )
-def test_what_no_voice_can_be_made_of(detect, audio, kind):
+def test_unsuitable_recordings(detect, audio, kind):
     with pytest.raises(kind):
         look(audio, detect)
 
@@ -154,7 +153,7 @@ def test_pauses_are_not_speech(detect):
     assert look(audio, detect, min_speech_s=2.0).speech_s < 4.5
 
 
-def test_noise_is_worth_a_warning(detect):
+def test_noise_causes_a_warning(detect):
     assert list(look(speech(9.0) + noise(9.0, 0.03), detect).warnings) == ["noisy"]
 
 

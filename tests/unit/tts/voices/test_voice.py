@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from a_voice import make_voice
+from voice_samples import make_voice
 
 from parley.errors import InvalidMessageError, UnsupportedVoiceError, VoiceDamagedError
 from parley.tts.voices.messages import VoiceDetails
@@ -21,7 +21,7 @@ def test_a_file_gives_back_the_voice():
         assert not getattr(read, name).flags.writeable
 
 
-def test_the_id_is_where_it_is_kept():
+def test_the_id_is_not_in_the_file():
     assert read_voice(write_voice(make_voice("anna")), "bert").voice_id == "bert"
 
 
@@ -58,7 +58,7 @@ def test_ids_that_could_be_paths_are_refused(voice_id):
         {"t3_prompt_tokens": np.zeros(10, np.int64)},
     ],
 )
-def test_tensors_that_no_model_takes_are_refused(change):
+def test_unusable_tensors_are_refused(change):
     with pytest.raises(VoiceDamagedError):
         write_voice(replace(make_voice(), **change))
 
@@ -86,7 +86,7 @@ def as_numbers(header):
 @pytest.mark.parametrize(
     "change", [newer, without_speaker, as_numbers, lambda header: header.pop("__metadata__")]
 )
-def test_files_of_something_else_are_refused(change):
+def test_other_headers_are_refused(change):
     with pytest.raises(VoiceDamagedError):
         read_voice(changed_header(write_voice(make_voice()), change), "anna")
 

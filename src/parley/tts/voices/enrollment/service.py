@@ -1,17 +1,27 @@
-"""What ``voice_enrollment`` does with its requests."""
+"""The service of ``voice_enrollment``: makes voices of recordings, lists and deletes them.
+
+Voices are made as by upstream's ``prepare_conditionals``: from the recording at 24 kHz (for Turbo at a
+set loudness), which is resampled to 16 kHz for the encoders. T3 gets the tokens of the first 6 s
+(Turbo: 15 s) and the embedding of the whole; S3Gen gets spectrogram, tokens and embedding of the first
+10 s. Two things differ: that reference is cut to whole tokens, so that its spectrogram has two frames
+for each; and one resampler (soxr) serves both rates, where upstream has two.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import unicodedata
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from typing import Protocol, TypeVar
 
 import msgspec
+import numpy as np
+import soxr
+import torch
+from numpy.typing import NDArray
 
 from parley.errors import (
     ConsentMissingError,
@@ -20,10 +30,17 @@ from parley.errors import (
     NotPermittedError,
     OverloadedError,
 )
-from parley.tts.voices.base import VoiceStore
-from parley.tts.voices.enrollment.checks import Detect, EnrollmentLimits, examine
-from parley.tts.voices.enrollment.conditionals import ReferenceRecording
-from parley.tts.voices.enrollment.reading import read_recording
+from parley.tts.t3.checkpoint import Variant
+from parley.tts.t3.request import TOKENS_PER_SECOND
+from parley.tts.voices.enrollment.checkpoint import EnrollmentNetworks
+from parley.tts.voices.enrollment.recordings import (
+    Detect,
+    EnrollmentLimits,
+    examine,
+    normalize_loudness,
+    read_recording,
+)
+from parley.tts.voices.enrollment.spectra import PROMPT_RATE, RATE, prompt_mel, trim
 from parley.tts.voices.messages import (
     DeleteVoice,
     DescribeVoice,
@@ -34,75 +51,136 @@ from parley.tts.voices.messages import (
     VoicesRequest,
     VoiceSummary,
 )
-from parley.tts.voices.voice import Voice, check_details, check_voice_id
+from parley.tts.voices.store import VoiceStore
+from parley.tts.voices.voice import MEL_BANDS, Voice, check_details, check_voice_id
 
-T = TypeVar("T")
-_NAMED_BY_RECORDING = 8  # hexadecimal digits
-_LONGEST_SLUG = 40
-_NO_SLUG = re.compile(r"[^a-z0-9]+")
+_T3_PROMPT_S: dict[Variant, int] = {"original": 6, "multilingual": 6, "turbo": 15}
+PROMPT_S = 10.0
+"""The longest reference that S3Gen was trained with."""
+_RECORDING_DIGITS = 8  # of its hash in a voice id
+_MAX_SLUG = 40
+_NON_SLUG = re.compile(r"[^a-z0-9]+")
+
+Audio = NDArray[np.float32]
 
 
-class Maker(Protocol):
-    """The part of :class:`parley.tts.voices.enrollment.conditionals.VoiceMaker` that is used."""
+@dataclass(frozen=True)
+class ReferenceRecording:
+    """A recording at the networks' two rates."""
+
+    audio_24k: Audio
+    audio_16k: Audio
+
+    @classmethod
+    def of(cls, audio: Audio, rate: int) -> ReferenceRecording:
+        """Resample a recording of any rate."""
+        full = resample(audio, rate, PROMPT_RATE)
+        return cls(full, resample(full, PROMPT_RATE, RATE))
+
+
+class VoiceMaker:
+    """Makes voices; one at a time.
+
+    Args:
+        networks: analyse the speaker.
+        variant: the T3 that the voices are for.
+        prompt_s: seconds of the reference for S3Gen. Its cost is paid with every chunk of speech:
+            3 to 4 s make the first audio come sooner, 10 s are closest to the speaker.
+    """
+
+    def __init__(
+        self, networks: EnrollmentNetworks, variant: Variant = "original", *, prompt_s: float = PROMPT_S
+    ) -> None:
+        self._networks = networks
+        self._variant: Variant = variant
+        self._prompt_tokens = int(prompt_s * TOKENS_PER_SECOND)
 
     @property
     def signature(self) -> str:
-        """Of everything that shapes a voice beside the recording."""
-        ...
+        """Identifies everything that shapes a voice besides the recording."""
+        return f"{self._networks.digest} {self._variant} {self._prompt_tokens}"
 
     def make(self, recording: ReferenceRecording, voice_id: str, details: VoiceDetails) -> Voice:
-        """The voice of a recording's speaker."""
-        ...
+        """The voice of a recording's speaker.
+
+        The recording has at least a second; ``details`` lack what follows from it and the networks.
+        """
+        if self._variant == "turbo":
+            recording = ReferenceRecording.of(
+                normalize_loudness(recording.audio_24k, PROMPT_RATE), PROMPT_RATE
+            )
+        tokens = min(
+            self._prompt_tokens,
+            len(recording.audio_24k) * TOKENS_PER_SECOND // PROMPT_RATE,
+            len(recording.audio_16k) * TOKENS_PER_SECOND // RATE,
+        )
+        reference = torch.from_numpy(recording.audio_16k[: tokens * RATE // TOKENS_PER_SECOND])
+        full = torch.from_numpy(recording.audio_24k[: tokens * PROMPT_RATE // TOKENS_PER_SECOND])
+        beginning = torch.from_numpy(recording.audio_16k[: _T3_PROMPT_S[self._variant] * RATE])
+        networks = self._networks
+        with torch.inference_mode():
+            return Voice(
+                voice_id,
+                speaker_embedding=networks.voice_encoder(torch.from_numpy(trim(recording.audio_16k))).numpy(),
+                t3_prompt_tokens=networks.tokenizer(beginning).numpy().astype(np.int32),
+                speaker=networks.speaker_encoder(reference).numpy(),
+                prompt_tokens=networks.tokenizer(reference).numpy().astype(np.int32),
+                prompt_mel=np.ascontiguousarray(prompt_mel(full, MEL_BANDS).numpy()),
+                details=msgspec.structs.replace(
+                    details,
+                    checkpoint=networks.digest,
+                    variant=self._variant,
+                    reference_s=round(len(recording.audio_24k) / PROMPT_RATE, 2),
+                ),
+            )
+
+
+def resample(audio: Audio, rate: int, to: int) -> Audio:
+    """A whole recording at another rate."""
+    if rate == to:
+        return audio
+    return np.asarray(soxr.resample(audio, rate, to, quality="HQ"), np.float32)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is permitted, and how much of it."""
+    """Permitted operations and limits."""
 
     permitted: frozenset[str] = frozenset({"enroll", "list", "describe", "delete"})
     """Operations, by the tags of their messages."""
     require_consent: bool = True
     max_waiting: int = 8
-    """Requests that are being answered or wait for it."""
+    """Requests that are running or waiting."""
     timeout_s: float = 60.0
-    """Of one request."""
+    """Longest time of one request."""
     limits: EnrollmentLimits = field(default_factory=EnrollmentLimits)
 
 
 class EnrollmentService:
-    """Answers requests on one event loop.
+    """Serves requests on one event loop.
 
-    Those that change the store are carried out one after the other, in the order in which they
-    came; questions are answered between them.
+    Requests that change the store run one after the other, in the order of their arrival; reading
+    ones run concurrently.
 
-    Args:
-        maker: makes voices.
-        detect: finds speech.
-        store: keeps voices.
-        policy: what is permitted.
-        executor: of one thread, where voices are made.
+    ``executor`` has one thread, in which voices are made.
     """
 
     def __init__(
-        self, maker: Maker, detect: Detect, store: VoiceStore, policy: Policy, executor: Executor
+        self, maker: VoiceMaker, detect: Detect, store: VoiceStore, policy: Policy, executor: Executor
     ) -> None:
         self._maker = maker
         self._detect = detect
         self._store = store
         self._policy = policy
         self._executor = executor
-        self._changes = asyncio.Lock()  # gives way in the order of asking
+        self._changes = asyncio.Lock()  # fair
         self._waiting = 0
 
     async def answer(self, message: VoicesRequest, audio: bytes) -> VoicesReply:
-        """Do what a request asks for.
-
-        Args:
-            message: what is asked.
-            audio: the recording's bytes, empty if there is none.
+        """Serve a request; ``audio`` is the recording's bytes or empty.
 
         Raises:
-            ParleyError: it cannot be done; the store is as it was.
+            ParleyError: it failed; the store has not changed.
         """
         operation = str(message.__struct_config__.tag)
         if operation not in self._policy.permitted:
@@ -112,13 +190,13 @@ class EnrollmentService:
         self._waiting += 1
         try:
             async with asyncio.timeout(self._policy.timeout_s):
-                return VoicesReply(voices=await self._do(message, audio))
+                return VoicesReply(voices=await self._serve(message, audio))
         except TimeoutError as error:
             raise DeadlineExceededError(f"not done within {self._policy.timeout_s:g} s") from error
         finally:
             self._waiting -= 1
 
-    async def _do(self, message: VoicesRequest, audio: bytes) -> list[VoiceSummary]:
+    async def _serve(self, message: VoicesRequest, audio: bytes) -> list[VoiceSummary]:
         if isinstance(message, ListVoices):
             return [_brief(voice) for voice in await self._store.list()]
         if isinstance(message, DescribeVoice):
@@ -134,7 +212,8 @@ class EnrollmentService:
         if message.replace and "delete" not in self._policy.permitted:
             raise NotPermittedError("this server does not permit that voices are replaced")
         voice_id = None if message.voice_id is None else check_voice_id(message.voice_id)
-        voice = await self._aside(lambda: self._make(message, details, voice_id, audio))
+        make = partial(self._make, message, details, voice_id, audio)
+        voice = await asyncio.get_running_loop().run_in_executor(self._executor, make)
         await self._store.put(voice, replace=message.replace)
         return await self._store.describe(voice.voice_id)
 
@@ -161,21 +240,18 @@ class EnrollmentService:
             audio, message.sample_rate, max_bytes=limits.max_bytes, max_s=limits.max_s
         )
         recording = ReferenceRecording.of(samples, rate)
-        found = examine(samples, recording.heard, rate, self._detect, limits)
+        found = examine(samples, recording.audio_16k, rate, self._detect, limits)
         if voice_id is None:
-            content = sha256(recording.full.tobytes() + self._maker.signature.encode()).hexdigest()
-            voice_id = f"{slug(details.name)}-{content[:_NAMED_BY_RECORDING]}"
+            content = sha256(recording.audio_24k.tobytes() + self._maker.signature.encode()).hexdigest()
+            voice_id = f"{slug(details.name)}-{content[:_RECORDING_DIGITS]}"
         details = msgspec.structs.replace(details, warnings=list(found.warnings))
         return self._maker.make(recording, voice_id, details)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
 
 def slug(name: str) -> str:
-    """A name as the beginning of a voice id: ``Anna Müller`` becomes ``anna-muller``."""
+    """The part of a voice id that is made of a name: ``Anna Müller`` becomes ``anna-muller``."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    return _NO_SLUG.sub("-", plain).strip("-")[:_LONGEST_SLUG].rstrip("-") or "voice"
+    return _NON_SLUG.sub("-", plain).strip("-")[:_MAX_SLUG].rstrip("-") or "voice"
 
 
 def _brief(voice: VoiceSummary) -> VoiceSummary:

@@ -1,4 +1,4 @@
-"""Spectrograms as Chatterbox's networks were trained on them, and what they are computed from."""
+"""Spectrograms as Chatterbox's networks were trained on them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+from torch.nn import functional as F  # noqa: N812 - the usual name
 
 from parley.audio.mel import mel_filters
 
 RATE = 16_000
-"""Hertz that the encoders and the tokenizer hear."""
+"""Hertz of the encoders' and the tokenizer's input."""
 PROMPT_RATE = 24_000
 """Hertz of the audio that S3Gen makes, and of the prompt's spectrogram."""
 _FFT = 400
@@ -27,27 +27,17 @@ _TRIM_FRAME, _TRIM_HOP = 2_048, 512
 
 
 def encoder_mel(audio: Tensor, bands: int) -> Tensor:
-    """What the voice encoder hears: power in mel bands, not logarithmic.
+    """The voice encoder's input: power, f32 ``[1 + n // 160, bands]``.
 
-    Args:
-        audio: f32 ``[n]``, 16 kHz, n above 200.
-        bands: mel bands.
-
-    Returns:
-        f32 ``[1 + n // 160, bands]``.
+    ``audio`` is f32 ``[n]`` at 16 kHz, n above 200.
     """
     return (_filters(bands, _FFT, RATE) @ _power(audio)).T
 
 
 def tokenizer_mel(audio: Tensor, bands: int) -> Tensor:
-    """What the tokenizer hears: the logarithm, at most 80 dB below the loudest.
+    """The tokenizer's input: the logarithm, at most 80 dB below the loudest, f32 ``[bands, n // 160]``.
 
-    Args:
-        audio: f32 ``[n]``, 16 kHz, n above 200.
-        bands: mel bands.
-
-    Returns:
-        f32 ``[bands, n // 160]``.
+    ``audio`` is f32 ``[n]`` at 16 kHz, n above 200.
     """
     mel = _filters(bands, _FFT, RATE) @ _power(audio)[:, :-1]
     logarithm = mel.clamp(min=1e-10).log10()
@@ -55,14 +45,9 @@ def tokenizer_mel(audio: Tensor, bands: int) -> Tensor:
 
 
 def prompt_mel(audio: Tensor, bands: int) -> Tensor:
-    """What S3Gen goes on from: the spectrogram of the kind that it makes.
+    """S3Gen's prompt: a spectrogram like those that it makes, f32 ``[n // 480, bands]``.
 
-    Args:
-        audio: f32 ``[n]``, 24 kHz, n above 720.
-        bands: mel bands.
-
-    Returns:
-        f32 ``[n // 480, bands]``.
+    ``audio`` is f32 ``[n]`` at 24 kHz, n above 720.
     """
     edge = (_PROMPT_FFT - _PROMPT_HOP) // 2
     padded = F.pad(audio[None], (edge, edge), mode="reflect")[0]
@@ -83,12 +68,7 @@ def prompt_mel(audio: Tensor, bands: int) -> Tensor:
 def filter_bank(audio: Tensor, bands: int) -> Tensor:
     """Kaldi's filter bank with its default settings and no dither, less each band's mean over time.
 
-    Args:
-        audio: f32 ``[n]``, 16 kHz within ±1, n at least 400.
-        bands: mel bands.
-
-    Returns:
-        f32 ``[1 + (n - 400) // 160, bands]``.
+    f32 ``[1 + (n - 400) // 160, bands]`` of f32 ``[n]`` at 16 kHz within ±1, n at least 400.
     """
     frames = audio.unfold(0, _FBANK_WINDOW, _FBANK_HOP)
     frames = frames - frames.mean(dim=1, keepdim=True)
@@ -101,12 +81,7 @@ def filter_bank(audio: Tensor, bands: int) -> Tensor:
 
 
 def trim(audio: NDArray[np.float32], top_db: float = 20.0) -> NDArray[np.float32]:
-    """Cut off what is ``top_db`` quieter than the loudest at both ends, as librosa does.
-
-    Args:
-        audio: f32 ``[n]``, not silent.
-        top_db: decibels.
-    """
+    """Trim both ends that are ``top_db`` quieter than the maximum, as librosa does; not of silent audio."""
     padded = np.pad(audio, _TRIM_FRAME // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _TRIM_FRAME)[::_TRIM_HOP]
     power = np.maximum(1e-10, np.square(frames).mean(axis=1))

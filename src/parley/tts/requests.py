@@ -1,0 +1,51 @@
+"""What synthesizers of complete texts have in common: the check of a request, and where its audio goes.
+
+Apart because espeak-ng and the networks for clauses share it, and neither imports the other.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.errors import InvalidMessageError, ParleyError
+from parley.tts.messages import SpeakRequest, SpeechChunk
+
+MAX_TEXT = 4_000
+"""Characters of one request: about four minutes of speech."""
+
+
+class SpeechSink(Protocol):
+    """Receives the audio of one request, in the thread of the synthesizer.
+
+    Apart because the sink of Triton's requests is in a layer above.
+    """
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the caller still waits for audio."""
+        ...
+
+    def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
+        """Send a piece; False: the request is over for its caller."""
+        ...
+
+    def finish(self) -> None:
+        """End a request that was spoken or aborted."""
+        ...
+
+    def fail(self, error: ParleyError) -> None:
+        """End a request with an error."""
+        ...
+
+
+def check_request(request: SpeakRequest) -> None:
+    """Raise InvalidMessageError for a request without an id, of incomplete text, or of too much."""
+    if not request.request_id:
+        raise InvalidMessageError("request_id is empty")
+    if not request.final:
+        raise InvalidMessageError("this synthesizer takes all of the text at once")
+    if len(request.text) > MAX_TEXT:
+        raise InvalidMessageError(f"text of {len(request.text)} characters; at most {MAX_TEXT} are allowed")

@@ -1,0 +1,429 @@
+"""HiFT, the vocoder, over growing spectrograms of many utterances.
+
+HiFTNet (https://arxiv.org/abs/2309.09493): convolutions upsample the spectrogram 120 times and
+predict magnitude and phase of short spectra, whose inverse transform is the waveform; at each
+level the spectra of the source are added. Upstream's weight normalisation is multiplied out when
+a checkpoint is loaded. Inside, signals are images of height 1: on a CPU that lets the channels lie
+together in memory, with which its convolutions are up to three times as fast.
+
+The harmonic source excites the vocoder: nine harmonics of the pitch and a little noise where there is
+a voice, noise alone elsewhere. The phase of the fundamental continues from chunk to chunk; the
+harmonics' phases follow from it, each with an offset that stays the same for the whole utterance.
+(Upstream draws new offsets on each call and starts the phase anew: the known click between the
+chunks of its streamed audio. And it draws noise for each harmonic, to sum it with the harmonics'
+weights; the sum of independent normal noises is one of them, so one is drawn here.)
+
+A frame's pitch depends on five frames on either side, a sample of the waveform on fourteen, the
+outermost hardly. So the last ``5 + hold_back`` frames of an unfinished utterance wait for the next ones,
+and each window of the spectrogram that is decoded begins 16 frames before its first new
+one. With ``hold_back`` 12 the samples are those of the whole utterance in one piece (to 2e-6,
+random weights of a speech-like level); with 11 they differ by 1e-4, with 10 by 1e-3, with 8 by
+1e-2. Each frame less makes the first audio 20 ms earlier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the usual name
+
+from parley.tts.s3gen.networks import MEL_BANDS
+
+SAMPLE_RATE = 24_000
+HOP = 480
+"""Samples per frame."""
+F0_CONTEXT = 5
+"""Frames on either side on which a frame's pitch depends."""
+
+_RATES = (8, 5, 3)
+_KERNELS = (16, 11, 7)
+_RESIDUAL_KERNELS = (3, 7, 11)
+_SOURCE_KERNELS = (7, 7, 11)
+_SOURCE_STRIDES = (15, 3, 1)
+_DILATIONS = (1, 3, 5)
+_FFT, _FFT_HOP = 16, 4
+_SLOPE = 0.1
+_LIMIT = 0.99
+_MAX_MAGNITUDE = 100.0
+_EPSILON = 1e-9
+HARMONICS = 9
+_NOISE_STREAM = 1  # of random numbers; 0 and 2 are the flow's
+_AMPLITUDE = 0.1
+_VOICED_NOISE = 0.003
+_UNVOICED_NOISE = _AMPLITUDE / 3
+_VOICED_ABOVE_HZ = 10.0
+_LEFT = 16  # frames decoded again before the first new one
+_MIN_FILL = 0.75  # length of a window against the longest in its batch
+
+
+class HarmonicSource:
+    """Phases and noise of one utterance's source; chunks must be consecutive."""
+
+    def __init__(self, seed: int) -> None:
+        self._noise = np.random.default_rng((_NOISE_STREAM, seed))
+        self.offsets = self._noise.uniform(-math.pi, math.pi, HARMONICS).astype(np.float32)
+        """Offsets of the harmonics' phases, in radians."""
+        self.offsets[0] = 0.0
+        self._phase = 0.0  # of the fundamental, in turns
+
+    def advance(self, pitch: Tensor) -> Tensor:
+        """The fundamental's phase in turns at the beginning of the next frames; both f64 ``[n]``."""
+        turns = torch.cumsum(pitch * (HOP / SAMPLE_RATE), 0)
+        begins = torch.cat([turns.new_zeros(1), turns])[:-1] + self._phase
+        if len(pitch):
+            self._phase = float(self._phase + turns[-1]) % 1.0
+        return begins
+
+    def next_noise(self, samples: int) -> Tensor:
+        """Noise for the next samples."""
+        return torch.from_numpy(self._noise.standard_normal(samples, np.float32))
+
+
+def extend_sources(
+    sources: Sequence[HarmonicSource], pitches: Sequence[Tensor], mix: nn.Linear
+) -> list[Tensor]:
+    """The next samples of many sources, each ``[480 n]``.
+
+    Each source is given once, with the ``pitches`` of its next frames in hertz, f64 ``[n]``; ``mix`` has the
+    weights of the harmonics.
+    """
+    frames = [len(pitch) for pitch in pitches]
+    device = mix.weight.device
+    pitch = torch.cat(list(pitches))
+    begins = torch.cat([source.advance(part) for source, part in zip(sources, pitches, strict=True)])
+    offsets = torch.from_numpy(np.stack([source.offsets for source in sources])).to(device)
+    noises = [source.next_noise(count * HOP) for source, count in zip(sources, frames, strict=True)]
+    noise = torch.cat(noises).to(device)
+    samples = torch.arange(1, HOP + 1, device=device, dtype=torch.float64)
+    # After some seconds turns need more digits than a float has; whole turns are dropped early.
+    turns = (begins[:, None] + pitch[:, None] * (samples / SAMPLE_RATE)) % 1.0
+    angles = (2 * math.pi) * turns.float().reshape(-1)
+    numbers = torch.arange(1, HARMONICS + 1, device=device)
+    # One harmonic after the other: [9, samples].
+    shifts = offsets.repeat_interleave(torch.tensor(frames, device=device), dim=0).T
+    waves = (numbers[:, None] * angles).view(HARMONICS, -1, HOP).add_(shifts[:, :, None]).sin_().flatten(1)
+    voiced = (pitch > _VOICED_ABOVE_HZ).float().repeat_interleave(HOP)
+    level = voiced * _VOICED_NOISE + (1 - voiced) * _UNVOICED_NOISE
+    tone = (mix.weight @ waves)[0] * (_AMPLITUDE * voiced)
+    mixed = torch.tanh(tone + level * torch.linalg.vector_norm(mix.weight) * noise + mix.bias)
+    return list(torch.split(mixed, [count * HOP for count in frames]))
+
+
+class Conv(nn.Conv1d):
+    """A convolution of an image of height 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, C, 1, T]`` to ``[B, C', 1, T']``."""
+        (stride,), (dilation,) = self.stride, self.dilation
+        assert not isinstance(self.padding, str)
+        return F.conv2d(
+            x,
+            self.weight[:, :, None],
+            self.bias,
+            stride=(1, stride),
+            padding=(0, *self.padding),
+            dilation=(1, dilation),
+        )
+
+
+class Upsampling(nn.ConvTranspose1d):
+    """A transposed convolution of an image of height 1."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """``[B, C, 1, T]`` to ``[B, C', 1, T']``."""
+        assert output_size is None
+        assert not isinstance(self.padding, str)
+        return F.conv_transpose2d(
+            x, self.weight[:, :, None], self.bias, stride=(1, *self.stride), padding=(0, *self.padding)
+        )
+
+
+class Snake(nn.Module):
+    """x + sin²(ax)/a with an own a for each channel (https://arxiv.org/abs/2006.08195)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, C, 1, T]`` to the same."""
+        alpha = self.alpha[:, None, None]
+        # In place, because memory bandwidth limits it.
+        return (x * alpha).sin_().square_().div_(alpha + _EPSILON).add_(x)
+
+
+class ResidualStack(nn.Module):
+    """Three pairs of convolutions, the first of each pair dilated."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+
+        def conv(dilation: int) -> nn.Conv1d:
+            return Conv(channels, channels, kernel, dilation=dilation, padding=(kernel - 1) * dilation // 2)
+
+        self.convs1 = nn.ModuleList(conv(dilation) for dilation in _DILATIONS)
+        self.convs2 = nn.ModuleList(conv(1) for _ in _DILATIONS)
+        self.activations1 = nn.ModuleList(Snake(channels) for _ in _DILATIONS)
+        self.activations2 = nn.ModuleList(Snake(channels) for _ in _DILATIONS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, C, 1, T]`` to the same."""
+        for first, dilated, second, plain in zip(
+            self.activations1, self.convs1, self.activations2, self.convs2, strict=True
+        ):
+            x = plain(second(dilated(first(x)))).add_(x)
+        return x
+
+
+class PitchPredictor(nn.Module):
+    """Fundamental frequency of each frame from the spectrogram around it.
+
+    In double precision: the source sums the pitch to phases, and with it the rounding, which differs
+    with the length of the window. In single precision the waveforms of the same
+    spectrogram in pieces and in one piece drift apart by 2e-4 within 12 s; in double by 1e-6.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        # Even numbers, because upstream counts the activations between.
+        self.condnet = nn.ModuleDict(
+            {
+                str(2 * layer): nn.Conv1d(MEL_BANDS if layer == 0 else channels, channels, 3, padding=1)
+                for layer in range(F0_CONTEXT)
+            }
+        )
+        self.classifier = nn.Linear(channels, 1)
+        self.double()
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Spectrogram ``[B, 80, M]`` to hertz, f64 ``[B, M]``."""
+        x = mel.double()
+        for conv in self.condnet.values():
+            x = F.elu(conv(x))
+        pitch: Tensor = self.classifier(x.transpose(1, 2))[..., 0].abs()
+        return pitch
+
+
+class _Source(nn.Module):
+    """The weights with which harmonics are summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l_linear = nn.Linear(HARMONICS, 1)
+
+
+class Vocoder(nn.Module):
+    """Spectrogram and source to waveform.
+
+    Args:
+        channels: width before the first upsampling; halved by each of the three.
+        pitch_channels: width of the pitch predictor.
+    """
+
+    window: Tensor
+
+    def __init__(self, channels: int, pitch_channels: int) -> None:
+        super().__init__()
+        bins = _FFT + 2  # real and imaginary parts, or magnitudes and phases
+        widths = [channels >> level for level in range(len(_RATES) + 1)]
+        self.m_source = _Source()
+        self.conv_pre = Conv(MEL_BANDS, channels, 7, padding=3)
+        self.ups = nn.ModuleList(
+            Upsampling(wide, narrow, kernel, rate, padding=(kernel - rate) // 2)
+            for wide, narrow, kernel, rate in zip(widths, widths[1:], _KERNELS, _RATES, strict=False)
+        )
+        self.source_downs = nn.ModuleList(
+            Conv(bins, width, 1 if stride == 1 else 2 * stride, stride, padding=stride // 2)
+            for width, stride in zip(widths[1:], _SOURCE_STRIDES, strict=True)
+        )
+        self.source_resblocks = nn.ModuleList(
+            ResidualStack(width, kernel) for width, kernel in zip(widths[1:], _SOURCE_KERNELS, strict=True)
+        )
+        self.resblocks = nn.ModuleList(
+            ResidualStack(width, kernel) for width in widths[1:] for kernel in _RESIDUAL_KERNELS
+        )
+        self.conv_post = Conv(widths[-1], bins, 7, padding=3)
+        self.f0_predictor = PitchPredictor(pitch_channels)
+        self.register_buffer("window", torch.hann_window(_FFT), persistent=False)
+
+    def forward(self, mel: Tensor, source: Tensor) -> Tensor:
+        """Decode ``mel`` ``[B, 80, M]`` and ``source`` ``[B, 480 M]`` to ``[B, 480 M]``, within ±0.99."""
+        layout = torch.channels_last if mel.device.type == "cpu" else torch.contiguous_format
+        spectra = torch.stft(source, _FFT, _FFT_HOP, _FFT, self.window, return_complex=True)
+        image = torch.cat([spectra.real, spectra.imag], dim=1)[:, :, None].contiguous(memory_format=layout)
+        x = self.conv_pre(mel[:, :, None].contiguous(memory_format=layout))
+        for level, up in enumerate(self.ups):
+            x = up(F.leaky_relu_(x, _SLOPE))
+            if level == len(self.ups) - 1:
+                x = torch.cat([x[..., 1:2], x], dim=3)  # as upstream reflects it
+            x += self.source_resblocks[level](self.source_downs[level](image))
+            first = level * len(_RESIDUAL_KERNELS)
+            stacks = [self.resblocks[first + index](x) for index in range(len(_RESIDUAL_KERNELS))]
+            for stack in stacks[1:]:
+                stacks[0] += stack
+            x = stacks[0].div_(len(stacks))
+        x = self.conv_post(F.leaky_relu_(x))[:, :, 0]
+        magnitude, phase = x.split(_FFT // 2 + 1, dim=1)
+        spectra = torch.polar(magnitude.exp().clamp(max=_MAX_MAGNITUDE), torch.sin(phase))
+        waveform = torch.istft(spectra, _FFT, _FFT_HOP, _FFT, self.window)
+        return waveform.clamp(-_LIMIT, _LIMIT)
+
+
+@dataclass(frozen=True)
+class AudioWindow:
+    """A stretch of frames for a network."""
+
+    tensors: tuple[Tensor, ...]
+    """``[..., k n]`` with k values for each of n frames."""
+    first: bool
+    """Whether the utterance begins with it."""
+    last: bool
+    """Whether the utterance ends with it."""
+
+    @property
+    def frames(self) -> int:
+        """Its length n."""
+        return self.tensors[0].shape[-1]
+
+    def padded(self, frames: int) -> list[Tensor]:
+        """The tensors with zeros on the side where the utterance continues."""
+        before, after = self._around(frames)
+        scales = [tensor.shape[-1] // self.frames for tensor in self.tensors]
+        return [
+            F.pad(tensor, (before * scale, after * scale))
+            for tensor, scale in zip(self.tensors, scales, strict=True)
+        ]
+
+    def cut(self, result: Tensor, frames: int) -> Tensor:
+        """The window's part of the result for the padded tensors, ``[k frames]``."""
+        scale = result.shape[-1] // frames
+        before = self._around(frames)[0]
+        return result[before * scale : (before + self.frames) * scale]
+
+    def _around(self, frames: int) -> tuple[int, int]:
+        missing = frames - self.frames
+        return (missing, 0) if self.last else (0, missing)
+
+    def fits(self, frames: int) -> bool:
+        """Whether it may be padded to ``frames`` frames."""
+        whole = self.first and self.last
+        return self.frames == frames or (not whole and self.frames >= _MIN_FILL * frames)
+
+
+class VocoderState:
+    """State of one utterance between chunks: at most 21 + ``hold_back`` frames of everything.
+
+    ``hold_back`` frames at the end wait for the next ones.
+    """
+
+    def __init__(self, seed: int, hold_back: int) -> None:
+        self._hold_back = hold_back
+        self.source = HarmonicSource(seed)
+        self._mel = torch.zeros(0)
+        self._waves = torch.zeros(0)
+        self._first = 0  # absolute number of the first frame held
+        self._sent = 0  # frames whose audio is out
+        self._known = 0  # frames whose source is made
+        self._end = 0  # frames that have come
+
+    def add(self, mel: Tensor) -> None:
+        """Append frames, ``[80, n]``."""
+        self._mel = torch.cat([self._mel, mel], dim=1) if self._mel.numel() else mel
+        self._end += mel.shape[1]
+
+    def pitch_window(self, *, last: bool) -> AudioWindow:
+        """The frames around those whose pitch is next, ``[80, n]``."""
+        begin = max(self._known - F0_CONTEXT, self._first)
+        return AudioWindow((self._mel[:, begin - self._first :],), first=begin == 0, last=last)
+
+    def new_pitch(self, pitch: Tensor, *, last: bool) -> Tensor:
+        """The new and certain frames of the pitch of :meth:`pitch_window`."""
+        certain = max(self._known, self._end if last else self._end - F0_CONTEXT)
+        begin = max(self._known - F0_CONTEXT, self._first)
+        new = pitch[self._known - begin : certain - begin]
+        self._known = certain
+        return new
+
+    def add_source(self, waves: Tensor) -> None:
+        """Append the source of the frames of :meth:`new_pitch`."""
+        self._waves = torch.cat([self._waves.to(waves), waves])
+
+    def window(self, *, last: bool) -> AudioWindow | None:
+        """Spectrogram ``[80, n]`` and source ``[480 n]`` to decode next, if any."""
+        if self._until(last=last) <= self._sent:
+            return None
+        begin = max(self._sent - _LEFT, self._first)
+        part = slice(begin - self._first, self._known - self._first)
+        waves = self._waves[part.start * HOP : part.stop * HOP]
+        return AudioWindow((self._mel[:, part], waves), first=begin == 0, last=last)
+
+    def new_samples(self, waveform: Tensor, *, last: bool) -> Tensor:
+        """The new samples of the decoded :meth:`window`; frames that are no longer needed are dropped."""
+        until = self._until(last=last)
+        begin = max(self._sent - _LEFT, self._first)
+        new = waveform[(self._sent - begin) * HOP : (until - begin) * HOP]
+        self._sent = until
+        drop = max(self._sent - _LEFT - F0_CONTEXT, self._first) - self._first
+        self._mel, self._waves = self._mel[:, drop:].clone(), self._waves[drop * HOP :].clone()
+        self._first += drop
+        return new
+
+    def _until(self, *, last: bool) -> int:
+        return self._known if last else self._known - self._hold_back
+
+
+@dataclass(frozen=True)
+class VocoderJob:
+    """New frames of one utterance."""
+
+    state: VocoderState
+    mel: Tensor
+    """``[80, n]``."""
+    last: bool
+
+
+def vocode(vocoder: Vocoder, jobs: Sequence[VocoderJob]) -> list[Tensor]:
+    """The new samples of each utterance, ``[m]``; m may be 0.
+
+    Windows of similar length are decoded together.
+    """
+    for job in jobs:
+        job.state.add(job.mel)
+    windows = [job.state.pitch_window(last=job.last) for job in jobs]
+    pitches = [
+        job.state.new_pitch(pitch, last=job.last)
+        for job, pitch in zip(jobs, _together(vocoder.f0_predictor, windows), strict=True)
+    ]
+    sources = extend_sources([job.state.source for job in jobs], pitches, vocoder.m_source.l_linear)
+    for job, waves in zip(jobs, sources, strict=True):
+        job.state.add_source(waves)
+    ready = [(job, window) for job in jobs if (window := job.state.window(last=job.last)) is not None]
+    decoded = iter(_together(vocoder, [window for _, window in ready]))
+    made = {id(job): job.state.new_samples(next(decoded), last=job.last) for job, _ in ready}
+    return [made.get(id(job), job.mel.new_zeros(0)) for job in jobs]
+
+
+def _together(run: Callable[..., Tensor], windows: Sequence[AudioWindow]) -> list[Tensor]:
+    """Run on windows of similar lengths in one call each; the results in the windows' order.
+
+    A window is padded at an edge inside its utterance: the frames next to such an edge are not used.
+    """
+    groups: list[list[int]] = []
+    for index in sorted(range(len(windows)), key=lambda index: -windows[index].frames):
+        if groups and windows[index].fits(windows[groups[-1][0]].frames):
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    results: dict[int, Tensor] = {}
+    for members in groups:
+        frames = windows[members[0]].frames
+        stacked = zip(*(windows[member].padded(frames) for member in members), strict=True)
+        output = run(*(torch.stack(tensors) for tensors in stacked))
+        for member, result in zip(members, output, strict=True):
+            results[member] = windows[member].cut(result, frames)
+    return [results[index] for index in range(len(windows))]

@@ -1,0 +1,205 @@
+"""Text of speech: what can be spoken, cutting it into segments, and marks for its words."""
+
+from __future__ import annotations
+
+import bisect
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from parley.tts.messages import WordMark
+
+# Quotation marks and brackets that close, and those that open.
+_CLOSING = "[\"'\u201d\u2019)\\]]*"
+_OPENING = "\"'\u201c\u2018(["
+# The last alternatives are the marks of Chinese and Japanese, which no space follows.
+_SENTENCE_END = re.compile(rf"(?<![.!?\u2026])[.!?\u2026]+{_CLOSING}(?=\s)|[\u3002\uff01\uff1f]|\n")
+_CLAUSE_END = re.compile(
+    rf"[,;:]{_CLOSING}(?=\s)|[\uff0c\u3001\uff1b\uff1a]|\s[\u2013\u2014-](?=\s)|\u2014(?=\w)"
+)
+_LAST_WORD = re.compile(r"(?<!\S)(\S+)$")
+_ENDING = re.compile(rf"[.!?\u2026\u3002\uff01\uff1f]{_CLOSING}\s*")
+# A full stop after these does not end a sentence ...
+_ABBREVIATION = re.compile(
+    "mr|mrs|ms|dr|prof|st|sr|jr|nr|vs|approx|fig|vol|dept|gen|col|sgt|capt|hon|rev|jan|feb|mar|apr|jun|jul|"
+    r"aug|sept?|oct|nov|dec|mon|tues?|wed|thu(?:rs?)?|fri|e\.g|i\.e"
+)
+# ... and after these only if a capital letter follows.
+_MAYBE_LAST = re.compile(r"etc|inc|ltd|co|corp|a\.m|p\.m|am|pm|u\.s|u\.k")
+_NUMBERED_ITEM = re.compile(r"(?<!\s)\s*\d{1,3}")
+_WORD = re.compile(r"\S+")
+
+
+def plain_text(text: str) -> str:
+    """``text`` with a space for every control character, of the same length.
+
+    espeak-ng reads embedded commands after U+0001 and ends at U+0000; nothing is said for any of them.
+    """
+    return "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
+
+
+def has_words(text: str) -> bool:
+    """Whether there is a letter or digit of any script; a segment without one is not spoken."""
+    return any(char.isalnum() for char in text)
+
+
+def is_speakable(text: str) -> bool:
+    """Whether there is anything but space and punctuation."""
+    return any(unicodedata.category(char)[0] in "LNSM" for char in text)
+
+
+@dataclass(frozen=True)
+class SegmentLimits:
+    """How long segments may become, in characters."""
+
+    first_clause: int = 12
+    """The first segment ends at a comma once it is this long."""
+    first_longest: int = 60
+    """The first segment ends between two words once it is this long."""
+    clause: int = 100
+    """Later segments end at a comma once they are this long."""
+    longest: int = 200
+    """Later segments end between two words once they are this long."""
+
+
+class TextSegmenter:
+    """Cuts streamed text into segments.
+
+    The first segment is cut early, so that speech can begin; the others are sentences. Nothing
+    is cut inside numbers ("3.5", "14:05"), after abbreviations ("Dr.", "e.g."), or in front of
+    an incomplete word. Segments have no white space at their ends, and each has at
+    least one letter or digit.
+    """
+
+    def __init__(self, limits: SegmentLimits | None = None) -> None:
+        self._limits = limits or SegmentLimits()
+        self._text = ""
+        self._first = True
+
+    def push(self, text: str) -> list[str]:
+        """The segments that ``text`` completes."""
+        self._text += text
+        segments = []
+        while (end := self._find_end()) is not None:
+            segments.append(self._text[:end].strip())
+            self._text = self._text[end:]
+            self._first = False
+        return segments
+
+    def finish(self) -> list[str]:
+        """The last segment, if any; the segmenter then begins anew."""
+        rest = self._text.strip()
+        self._text = ""
+        self._first = True
+        return [rest] if has_words(rest) else []
+
+    def finish_cut(self) -> tuple[list[str], str]:
+        """Like :meth:`finish`, for text that was cut off anywhere: an incomplete sentence is not spoken.
+
+        Of the first sentence, the complete words are.
+
+        Returns:
+            The last segment, if any, and the end of the text that is not spoken.
+        """
+        text, first = self._text, self._first
+        end = max((match.end() for match in _ENDING.finditer(text)), default=0)
+        if first and not has_words(text[:end]):
+            end = max(text.rfind(" "), text.rfind("\n"), 0)
+        self._text = text[:end]
+        return self.finish(), text[end:]
+
+    def _find_end(self) -> int | None:
+        text = self._text
+        clause, longest = (
+            (self._limits.first_clause, self._limits.first_longest)
+            if self._first
+            else (self._limits.clause, self._limits.longest)
+        )
+        ends = [match.end() for match in _SENTENCE_END.finditer(text) if self._ends_sentence(match)]
+        ends += [match.end() for match in _CLAUSE_END.finditer(text) if match.end() >= clause]
+        end = min((end for end in ends if has_words(text[:end])), default=longest + 1)
+        if end <= longest:
+            return end
+        if len(text) <= longest:
+            return None
+        # Never inside a word, unless the "word" alone is longer than a segment may be.
+        space = max(text.rfind(" ", 0, longest), text.rfind("\t", 0, longest))
+        end = space if has_words(text[: max(space, 0)]) else longest
+        return end if has_words(text[:end]) else None
+
+    def _ends_sentence(self, match: re.Match[str]) -> bool:
+        if match.group()[0] != "." or match.group().startswith(".."):
+            return True
+        before = self._text[: match.start()]
+        word = _LAST_WORD.search(before)
+        if word is None:
+            return True
+        token = word.group(1).lower().lstrip(_OPENING)
+        if _ABBREVIATION.fullmatch(token) or _is_initial(word.group(1)):
+            return False
+        if _NUMBERED_ITEM.fullmatch(before):  # "1. First, ..."
+            return False
+        if _MAYBE_LAST.fullmatch(token):
+            following = self._text[match.end() :].lstrip()
+            return bool(following) and following[0].isupper()
+        return True
+
+
+def split_text(text: str, longest: int) -> list[str]:
+    """Split a whole text into pieces of about ``longest`` characters at most, after sentences if possible.
+
+    The concatenated pieces are the text. Short sentences stay together: models say them better with
+    their surroundings.
+    """
+    if len(text) <= longest:
+        return [text]
+    clause = longest * 2 // 3
+    segmenter = TextSegmenter(
+        SegmentLimits(first_clause=clause, first_longest=longest, clause=clause, longest=longest)
+    )
+    begins = [0]
+    position = 0
+    for sentence in [*segmenter.push(text), *segmenter.finish()]:
+        position = text.index(sentence, position)
+        if position + len(sentence) - begins[-1] > longest and position > begins[-1]:
+            begins.append(position)
+        position += len(sentence)
+    return [text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)]
+
+
+def _is_initial(word: str) -> bool:
+    """The "J" of "J. Smith"; "I" is a word of its own."""
+    return len(word) == 1 and word.isalpha() and word.isupper() and word != "I"
+
+
+class WordMarker:
+    """Assigns one mark to every word of a text, as separated by white space.
+
+    Synthesizers report words of their own: several for ``10:30``, none for a dash, and
+    positions that may point at the space before a word. A word without an event of its own
+    gets the sample of the one before it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._spans = [match.span() for match in _WORD.finditer(text)]
+        self._next = 0
+        self._at_sample = 0
+
+    def marks_at(self, position: int, at_sample: int) -> list[WordMark]:
+        """The marks due when the word at ``position`` (index of a character) begins."""
+        # The word that holds the position, or the one after the space that it points at.
+        index = bisect.bisect_right(self._spans, position, key=lambda span: span[1])
+        if index < self._next or index == len(self._spans):
+            return []
+        missed = self._marks_until(index)
+        self._at_sample = at_sample
+        return [*missed, *self._marks_until(index + 1)]
+
+    def remaining_marks(self) -> list[WordMark]:
+        """The marks of words that had no event."""
+        return self._marks_until(len(self._spans))
+
+    def _marks_until(self, end: int) -> list[WordMark]:
+        spans = self._spans[self._next : end]
+        self._next = max(self._next, end)
+        return [WordMark(start_char=start, end_char=stop, at_sample=self._at_sample) for start, stop in spans]
