@@ -18,22 +18,20 @@ from parley.errors import (
     ModelUnavailableError,
     ParleyError,
 )
-from parley.llm.engine import Identified, Progress, Translation
+from parley.llm.engine import PrioritizedRequest, Progress, Translation
 from parley.llm.vllm_types import REFUSALS
 
-RequestT = TypeVar("RequestT", bound=Identified)
+RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 
 
 class AsyncEngine(Generic[RequestT]):
     """:class:`parley.llm.engine.Engine` over ``AsyncLLM``.
 
     Args:
-        engine_args: vLLM's ``AsyncEngineArgs``.
-        translation: of the engine's requests.
         stall_timeout_s: seconds without progress after which a request fails.
-        died: is given the reason when the processes of the engine have ended, or when no request at all has
-            made progress for that time.
-        watch_s: how often it is looked whether they have ended (seconds).
+        died: called with the reason when the processes of the engine have ended, or when no request has made
+            progress for that time.
+        watch_s: interval of the checks whether they have ended.
     """
 
     def __init__(
@@ -49,11 +47,11 @@ class AsyncEngine(Generic[RequestT]):
         self._engine = AsyncLLM.from_engine_args(engine_args)
         self._stall_timeout_s = stall_timeout_s
         self._running: set[str] = set()
-        # Aborts that the engine may not have known the request for yet.
+        # Aborts whose requests the engine may not have received yet.
         self._aborted: set[str] = set()
         self._died = died
         self._progressed_at = time.monotonic()
-        # Requests notice by themselves, but there may be none for hours.
+        # Requests notice it, but there may be none for hours.
         self._watch = asyncio.get_running_loop().create_task(self._watch_core(watch_s))
         self.max_model_len: int = self._engine.model_config.max_model_len
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 
-class Identified(Protocol):
-    """Any request to an engine."""
+class PrioritizedRequest(Protocol):
+    """Any request to an engine.
+
+    Apart because the packages that define requests (text here, T3's in :mod:`parley.tts`) share no base.
+    """
 
     @property
     def request_id(self) -> str:
@@ -17,11 +20,11 @@ class Identified(Protocol):
 
     @property
     def priority(self) -> int:
-        """The lower goes first where not all fit, if the engine's scheduling policy knows priorities."""
+        """The lower goes first where not all fit, if the engine's scheduling policy has priorities."""
         ...
 
 
-RequestT_contra = TypeVar("RequestT_contra", bound=Identified, contravariant=True)
+RequestT_contra = TypeVar("RequestT_contra", bound=PrioritizedRequest, contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class EngineRequest:
     seed: int | None = None
     priority: int = 0
     structural_tag: str | None = None
-    """What the text must look like, as vLLM's structured outputs know it; None: anything."""
+    """Constrains the text, in the form of vLLM's structured outputs; None: anything."""
     skip_special_tokens: bool = True
     """Whether tokens that are no text are left out of the text."""
 
@@ -57,7 +60,7 @@ class Progress:
     """The tokens themselves."""
 
     def __add__(self, later: Progress) -> Progress:
-        """One report that says the same as two."""
+        """Join two reports into one."""
         return Progress(
             self.text + later.text,
             self.tokens + later.tokens,
@@ -75,11 +78,11 @@ class Translation(Protocol[RequestT_contra]):
         ...
 
     def sampling(self, request: RequestT_contra) -> Any:
-        """How tokens are drawn: ``SamplingParams``."""
+        """The ``SamplingParams``."""
         ...
 
     def read(self, output: Any) -> Progress:
-        """What a ``RequestOutput`` says; raises ``InferenceError`` if it tells of a failure."""
+        """The progress in a ``RequestOutput``; raises ``InferenceError`` if it reports a failure."""
         ...
 
 

@@ -1,7 +1,7 @@
 """What an engine may write within a tool call, so that its arguments are those that the tool takes.
 
-Free text stays free: the grammar begins where the model opens a call of the Hermes format, and knows
-one form for each tool. It is a *structural tag* of xgrammar, which vLLM applies while it draws tokens.
+Free text stays free: the grammar begins where the model opens a call of the Hermes format, and has
+one form for each tool. It is a *structural tag* of xgrammar, which vLLM applies while it samples tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import msgspec
 from parley.protocol import Tool
 
 _TRIGGER = "<tool_call>"
-KEPT = 64
-"""Sets of tools for which something is kept."""
+CACHED_TOOL_SETS = 64
 # Schemas are the clients', the grammar is made on the event loop that all callers share, and that cannot be
 # stopped: strings of up to 1,000 characters took four seconds, 60 levels of objects 0.3 s, and 10,000
 # properties minutes. A pattern of a few characters can take longer than any of them.
@@ -38,7 +37,7 @@ _LARGEST = 1e18
 _UNSUPPORTED = ("patternProperties", "propertyNames")
 # Values, nested ones and names of properties included, in the schemas of all tools together; about 5 us each.
 _MOST_VALUES = 3_000
-# What takes as long as so many values.
+# Values that take as long.
 _WEIGHTS = dict.fromkeys((*_RANGE, "format"), 60)
 _TOOL = 20
 # Any of the properties of an object that may be left out may follow any other: 400 of them took 8 seconds.
@@ -50,30 +49,26 @@ _log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 
-class KeptByTools(Generic[Made]):
-    """What is made of a session's tools; kept for the last sets of tools.
-
-    Args:
-        make: makes it.
-    """
+class ToolSetCache(Generic[Made]):
+    """Results of ``make`` for the sets of tools that were used last."""
 
     def __init__(self, make: Callable[[Sequence[Tool]], Made]) -> None:
         self._make = make
-        self._known: OrderedDict[bytes, Made] = OrderedDict()
+        self._cached: OrderedDict[bytes, Made] = OrderedDict()
 
     def __call__(self, tools: Sequence[Tool]) -> Made:
-        """Make it, or give what was made of the same tools before."""
+        """Return the result for these tools; it is made if it is not cached."""
         key = msgspec.json.encode(tools)
-        if key not in self._known:
-            self._known[key] = self._make(tools)
-            if len(self._known) > KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
+        if key not in self._cached:
+            self._cached[key] = self._make(tools)
+            if len(self._cached) > CACHED_TOOL_SETS:
+                self._cached.popitem(last=False)
+        self._cached.move_to_end(key)
+        return self._cached[key]
 
 
 class ToolGuidance:
-    """Makes the structural tags of sessions' tools, and keeps those of the last sessions.
+    """Makes and caches the structural tags of sessions' tools.
 
     A tool whose schema the grammar's compiler does not support gets calls with any arguments, and a
     line in the log.
@@ -84,7 +79,7 @@ class ToolGuidance:
 
     def __init__(self, check: Callable[[str], object]) -> None:
         self._check = check
-        self._tags = KeptByTools(self._make)
+        self._tags = ToolSetCache(self._make)
 
     def tag(self, tools: Sequence[Tool]) -> str | None:
         """What the answer of a model with these tools must look like; None: anything."""
@@ -97,19 +92,25 @@ class ToolGuidance:
         forms = []
         for tool, schema in zip(tools, schemas, strict=True):
             form = _form(tool.name, schema)
-            try:
-                self._check(_tag([form]))
-            except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do: calls work without
-                _warn(tool, error)
-                form = _form(tool.name, _ANYTHING)
-            forms.append(form)
+            supported = is_supported(self._check, _tag([form]), unguided_arguments(tool))
+            forms.append(form if supported else _form(tool.name, _ANYTHING))
         tag = _tag(forms)
-        try:
-            self._check(tag)
-        except Exception as error:  # noqa: BLE001 - as above
-            _log.warning("calls are not guided: %s", error)
-            return None
-        return tag
+        return tag if is_supported(self._check, tag, "calls are not guided") else None
+
+
+def is_supported(check: Callable[[str], object], tag: str, otherwise: str) -> bool:
+    """Whether ``check`` accepts a structural tag; if not, the log has ``otherwise`` and the reason."""
+    try:
+        check(tag)
+    except Exception as error:  # noqa: BLE001 - the compiler's own: calls work without its grammar
+        _log.warning("%s: %s", otherwise, error)
+        return False
+    return True
+
+
+def unguided_arguments(tool: Tool) -> str:
+    """The log's words for a tool whose schema becomes no grammar."""
+    return f"tool {tool.name!r} is called with unguided arguments"
 
 
 def guidable(tools: Sequence[Tool]) -> list[Any]:
@@ -136,7 +137,7 @@ def guidable(tools: Sequence[Tool]) -> list[Any]:
 
 
 def _warn(tool: Tool, error: object) -> None:
-    _log.warning("tool %r is called with unguided arguments: %s", tool.name, error)
+    _log.warning("%s: %s", unguided_arguments(tool), error)
 
 
 def relaxed(schema: Any) -> Any:
@@ -203,7 +204,7 @@ def _too_costly(keyword: str, value: Any) -> bool:
 
 
 def _values(schema: Any) -> int:
-    """How much a grammar's compiler has to do, in values."""
+    """The cost for the grammar's compiler, in values."""
     if isinstance(schema, list):
         return 1 + sum(map(_values, schema))
     if isinstance(schema, str):
@@ -222,7 +223,7 @@ def _values(schema: Any) -> int:
 
 
 def _pairs(schema: dict[str, Any]) -> int:
-    """Of properties that may be left out."""
+    """Pairs of properties that may be left out."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return 0
@@ -241,7 +242,7 @@ def _form(name: str, schema: Any) -> dict[str, Any]:
             # In the order of the schema, which is that of the prompt. In any order, xgrammar would accept a
             # property twice, and another one in the place of one that is required.
             "any_order": False,
-            # Never nothing but blanks.
+            # Never only blanks.
             "max_whitespace_cnt": 1,
         },
         "end": "}\n</tool_call>",

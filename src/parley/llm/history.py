@@ -1,16 +1,23 @@
-"""What a language model is told about the conversation so far."""
+"""The conversation as a language model gets it: bounded, with a summary of its oldest part."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from parley.llm.messages import ChatMessage
-from parley.llm.summaries import SummaryPlan, summary_text
+from parley.llm.messages import ChatMessage, GenerateRequest, Priority, Sampling
 from parley.protocol import Tool
 
+_MAX_TOKENS = 200
+_INTRODUCTION = "What was said earlier in this conversation, in short: "
+_INSTRUCTION = (
+    "You write down what a voice assistant has to remember. Summarise the conversation that you are given "
+    "in its own language, in at most five short sentences. Keep names, numbers, dates, wishes, promises and "
+    "what tools returned. An answer that ends in … was interrupted there. Write nothing but the summary."
+)
 # Bytes of UTF-8: English has about four per token; Chinese, for example, three for each character.
 _BYTES_PER_TOKEN = 3
 _DIGITS = "0123456789"  # each is a token of its own
@@ -19,14 +26,57 @@ _TOKENS_PER_MESSAGE = 8
 _MOST_MESSAGES = 1_000
 _LONGEST_EXCHANGE = 16  # that is only forgotten whole: messages, without the results of tools
 # A prompt that fills less of the window says little about text: the template's own words weigh too much.
-_TELLING = 0.25
+_MIN_CALIBRATION = 0.25
 # How many times more tokens than estimated a prompt may turn out to have.
 _MOST_SCALE = 4.0
-# Shares of the budget: from the first on a summary is wanted, and the second is left word for word.
+# Shares of the budget: a summary is made from the first on, and the second is left word for word.
 _LONG = 0.75
-_KEPT = 0.4
+_UNCHANGED = 0.4
 # A summary that takes more has not summarised anything.
 _LONGEST_SUMMARY = 0.25
+
+
+@dataclass(frozen=True)
+class SummaryPlan:
+    """The messages that a summary replaces."""
+
+    dropped: int
+    """Messages of the conversation before these."""
+    messages: tuple[ChatMessage, ...]
+    """Whole exchanges, oldest first."""
+    summary: str
+    """Summary of earlier messages, as it stands in the prompt; empty: there is none."""
+
+
+def summary_request(plan: SummaryPlan, request_id: str) -> GenerateRequest:
+    """Ask a language model for a summary."""
+    calls = {call.id: call.name for message in plan.messages for call in message.tool_calls}
+    lines = [plan.summary] if plan.summary else []
+    for message in plan.messages:
+        if message.role == "tool":
+            lines.append(f"{calls.get(message.tool_call_id, 'tool')} returned: {message.content}")
+            continue
+        if message.content:
+            lines.append(f"{message.role}: {message.content}")
+        lines += [
+            f"{message.role} called {call.name}({msgspec.json.encode(call.arguments).decode()})"
+            for call in message.tool_calls
+        ]
+    return GenerateRequest(
+        request_id=request_id,
+        messages=[
+            ChatMessage(role="system", content=_INSTRUCTION),
+            ChatMessage(role="user", content="\n".join(lines)),
+        ],
+        sampling=Sampling(max_tokens=_MAX_TOKENS),
+        priority=Priority.BACKGROUND,
+    )
+
+
+def summary_text(written: str) -> str:
+    """A summary as it stands in the prompt; empty if nothing was written."""
+    text = " ".join(written.split()).removeprefix(_INTRODUCTION)
+    return f"{_INTRODUCTION}{text}" if text else ""
 
 
 def estimate_tokens(text: str) -> int:
@@ -56,9 +106,8 @@ class History:
 
     Tokens are estimated; :meth:`calibrate` corrects the estimate by what the model has counted.
 
-    Before messages have to be forgotten they may be replaced by a summary: :meth:`plan_summary` says of
-    which one should be made, :meth:`apply_summary` puts it in their place. Until then, and if neither is
-    called, all goes on as without.
+    Before messages have to be forgotten they may be replaced by a summary: :meth:`plan_summary` chooses
+    them, :meth:`apply_summary` replaces them. Both are optional.
 
     Args:
         system_prompt: the first message; empty: none.
@@ -72,7 +121,7 @@ class History:
         self._set_fixed(system_prompt, tools)
         self._messages: list[ChatMessage] = []
         self._cost = 0
-        self._gone = 0  # messages that were forgotten or summarised
+        self._dropped = 0  # messages that were forgotten or summarised
         self._summary = ""
 
     def _set_fixed(self, system_prompt: str, tools: Sequence[Tool]) -> None:
@@ -86,12 +135,12 @@ class History:
         return int(self._limit / self._scale) - self._fixed
 
     def calibrate(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], tokens: int) -> None:
-        """Correct the estimate: a prompt of these messages and tools has had so many tokens.
+        """Correct the estimate: ``tokens`` is the size of a prompt of these messages and tools.
 
         The estimate is never taken for too high, so that text of another kind fits too.
         """
         estimated = sum(map(_cost, messages)) + _tools_cost(tools)
-        if tokens >= _TELLING * self._limit and estimated:
+        if tokens >= _MIN_CALIBRATION * self._limit and estimated:
             self._scale = min(max(tokens / estimated, 1.0), _MOST_SCALE)
             self._trim()
 
@@ -101,7 +150,7 @@ class History:
         return self._tools
 
     def change(self, system_prompt: str, tools: Sequence[Tool]) -> None:
-        """Go on with another prompt and other tools."""
+        """Set another prompt and other tools."""
         self._set_fixed(system_prompt, tools)
         self._trim()
 
@@ -129,7 +178,7 @@ class History:
         return imagined.messages()
 
     def replace(self, old: Sequence[ChatMessage], new: Sequence[ChatMessage]) -> bool:
-        """Remember something else in the place of the very messages ``old``; False: they are not there."""
+        """Replace the very messages ``old``; False: they are not there."""
         for index in range(len(self._messages) - len(old), -1, -1):
             found = self._messages[index : index + len(old)]
             if old and all(one is other for one, other in zip(found, old, strict=True)):
@@ -140,7 +189,7 @@ class History:
         return False
 
     def add_user(self, text: str) -> None:
-        """What the user said; joined with the message before it if nobody answered that.
+        """Add what the user said; joined with the message before it if that was not answered.
 
         When both together are too long for the budget, only the new text stays.
         """
@@ -154,7 +203,7 @@ class History:
         self._trim()
 
     def extend(self, messages: Iterable[ChatMessage]) -> None:
-        """What the assistant said and did in answer."""
+        """Add what the assistant said and did."""
         for message in messages:
             self._append(message)
         self._trim()
@@ -175,7 +224,7 @@ class History:
         return True
 
     def plan_summary(self) -> SummaryPlan | None:
-        """Of what a summary should be made now; None: there is room enough, or only the newest message."""
+        """The messages to summarise now; None: there is room enough, or only the newest message."""
         if self._cost <= _LONG * self._budget:
             return None
         cuts = self._cuts()
@@ -184,13 +233,13 @@ class History:
         left = sum(map(_cost, self._messages))
         possible = set(cuts)
         for index, message in enumerate(self._messages):
-            if index in possible and (left <= _KEPT * self._budget or index == cuts[-1]):
-                return SummaryPlan(self._gone, tuple(self._messages[:index]), self._summary)
+            if index in possible and (left <= _UNCHANGED * self._budget or index == cuts[-1]):
+                return SummaryPlan(self._dropped, tuple(self._messages[:index]), self._summary)
             left -= _cost(message)
         raise AssertionError("the last cut is before one of the messages")
 
     def apply_summary(self, plan: SummaryPlan, text: str) -> bool:
-        """Put a summary in the place of what it was made of.
+        """Replace the messages of ``plan`` by their summary.
 
         Returns:
             Whether it was: not if any of that has been forgotten meanwhile, which a summary must not bring
@@ -198,7 +247,7 @@ class History:
         """
         summary = summary_text(text)
         count = len(plan.messages)
-        same = (plan.gone, plan.summary) == (self._gone, self._summary)
+        same = (plan.dropped, plan.summary) == (self._dropped, self._summary)
         if not same or tuple(self._messages[:count]) != plan.messages:
             return False
         if not summary or estimate_tokens(summary) > _LONGEST_SUMMARY * self._budget:
@@ -228,7 +277,7 @@ class History:
     def _drop(self, count: int) -> None:
         self._cost -= sum(map(_cost, self._messages[:count]))
         self._messages = self._messages[count:]
-        self._gone += count
+        self._dropped += count
 
     def _set_summary(self, summary: str) -> None:
         self._cost += estimate_tokens(summary) - estimate_tokens(self._summary)

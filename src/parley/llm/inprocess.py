@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from parley.errors import (
     DeadlineExceededError,
@@ -24,13 +24,13 @@ from parley.errors import (
     ParleyError,
     ShuttingDownError,
 )
-from parley.llm.engine import Identified, Progress, RequestT_contra
+from parley.llm.engine import PrioritizedRequest, Progress, RequestT_contra, Translation
 
 _log = logging.getLogger(__name__)
 
 
 Report: TypeAlias = Progress | ParleyError
-RequestT = TypeVar("RequestT", bound=Identified)
+RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
 
 
 class SteppedEngine(Protocol[RequestT_contra]):
@@ -41,7 +41,7 @@ class SteppedEngine(Protocol[RequestT_contra]):
         ...
 
     def abort(self, request_id: str) -> None:
-        """Forget a request, known or not."""
+        """Forget a request; unknown ids are not an error."""
         ...
 
     def busy(self) -> bool:
@@ -75,7 +75,7 @@ class _Mailbox:
             self._report = report
         self._filled.set()
 
-    async def take(self) -> Progress:
+    async def get(self) -> Progress:
         await self._filled.wait()
         self._filled.clear()
         report, self._report = self._report, None
@@ -95,7 +95,7 @@ class InProcessEngine(Generic[RequestT]):
         create: makes the engine; runs in the engine's thread.
         start_timeout_s: seconds that ``create`` may take.
         stall_timeout_s: seconds without progress after which a request fails.
-        died: is given the reason when the engine can never answer again: it has failed, or has not
+        died: called with the reason when the engine can never answer again: it has failed, or has not
             come to the end of a step when a request fails for want of progress. Called when what ran has
             its error, from any thread.
 
@@ -145,7 +145,7 @@ class InProcessEngine(Generic[RequestT]):
             except Exception as error:  # noqa: BLE001 - logged, and the answer to this request alone
                 _log.exception("request %s could not be added", request.request_id)
                 engine.abort(request.request_id)
-                failure = InferenceError(f"the engine could not take the request: {error}")
+                failure = InferenceError(f"the engine could not accept the request: {error}")
                 self._report([(request.request_id, failure)])
 
         self._submit(add)
@@ -154,7 +154,7 @@ class InProcessEngine(Generic[RequestT]):
             while not finished:
                 try:
                     async with asyncio.timeout(self._stall_timeout_s):
-                        progress = await mailbox.take()
+                        progress = await mailbox.get()
                 except TimeoutError as error:
                     failure = f"the engine made no progress for {self._stall_timeout_s:g} s"
                     if time.monotonic() - self._stepped_at >= self._stall_timeout_s:
@@ -204,7 +204,7 @@ class InProcessEngine(Generic[RequestT]):
         started.set_result(None)
         end: Callable[[], ParleyError] = partial(ShuttingDownError, "the model is being unloaded")
         try:
-            while self._obey(engine):
+            while self._run_commands(engine):
                 self._report(engine.step())
                 self._stepped_at = time.monotonic()
         except Exception as error:  # noqa: BLE001 - becomes the answer to every request
@@ -215,7 +215,7 @@ class InProcessEngine(Generic[RequestT]):
         else:
             self._end(engine, end)
 
-    def _obey(self, engine: SteppedEngine[RequestT]) -> bool:
+    def _run_commands(self, engine: SteppedEngine[RequestT]) -> bool:
         """Run the commands that wait, or wait for one if there is nothing to do; False: stop."""
         while True:
             try:
@@ -261,13 +261,13 @@ class InProcessEngine(Generic[RequestT]):
 
 
 class _Ended:
-    """Stands in for an engine that is gone."""
+    """Stands in for an engine that has ended."""
 
-    def add(self, request: Identified) -> None:
-        """Take a request that will be failed at once."""
+    def add(self, request: PrioritizedRequest) -> None:
+        """Accept a request that fails at once."""
 
     def abort(self, request_id: str) -> None:
-        """Nothing runs."""
+        """Do nothing: no request runs."""
 
     def busy(self) -> bool:
         return False
@@ -276,9 +276,54 @@ class _Ended:
         return []
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 def _deliver(delivery: list[tuple[_Mailbox, Report]]) -> None:
     for mailbox, report in delivery:
         mailbox.put(report)
+
+
+class VllmEngine(Generic[RequestT]):
+    """:class:`SteppedEngine` over vLLM's ``LLMEngine``."""
+
+    def __init__(self, engine_args: Any, translation: Translation[RequestT]) -> None:
+        # Importing vLLM takes seconds and needs a prepared environment.
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
+
+        from parley.llm.vllm_types import REFUSALS  # noqa: PLC0415
+
+        self._refusals = REFUSALS
+        self._translation = translation
+        self._engine = LLMEngine.from_engine_args(engine_args)
+        self.max_model_len: int = self._engine.model_config.max_model_len
+
+    def add(self, request: RequestT) -> None:
+        """Queue a request; raises ``ValueError`` if vLLM will never run it."""
+        prompt, sampling = self._translation.prompt(request), self._translation.sampling(request)
+        try:
+            self._engine.add_request(request.request_id, prompt, sampling, priority=request.priority)
+        except self._refusals as error:
+            raise ValueError(str(error)) from error
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request."""
+        self._engine.abort_request([request_id])
+
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._engine.has_unfinished_requests())
+
+    def step(self) -> list[tuple[str, Report]]:
+        """Advance all running requests by one step."""
+        return [(output.request_id, self._read(output)) for output in self._engine.step()]
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.engine_core.shutdown()
+
+    def _read(self, output: Any) -> Report:
+        try:
+            return self._translation.read(output)
+        except ParleyError as error:
+            return error

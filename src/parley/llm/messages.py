@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from parley.protocol import Tool
+from parley.errors import InvalidMessageError
+from parley.protocol import SamplingOptions, Tool
 
 CUT = "…"
 """Marks, for the language model, an answer that the user cut short."""
@@ -27,24 +28,24 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of the conversation, as chat templates know it."""
+    """One message of the conversation, as chat templates expect it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     tool_calls: list[ToolCall] = []
-    """Of an assistant message."""
+    """Calls of an assistant message."""
     tool_call_id: str = ""
-    """Of a tool message: the call that it answers."""
+    """The call that a tool message answers."""
 
 
-def cut_short(heard: str) -> str:
-    """What the user has heard of an answer, marked as cut short there; empty if that is nothing."""
-    cut = heard.rstrip(" .,!?;:")
+def cut_short(played: str) -> str:
+    """The played part of an answer, marked as cut short there; empty if that is nothing."""
+    cut = played.rstrip(" .,!?;:")
     return f"{cut}{CUT}" if cut else ""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn. Temperature 0 is greedy."""
+    """How tokens are sampled. Temperature 0 is greedy."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -53,16 +54,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Priority(IntEnum):
-    """Who goes first where not all requests fit: the lower, and of equals the one that came earlier."""
+    """The order of requests where not all fit: the lower first, then the earlier."""
 
     ANSWER = 0
     """A user waits for it."""
     SPECULATION = 1
     """A user may be about to wait for it."""
     WARM_UP = 2
-    """It makes a later answer quicker."""
+    """For a request that makes a later answer quicker."""
     BACKGROUND = 3
-    """Nobody waits for it."""
+    """No user waits for it."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="generate"):
@@ -91,7 +92,7 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class ToolCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_call"):
-    """The model wants a tool to be run; sent when the call is complete."""
+    """The model calls a tool; sent when the call is complete."""
 
     call: ToolCall
 
@@ -109,3 +110,44 @@ class Completed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 LlmEvent: TypeAlias = TextDelta | ToolCalled | Completed
+
+
+def choose_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
+    """The session's options, and the server's defaults for those that are not set.
+
+    Args:
+        options: of the session.
+        default: of the server; its ``max_tokens`` is also the upper limit.
+
+    Raises:
+        InvalidMessageError: an option is out of range; the text names it.
+    """
+    chosen = Sampling(
+        temperature=default.temperature if options.temperature is None else options.temperature,
+        top_p=default.top_p if options.top_p is None else options.top_p,
+        max_tokens=default.max_tokens if options.max_tokens is None else options.max_tokens,
+        seed=default.seed,
+    )
+    check_sampling(chosen, "sampling.")
+    if chosen.max_tokens > default.max_tokens:
+        raise InvalidMessageError(
+            f"sampling.max_tokens is {chosen.max_tokens}; it must be at most {default.max_tokens}"
+        )
+    return chosen
+
+
+def check_sampling(sampling: Sampling, where: str = "") -> None:
+    """Check the ranges; ``where`` is put before the names of fields in errors.
+
+    Raises:
+        InvalidMessageError: a value is out of range; the text names it.
+    """
+    # Written so that NaN fails.
+    if not 0.0 <= sampling.temperature <= 2.0:
+        raise InvalidMessageError(f"{where}temperature is {sampling.temperature}; it must be 0 to 2")
+    if not 0.0 < sampling.top_p <= 1.0:
+        raise InvalidMessageError(f"{where}top_p is {sampling.top_p}; it must be above 0 and at most 1")
+    if sampling.max_tokens < 1:
+        raise InvalidMessageError(f"{where}max_tokens is {sampling.max_tokens}; it must be at least 1")
+    if sampling.seed is not None and not 0 <= sampling.seed < 2**63:
+        raise InvalidMessageError(f"{where}seed is {sampling.seed}; it must be 0 to 2^63 - 1")

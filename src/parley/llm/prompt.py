@@ -14,12 +14,15 @@ from parley.llm.messages import ChatMessage
 from parley.protocol import Tool
 
 PartT = TypeVar("PartT", ChatMessage, Tool)
-_ROOM = 128
-"""Tokens that an answer has in any case: about 90 words of English."""
+_MIN_ANSWER = 128
+"""Tokens that every answer may have: about 90 words of English."""
 
 
 class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is needed here."""
+    """The used part of a Hugging Face tokenizer.
+
+    Apart because ``transformers`` is imported only where an engine starts.
+    """
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any:
         """Render a conversation."""
@@ -34,7 +37,7 @@ class Prompt:
     max_tokens: int
     """What was asked for, or as much as still fits."""
     example_tokens: int = 0
-    """Of ``ids``, those of examples that every conversation has."""
+    """Tokens of ``ids`` that are examples, which every conversation has."""
 
 
 class PromptBuilder:
@@ -44,7 +47,7 @@ class PromptBuilder:
         tokenizer: with a chat template.
         max_length: size of the model's context window in tokens.
         options: variables of the template, besides the messages and tools.
-        rendering: what the template is told; None: everything as it is.
+        rendering: makes the arguments of the template; None: messages and tools as they are.
     """
 
     def __init__(
@@ -77,11 +80,11 @@ class PromptBuilder:
         )
         ids = self._ids(rendered.conversation, rendered.tools)
         room = self._max_length - len(ids)
-        needed = min(max_tokens, _ROOM)
+        needed = min(max_tokens, _MIN_ANSWER)
         if room < needed:
             raise ContextTooLongError(
                 f"the conversation has {len(ids)} tokens; the model takes {self._max_length} "
-                f"with its answer, for which {needed} are kept"
+                f"with its answer, for which {needed} are reserved"
             )
         return Prompt(list(ids), min(max_tokens, room), self._count(rendered.examples))
 
@@ -127,13 +130,13 @@ class Rendered:
 
     conversation: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
-    """None: the template is told of none."""
+    """None: the template gets none."""
     examples: Sequence[dict[str, Any]] = ()
     """Those of its messages that are the same in every conversation."""
 
 
 class Rendering(Protocol):
-    """One model's way to be told of tools, calls and results."""
+    """Turns messages, tools, calls and results into what one model's chat template takes."""
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Rendered:
         """The conversation, and the tools that may be called now."""
@@ -141,7 +144,7 @@ class Rendering(Protocol):
 
 
 class TemplateRendering:
-    """Leaves it all to the chat template."""
+    """Leaves calls and tools to the chat template."""
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Rendered:
         """The messages and the tools as they are."""
@@ -151,7 +154,7 @@ class TemplateRendering:
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates know it."""
+    """A message as chat templates expect it."""
     rendered: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         rendered["tool_calls"] = [
@@ -168,7 +171,7 @@ def plain_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def described(tool: Tool) -> dict[str, Any]:
-    """A tool as chat templates know it."""
+    """A tool as chat templates expect it."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},

@@ -1,7 +1,13 @@
-"""How a model writes its answers: what is text, what is a tool call, and what is neither."""
+"""How a model writes its answers: what is text, what is a tool call, and what is neither.
+
+Hermes, the default, is parsed here, although :mod:`parley.llm.vllm_replies` can do it with vLLM's parser:
+this parser needs no vLLM and reads an answer once. vLLM's also needs a pydantic request for each answer, and
+the whole answer is parsed again at its end.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -10,6 +16,9 @@ import msgspec
 
 from parley.llm.guidance import ToolGuidance
 from parley.protocol import Tool
+
+_OPEN = "<tool_call>"
+_CLOSE = "</tool_call>"
 
 
 class Reply(Protocol):
@@ -21,7 +30,7 @@ class Reply(Protocol):
     """Whether the engine leaves tokens that are no text out of the text."""
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:
-        """Take what was written since the last call; ``last``: nothing follows."""
+        """Read what was written since the last call; ``last``: nothing follows."""
         ...
 
 
@@ -46,10 +55,10 @@ class ReplyFormat(Protocol):
 
 
 class HermesFormat:
-    """Qwen3's format, which many models share; see :mod:`parley.llm.replies`.
+    """Qwen3's format, which many models share.
 
     Args:
-        guidance: of tool calls; None: the model writes what it likes.
+        guidance: of tool calls; None: they are not constrained.
     """
 
     def __init__(self, guidance: ToolGuidance | None = None) -> None:
@@ -63,22 +72,43 @@ class HermesFormat:
         after_results: bool = False,  # noqa: ARG002 - as above
     ) -> Reply:
         """Prepare to read an answer."""
-        return _HermesReply(self._guidance.tag(tools) if self._guidance else None)
+        return ParsedReply(self._guidance.tag(tools) if self._guidance else None, ToolStream())
 
 
-class _HermesReply:
-    def __init__(self, structural_tag: str | None) -> None:
+class AnswerParser(ABC):
+    """Splits one answer, which comes in pieces of any size."""
+
+    _has_text = False
+    """Whether text was returned since the start or the last call."""
+
+    @abstractmethod
+    def feed(self, text: str) -> list[Piece]:
+        """Read the next piece of text."""
+
+    @abstractmethod
+    def finish(self) -> list[Piece]:
+        """Read what was held back, at the end of the answer."""
+
+    def _add_text(self, text: str, pieces: list[Piece]) -> None:
+        if not self._has_text:
+            text = text.lstrip()
+        if text:
+            self._has_text = True
+            pieces.append(TextPiece(text))
+
+
+class ParsedReply:
+    """A :class:`Reply` whose text alone shows what it is."""
+
+    def __init__(self, structural_tag: str | None, parser: AnswerParser) -> None:
         self.structural_tag = structural_tag
         self.skip_special_tokens = True
-        self._stream = ToolStream()
+        self._parser = parser
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:  # noqa: ARG002
-        pieces = self._stream.feed(text)
-        return pieces + self._stream.finish() if last else pieces
-
-
-_OPEN = "<tool_call>"
-_CLOSE = "</tool_call>"
+        """See :class:`Reply`."""
+        pieces = self._parser.feed(text)
+        return pieces + self._parser.finish() if last else pieces
 
 
 @dataclass(frozen=True)
@@ -107,7 +137,7 @@ class BadCall:
 Piece: TypeAlias = TextPiece | ParsedCall | BadCall
 
 
-class ToolStream:
+class ToolStream(AnswerParser):
     """Parser of one answer.
 
     White space at the ends of the answer and around calls belongs to the format and is dropped.
@@ -117,45 +147,44 @@ class ToolStream:
         self._held = ""  # text that may turn out to be a tag or white space at the end
         self._call: list[str] | None = None  # pieces of the call being read
         self._tail = ""  # end of the call so far, where a closing tag may have begun
-        self._spoken = False  # whether text was given out since the start or the last call
 
     def feed(self, text: str) -> list[Piece]:
-        """Take the next piece of text."""
+        """Read the next piece of text."""
         pieces: list[Piece] = []
         while text:
             text = self._feed_call(text, pieces) if self._call is not None else self._feed_text(text, pieces)
         return pieces
 
     def finish(self) -> list[Piece]:
-        """The answer has ended: what was held back is decided now."""
+        """Read what was held back, at the end of the answer."""
         if self._call is not None:
             raw, self._call, self._tail = "".join(self._call), None, ""
             call = _read_call(raw)
-            # A model that stops right after the JSON has said all that is needed.
+            # The call is complete if the model stops right after the JSON.
             return [
                 call if isinstance(call, ParsedCall) else BadCall(raw, "the answer ended within the call")
             ]
         pieces: list[Piece] = []
-        self._give(self._held.rstrip(), pieces)
+        self._add_text(self._held.rstrip(), pieces)
         self._held = ""
         return pieces
 
     def _feed_text(self, text: str, pieces: list[Piece]) -> str:
-        """Take text outside a call; returns what follows an opening tag."""
+        """Read text outside a call; returns what follows an opening tag."""
         seen = self._held + text
         before, tag, rest = seen.partition(_OPEN)
         if tag:
-            self._give(before.rstrip(), pieces)
-            self._held, self._call, self._spoken = "", [], False
+            self._add_text(before.rstrip(), pieces)
+            self._held, self._call, self._has_text = "", [], False
             return rest
         sure = len(seen) - _overlap(seen, _OPEN)
         sure = len(seen[:sure].rstrip())
-        self._give(seen[:sure], pieces)
+        self._add_text(seen[:sure], pieces)
         self._held = seen[sure:]
         return ""
 
     def _feed_call(self, text: str, pieces: list[Piece]) -> str:
-        """Take text inside a call; returns what follows its closing tag."""
+        """Read text inside a call; returns what follows its closing tag."""
         assert self._call is not None
         # Only the last few characters can be the beginning of a tag: no need to search it all.
         seen = self._tail + text
@@ -168,13 +197,6 @@ class ToolStream:
         pieces.append(_read_call(joined[: len(joined) - len(seen) + end]))
         self._call, self._tail = None, ""
         return seen[end + len(_CLOSE) :]
-
-    def _give(self, text: str, pieces: list[Piece]) -> None:
-        if not self._spoken:
-            text = text.lstrip()
-        if text:
-            self._spoken = True
-            pieces.append(TextPiece(text))
 
 
 def _overlap(text: str, tag: str) -> int:

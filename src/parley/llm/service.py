@@ -17,10 +17,10 @@ from parley.llm.messages import (
     TextDelta,
     ToolCall,
     ToolCalled,
+    check_sampling,
 )
 from parley.llm.prompt import PromptBuilder
 from parley.llm.replies import BadCall, HermesFormat, Piece, Reply, ReplyFormat, TextPiece
-from parley.llm.sampling import check_sampling
 from parley.runtime.admission import Admission
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class ChatService:
         prompts: renders the model's prompts.
         replies: reads the model's answers.
         max_requests: requests running or waiting at once; more are refused.
-        clock: seconds, never going back.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class ChatService:
         reply = self._replies.begin(request.tools, prompt.ids, after_results=spoken[-1:] == ["tool"])
         last = Progress()
         calls = tokens = 0
-        wanted = EngineRequest(
+        engine_request = EngineRequest(
             request.request_id,
             prompt.ids,
             prompt.max_tokens,
@@ -102,7 +101,7 @@ class ChatService:
             reply.structural_tag,
             reply.skip_special_tokens,
         )
-        async with aclosing(self._progress(wanted)) as progress:
+        async with aclosing(self._progress(engine_request)) as progress:
             async for step in progress:
                 last = step
                 tokens += step.tokens
@@ -121,7 +120,7 @@ class ChatService:
         )
 
     async def _progress(self, request: EngineRequest) -> AsyncGenerator[Progress, None]:
-        """What the engine writes; without guidance if the engine cannot guide it."""
+        """The engine's reports; without guidance if the engine refuses the grammar."""
         begun = False
         try:
             async with aclosing(self._engine.generate(request)) as steps:
@@ -129,7 +128,7 @@ class ChatService:
                     begun = True
                     yield step
         except (InvalidInputError, InferenceError) as error:
-            # Not their kinds: an engine that is gone or late does no better without a grammar.
+            # Not their subclasses: a dead or late engine does no better without a grammar.
             refused = type(error) in (InvalidInputError, InferenceError)
             if begun or request.structural_tag is None or not refused:
                 raise
@@ -143,7 +142,7 @@ class ChatService:
 
 def _read(reply: Reply, step: Progress) -> list[Piece]:
     if step.finish_reason == "abort":
-        return []  # nobody listens any more, and half of a call is no error
+        return []  # the answer is discarded, and half of a call is no error
     return reply.read(step.text, step.token_ids, last=step.finish_reason is not None)
 
 

@@ -12,12 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from parley.llm.engine import Engine, Identified, Translation
+from parley.llm.engine import Engine, PrioritizedRequest, Translation
+from parley.llm.inprocess import InProcessEngine, VllmEngine
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
 
 START_TIMEOUT_S = 900.0
-RequestT = TypeVar("RequestT", bound=Identified)
+RequestT = TypeVar("RequestT", bound=PrioritizedRequest)
+_DEFAULTS = {
+    # Models are local folders; nothing may wait for a network.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Other models share these cores: let the scheduler place the threads.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Clients' tools become grammars. vLLM would keep 512 MB of them.
+    "VLLM_XGRAMMAR_CACHE_MB": "128",
+}
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,8 @@ def start_engine(
         ``engine_args``: file in the version folder with vLLM's engine arguments.
         ``threads``: threads per matrix operation on a CPU; 0 leaves it to the library.
 
-    Args:
-        parameters: the model's settings.
-        weights: folder that vLLM loads.
-        translation: makes the translation of the requests; vLLM may be imported by then.
-        fixed: engine arguments that the model itself needs, whatever the file says.
-        died: is given the reason when the engine can never answer again.
+    vLLM loads ``weights``, with the ``fixed`` arguments in place of the file's. ``translation`` is called
+    when vLLM may be imported, and ``died`` with the reason when the engine can never answer again.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -71,8 +79,6 @@ def start_engine(
 
         engine = AsyncEngine(engine_args, translate, died=died)
         return StartedEngine(engine, engine.max_model_len)
-    from parley.llm.inprocess import InProcessEngine  # noqa: PLC0415
-    from parley.llm.vllm_engine import VllmEngine  # noqa: PLC0415
 
     created: list[VllmEngine[RequestT]] = []
 
@@ -84,19 +90,6 @@ def start_engine(
     return StartedEngine(stepped, created[0].max_model_len)
 
 
-_DEFAULTS = {
-    # Models are local folders; nothing may wait for a network.
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "TOKENIZERS_PARALLELISM": "false",
-    # Other models share these cores: let the scheduler place the threads.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Clients' tools become grammars. vLLM would keep 512 MB of them.
-    "VLLM_XGRAMMAR_CACHE_MB": "128",
-}
-
-
 def prepare_environment(
     *,
     engine_in_process: bool,
@@ -106,11 +99,8 @@ def prepare_environment(
 ) -> None:
     """Set what vLLM reads while it is imported. Values set by the operator stay.
 
-    Args:
-        engine_in_process: whether the engine core runs in this process.
-        threads: threads for one matrix operation on a CPU; 0 leaves the library's choice.
-        cache_dir: folder that survives restarts, for what vLLM finds out once.
-        environment: the process environment.
+    ``threads`` are those of one matrix operation on a CPU; 0 leaves the library's choice. ``cache_dir``
+    survives restarts.
     """
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
     for name, value in _DEFAULTS.items():
@@ -127,8 +117,8 @@ def _name_python(environment: MutableMapping[str, str]) -> None:
     if Path(sys.executable or "").name.startswith("python"):
         return
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    beside = Path(sys.prefix) / "bin" / name
-    python = str(beside) if beside.exists() else shutil.which(name, path=environment.get("PATH"))
+    installed = Path(sys.prefix) / "bin" / name
+    python = str(installed) if installed.exists() else shutil.which(name, path=environment.get("PATH"))
     if python:
         sys.executable = python
         multiprocessing.set_executable(python)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -12,23 +11,20 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.parser import ParserManager
 
 from parley.errors import InvalidMessageError, ModelLoadingError
-from parley.llm.guidance import KEPT, KeptByTools, guidable
+from parley.llm.guidance import CACHED_TOOL_SETS, ToolSetCache, guidable, is_supported
 from parley.llm.prompt import described
 from parley.llm.replies import BadCall, ParsedCall, Piece, Reply, TextPiece
 from parley.protocol import Tool
-
-_log = logging.getLogger(__name__)
 
 
 class VllmFormat:
     """A format that vLLM reads.
 
     Args:
-        tokenizer: the model's.
         tool_parser: name of one of vLLM's tool parsers, as ``vllm serve --tool-call-parser`` has it.
         reasoning_parser: name of one of its reasoning parsers, for models that think before they answer;
             empty: none. What they think is dropped.
-        template_options: what the model's chat template is given.
+        template_options: variables of the model's chat template.
         check: takes a structural tag and raises an error of any kind if it is not supported. None: tool
             calls are not guided. They are not either if vLLM has no grammar for the tool parser's format.
 
@@ -47,8 +43,8 @@ class VllmFormat:
         self._tokenizer = tokenizer
         self._options = dict(template_options)
         self._check = check
-        self._offered = KeptByTools(_guided if check else _described)
-        self._supported = lru_cache(KEPT)(self._is_supported)
+        self._offered = ToolSetCache(_guided if check else _described)
+        self._supported = lru_cache(CACHED_TOOL_SETS)(self._is_supported)
         try:
             parser = ParserManager.get_parser(
                 tool_parser,
@@ -81,7 +77,7 @@ class VllmFormat:
             offered = request.tools
             make = partial(self._parser, self._tokenizer, offered, chat_template_kwargs=self._options)
             request = make().adjust_request(request)
-            # A call that the model makes without being asked to is still no text to be spoken.
+            # A call that the request does not offer is still no text to be spoken.
             request = request.model_copy(update={"tool_choice": "auto"})
         except ValueError as error:  # pydantic's and vLLM's own
             raise InvalidMessageError(f"the model cannot call these tools: {error}") from error
@@ -94,12 +90,7 @@ class VllmFormat:
 
     def _is_supported(self, tag: str) -> bool:
         assert self._check is not None  # there is a tag
-        try:
-            self._check(tag)
-        except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do
-            _log.warning("calls are not guided: %s", error)
-            return False
-        return True
+        return is_supported(self._check, tag, "calls are not guided")
 
 
 def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -134,7 +125,7 @@ class _VllmReply:
         self._spoken = False
 
     def read(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Piece]:
-        """Take what was written since the last call."""
+        """Read what was written since the last call."""
         self._written.append(text)
         self._ids += token_ids
         delta = self._parser.parse_delta(text, list(token_ids), self._request, self._prompt, finished=last)

@@ -26,13 +26,9 @@ _REASONS = ("stop", "length", "abort")
 def read_engine_args(
     path: Path, weights: Path, *, asynchronous: bool, fixed: Mapping[str, Any] = MappingProxyType({})
 ) -> Any:
-    """Engine arguments: a flat JSON object of vLLM's own names, and the weights' folder.
+    """Read engine arguments: a flat JSON object of vLLM's own names.
 
-    Args:
-        path: the JSON file.
-        weights: the folder, unless the file names a ``model`` itself.
-        asynchronous: whether ``AsyncEngineArgs`` are wanted.
-        fixed: arguments that count whatever the file says.
+    ``weights`` are loaded unless the file names a ``model``; ``fixed`` arguments replace those of the file.
 
     Raises:
         ModelLoadingError: the file is missing, is not JSON, or names arguments vLLM has not.

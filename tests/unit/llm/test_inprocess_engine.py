@@ -135,7 +135,7 @@ async def test_a_refused_request_fails_alone(engine, fake):
 
 
 async def test_a_request_that_breaks_the_adding_fails_alone(engine, fake, caplog):
-    with pytest.raises(InferenceError, match="could not take the request: not a number"):
+    with pytest.raises(InferenceError, match="could not accept the request: not a number"):
         await anext(engine.generate(request("broken", max_tokens=-1)))
     assert "not a number" in caplog.text
     assert fake.aborted == ["broken"]  # whatever of it is there already

@@ -22,13 +22,10 @@ from parley.llm.messages import (
     ToolCalled,
 )
 from parley.llm.prompt import PromptBuilder
-from parley.llm.python_calls import schemas
-from parley.llm.python_calls.format import PythonFormat
-from parley.llm.python_calls.functions import as_functions
-from parley.llm.python_calls.grammar import CallGrammar
-from parley.llm.python_calls.reading import CallStream
+from parley.llm.python_calls import functions
+from parley.llm.python_calls.format import CallGrammar, CallStream, PythonFormat
+from parley.llm.python_calls.functions import as_functions, compact
 from parley.llm.python_calls.rendering import PythonRendering
-from parley.llm.python_calls.schemas import compact
 from parley.llm.replies import BadCall, ParsedCall, TextPiece
 from parley.llm.service import ChatService
 from parley.protocol import Tool
@@ -184,13 +181,13 @@ def test_arguments_that_are_one_object_are_told_by_their_types(schema, expected)
 @pytest.mark.parametrize("times", [4, 40])
 def test_schemas_that_refer_to_one_another_are_looked_at_so_often_and_no_more(times, monkeypatch):
     looked_at = []
-    choices = schemas._choices
+    choices = functions._choices
 
     def counted(schema):
         looked_at.append(schema)
         return choices(schema)
 
-    monkeypatch.setattr(schemas, "_choices", counted)
+    monkeypatch.setattr(functions, "_choices", counted)
     members = [{"$ref": "#"}] * 8
     looping = {
         "properties": {f"p{number}": {"$ref": "#"} for number in range(8)},

@@ -1,1 +1,1 @@
-"""Tool calls written as calls of Python functions, for models that know Python better than tags and JSON."""
+"""Tool calls written as calls of Python functions, for models that write Python better than tags and JSON."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from parley.llm.guidance import KeptByTools
+from parley.llm.guidance import ToolSetCache
 from parley.llm.messages import ChatMessage, ToolCall
 from parley.llm.prompt import Rendered, plain_message
 from parley.llm.python_calls.functions import SAY, Function, as_functions
@@ -66,8 +66,8 @@ _EXAMPLES: tuple[tuple[str, str | tuple[str, dict[str, Any]]], ...] = (
     ("I've finished chapter nine, remember that.", ("save_progress", {"chapter": 9})),
     ("Thank you.", "You are welcome!"),
 )
-# What some of the calls return, and what is said of it. Without them the model may say that it does not know
-# what to do with a result.
+# What some of the calls return, and the answer to it. Without them the model may answer that a result means
+# nothing to it.
 _RESULTS = {
     "play_music": ('{"playing": "So What"}', "Here is So What."),
     "check_mail": (
@@ -108,7 +108,7 @@ class PythonRendering:
     """
 
     def __init__(self, *, examples: bool) -> None:
-        self._instructions = KeptByTools(_instructions)
+        self._instructions = ToolSetCache(_instructions)
         self._examples = _examples() if examples else ()
         self._talk = _talk() if examples else ()
 
@@ -121,13 +121,13 @@ class PythonRendering:
             opening = [{"role": "system", "content": system}] if system else []
             return Rendered([*opening, *self._talk, *_without_functions(messages)], examples=self._talk)
         instructions = self._instructions(tools)
-        told = "\n\n".join(filter(None, (system, instructions)))
-        rendered = [{"role": "system", "content": told}, *self._examples]
+        content = "\n\n".join(filter(None, (system, instructions)))
+        rendered = [{"role": "system", "content": content}, *self._examples]
         return Rendered(rendered + _with_functions(messages, as_functions(tools)), examples=self._examples)
 
 
 def said(text: str) -> str:
-    """What the assistant has said, as Python."""
+    """The assistant's words as a call of ``say``."""
     return f"{SAY}({json.dumps(text, ensure_ascii=False)})"
 
 
@@ -146,10 +146,10 @@ def _examples() -> tuple[dict[str, str], ...]:
             answered = _call(ToolCall(id=str(number), name=name, arguments=arguments), {})
         rendered += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
         if not isinstance(answer, str) and answer[0] in _RESULTS:
-            result, told = _RESULTS[answer[0]]
+            result, spoken = _RESULTS[answer[0]]
             rendered += [
                 {"role": "user", "content": f"{answered} returned {result}"},
-                {"role": "assistant", "content": said(told)},
+                {"role": "assistant", "content": said(spoken)},
             ]
     return tuple(rendered)
 
@@ -195,7 +195,7 @@ def _without_functions(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _call(call: ToolCall, functions: dict[str, Function]) -> str:
-    # Of a tool that there is no more, its arguments say which parameters it had.
+    # The parameters of a removed tool are the arguments of its calls.
     gone = Tool(name=call.name, parameters={"properties": {name: {} for name in call.arguments}})
     function = functions.get(call.name) or as_functions([gone])[0]
     return function.call(call.arguments)

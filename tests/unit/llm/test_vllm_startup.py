@@ -1,11 +1,15 @@
 """The engine arguments of the model repository, read by vLLM itself."""
 
 import json
+import locale
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from parley.llm.startup import prepare_environment
 
 ROOT = Path(__file__).parents[3]
 VERSION = ROOT / "model_repository" / "qwen3" / "1"
@@ -17,7 +21,7 @@ from pathlib import Path
 from parley.llm.startup import prepare_environment
 from parley.errors import ModelLoadingError
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
-prepare_environment(engine_in_process=True, threads=1, cache_dir=folder / "cache")
+prepare_environment(engine_in_process=True, threads=1, cache_dir=Path(sys.argv[5]))
 from parley.llm.engine import EngineRequest
 from parley.llm.vllm_types import TextTranslation, read_engine_args
 def message(path):
@@ -35,7 +39,7 @@ class Refusing:
         raise VLLMValidationError("the prompt cannot be empty")
 def refusal():
     from vllm.v1.engine.llm_engine import LLMEngine
-    from parley.llm.vllm_engine import VllmEngine
+    from parley.llm.inprocess import VllmEngine
     LLMEngine.from_engine_args = lambda args: Refusing()
     try:
         VllmEngine(tiny, TextTranslation()).add(EngineRequest("r", [], 5))
@@ -80,7 +84,9 @@ def read(tmp_path_factory):
     (folder / "weights").mkdir()
     (folder / "unknown.json").write_text('{"max_model_length": 5}')
     (folder / "broken.json").write_text("{")
-    paths = [folder, folder / "weights", VERSION, ROOT / "models" / "tiny-qwen3"]
+    # What vLLM finds out about a model, in a process of its own, is kept for the next run.
+    cache = ROOT / ".cache" / "vllm"
+    paths = [folder, folder / "weights", VERSION, ROOT / "models" / "tiny-qwen3", cache]
     command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -119,3 +125,51 @@ def test_sampling(read):
     assert read[0]["sampling"] == [0.5, 0.9, 5, 3, "DELTA"]
     assert read[0]["free"] == [None, True]
     assert read[0]["guided"] == ["{}", False]
+
+
+@pytest.fixture
+def interpreter(monkeypatch):
+    before = locale.setlocale(locale.LC_ALL)
+    python = sys.executable
+    yield monkeypatch
+    locale.setlocale(locale.LC_ALL, before)
+    multiprocessing.set_executable(python)
+
+
+def prepare(tmp_path, environment, **options):
+    prepare_environment(
+        **{
+            "engine_in_process": True,
+            "threads": 1,
+            "cache_dir": tmp_path,
+            "environment": environment,
+            **options,
+        }
+    )
+    return environment
+
+
+def test_settings_before_the_import(interpreter, tmp_path):
+    environment = prepare(tmp_path, {})
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["VLLM_CACHE_ROOT"] == str(tmp_path)
+    assert environment["VLLM_XGRAMMAR_CACHE_MB"] == "128"
+    assert locale.setlocale(locale.LC_CTYPE) == "C.UTF-8"
+
+
+def test_the_operators_settings_stay(interpreter, tmp_path):
+    given = {"OMP_NUM_THREADS": "8", "VLLM_CACHE_ROOT": "/cache", "VLLM_LOGGING_LEVEL": "INFO"}
+    environment = prepare(tmp_path, dict(given), threads=2, engine_in_process=False)
+    assert given.items() <= environment.items()
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
+
+
+def test_python_gets_its_name_back(interpreter, tmp_path):
+    python = sys.executable
+    interpreter.setattr(sys, "executable", "/opt/backends/python/triton_python_backend_stub")
+    prepare(tmp_path, {"PATH": ""})
+    assert sys.executable.startswith(sys.prefix)
+    assert "python" in sys.executable.rsplit("/", 1)[1]
+    interpreter.setattr(sys, "executable", python)
