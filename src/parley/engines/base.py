@@ -1,4 +1,4 @@
-"""What the agent expects of a recogniser, a chat model and a synthesizer."""
+"""The Protocols of engines: recogniser, chat model, synthesizer and turn model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from parley.tts.messages import SpeakRequest, SpeechChunk
 
 
 class Recognizer(Protocol):
-    """One stream of audio; its calls must not overlap."""
+    """One stream of audio; its calls must not overlap. Apart because engines are chosen by name."""
 
     async def check(self, options: AsrOptions) -> None:
-        """Return if a stream could be opened with these options; nothing of it remains.
+        """Check that a stream could be opened with these options.
 
         Raises:
-            InvalidInputError: of the kind that says what :meth:`start` would refuse.
+            InvalidInputError: :meth:`start` would refuse them.
         """
         ...
 
@@ -30,15 +30,15 @@ class Recognizer(Protocol):
         ...
 
     async def push(self, audio: NDArray[np.int16]) -> AsrReply:
-        """Hear the next piece: 16 kHz mono, any length."""
+        """Process the next piece: 16 kHz mono, any length."""
         ...
 
-    def turn_over(self) -> None:
-        """What is heard from now on is of another turn: it is not read together with what was said before."""
+    def begin_turn(self) -> None:
+        """Later audio is of another turn: it is not decoded together with earlier utterances."""
         ...
 
     async def flush(self) -> AsrReply:
-        """End the current utterance now; its final text may come with the answer to a later piece."""
+        """End the current utterance now; its final transcript may come with the reply to a later piece."""
         ...
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class ChatModel(Protocol):
 
 @dataclass(frozen=True)
 class RemoteChat:
-    """A chat model behind somebody's HTTP server."""
+    """A chat model behind an HTTP server."""
 
     url: str = ""
     """Up to the version, such as ``https://api.example.com/v1``."""
@@ -87,7 +87,7 @@ class Synthesizer(Protocol):
     def voices(self) -> Sequence[str] | None:
         """Names that ``SpeakRequest.voice`` may have; the first is the default.
 
-        None: voices come and go, and only :meth:`check_voice` and ``speak`` tell which are there.
+        None: voices come and go; ask :meth:`check_voice`.
         """
         ...
 
@@ -95,7 +95,7 @@ class Synthesizer(Protocol):
         """Refuse a voice or a language of which it is known that it cannot be had.
 
         Returns:
-            Whether it can be had for certain; if not, :meth:`check_voice` tells.
+            Whether the voice certainly exists; otherwise call :meth:`check_voice`.
 
         Raises:
             UnsupportedVoiceError: there is no such voice.
@@ -108,7 +108,7 @@ class Synthesizer(Protocol):
 
         Raises:
             UnsupportedVoiceError: there is not.
-            ParleyError: it cannot be told.
+            ParleyError: the model did not answer.
         """
         ...
 

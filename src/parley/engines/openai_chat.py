@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -27,7 +27,7 @@ from parley.llm.prompt import described, plain_message
 
 _CONNECT_S = 5.0
 _MOST_BYTES = 4 << 20
-"""Of one answer."""
+"""Size of one answer."""
 _MOST_LINE = 1 << 20
 _MOST_ERROR = 65_536
 _MOST_CALLS = 32
@@ -144,9 +144,10 @@ class OpenAiChatModel:
                 if not response.is_success:
                     raise await _refusal(response)
                 answer = _Answer(request.request_id)
-                async for chunk in _read_chunks(response):
-                    for event in answer.read(chunk):
-                        yield event
+                async with aclosing(_read_chunks(response)) as chunks:
+                    async for chunk in chunks:
+                        for event in answer.read(chunk):
+                            yield event
                 for event in answer.end():
                     yield event
             finally:
@@ -249,21 +250,22 @@ def _call(call_id: str, pieces: list[str]) -> ToolCall:
     return ToolCall(id=call_id, name=pieces[0], arguments=arguments)
 
 
-async def _read_chunks(response: httpx2.Response) -> AsyncIterator[_Chunk]:
+async def _read_chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
     """The events of the stream; bounded as a whole and by line."""
-    async for line in _read_lines(response):
-        data = line.strip().removeprefix(_DATA).strip()
-        if not line.startswith(_DATA) or not data:
-            continue
-        if data == _DONE:
-            return
-        try:
-            yield _chunks.decode(data)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise InferenceError(f"the chat server's answer cannot be read: {error}") from error
+    async with aclosing(_read_lines(response)) as lines:
+        async for line in lines:
+            data = line.strip().removeprefix(_DATA).strip()
+            if not line.startswith(_DATA) or not data:
+                continue
+            if data == _DONE:
+                return
+            try:
+                yield _chunks.decode(data)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise InferenceError(f"the chat server's answer cannot be read: {error}") from error
 
 
-async def _read_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _read_lines(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     received = 0
     begun = bytearray()
     async for piece in response.aiter_raw():
@@ -309,4 +311,4 @@ async def _unless(aborted: asyncio.Event, events: AsyncGenerator[LlmEvent, None]
             task.cancel()
         await asyncio.wait({coming, stop})
         if not coming.cancelled():
-            coming.exception()  # looked at: of an answer that was aborted nobody wants to know
+            coming.exception()  # retrieved, because the answer was aborted

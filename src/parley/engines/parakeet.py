@@ -20,21 +20,21 @@ class ParakeetRecognizer:
     """One stream of audio: one Triton sequence of ``parakeet_tdt``.
 
     A :meth:`push` that the model refuses leaves the stream as it was, so that the same piece can be
-    pushed again; after a deadline nobody knows whether the piece was heard.
+    pushed again; after a deadline it is unknown whether the piece was processed.
     """
 
     def __init__(
-        self, port: ModelClient, correlation_id: str, *, model: str = MODEL, timeout_s: float = 5.0
+        self, client: ModelClient, correlation_id: str, *, model: str = MODEL, timeout_s: float = 5.0
     ) -> None:
         """Prepare a stream; nothing is sent before :meth:`start`.
 
         Args:
-            port: the way to the model.
-            correlation_id: of the sequence; no other open stream of the model may have it.
+            client: sends requests to the model.
+            correlation_id: of the sequence; unique among the open streams of the model.
             model: name of the model.
-            timeout_s: seconds to wait for each answer.
+            timeout_s: for each reply.
         """
-        self._port = port
+        self._client = client
         self._id = correlation_id
         self._model = model
         self._timeout_s = timeout_s
@@ -42,12 +42,12 @@ class ParakeetRecognizer:
         self._turn_over = False
 
     async def check(self, options: AsrOptions) -> None:
-        """Ask whether :meth:`start` would accept the options: a sequence that one request begins and ends.
+        """Check whether :meth:`start` would accept the options, with a sequence of one request.
 
-        A refused START leaves a sequence behind, which takes a second request to end.
+        A refused START leaves a sequence behind, and a second request would have to end it.
 
         Raises:
-            InferenceError: as :meth:`start`, and so are the others.
+            ParleyError: as :meth:`start`.
         """
         flags = SequenceFlags(self._id, start=True, end=True)
         await self._send(_NOTHING, AsrRequest(options=options), flags)
@@ -61,38 +61,37 @@ class ParakeetRecognizer:
             TooManySessionsError: the model holds as many streams as it may.
             InferenceError: the model failed or did not answer in time.
         """
-        # Open from here on: after a failure the server may know of the sequence or not, and an END
-        # that it does not expect does no harm.
+        # Open from here on: after a failure the server may have the sequence; a superfluous END does no harm.
         self._open = True
         await self._call(_NOTHING, AsrRequest(options=options), start=True)
 
     async def push(self, audio: NDArray[np.int16]) -> AsrReply:
-        """Hear the next piece: i16 ``[n]``, 16 kHz mono.
+        """Process the next piece: i16 ``[n]``, 16 kHz mono.
 
         Raises:
             InvalidAudioError: the piece is longer than the model takes.
             SessionNotFoundError: the stream is not open, or was idle for too long.
             InferenceError: the model failed or did not answer in time.
         """
-        return await self._hear(audio, flush=False)
+        return await self._push(audio, flush=False)
 
-    def turn_over(self) -> None:
-        """What is heard from now on is of another turn: it is not read together with what was said before."""
+    def begin_turn(self) -> None:
+        """Later audio is of another turn: it is not decoded together with earlier utterances."""
         self._turn_over = True
 
     async def flush(self) -> AsrReply:
         """End the current utterance now; raises as :meth:`push`.
 
-        Its final text may come with the answer to a later piece, also to an empty one.
+        Its final transcript may come with the reply to a later piece, also to an empty one.
         """
-        return await self._hear(_NOTHING, flush=True)
+        return await self._push(_NOTHING, flush=True)
 
-    async def _hear(self, audio: NDArray[np.int16], *, flush: bool) -> AsrReply:
+    async def _push(self, audio: NDArray[np.int16], *, flush: bool) -> AsrReply:
         turn_over, self._turn_over = self._turn_over, False
         try:
             return await self._call(audio, AsrRequest(flush=flush, turn_over=turn_over))
         except ParleyError:
-            self._turn_over = self._turn_over or turn_over  # for the piece that is pushed again
+            self._turn_over = self._turn_over or turn_over  # the piece is pushed again
             raise
 
     async def close(self) -> None:
@@ -103,7 +102,7 @@ class ParakeetRecognizer:
         try:
             await self._send(_NOTHING, AsrRequest(), SequenceFlags(self._id, end=True))
         except ParleyError as error:
-            # The model drops the stream by itself once it is idle for long enough.
+            # The model closes an idle stream by itself.
             _log.info("audio stream %s was not ended: %s", self._id, error)
 
     async def _call(self, audio: NDArray[np.int16], request: AsrRequest, *, start: bool = False) -> AsrReply:
@@ -112,7 +111,7 @@ class ParakeetRecognizer:
         return await self._send(audio, request, SequenceFlags(self._id, start=start))
 
     async def _send(self, audio: NDArray[np.int16], request: AsrRequest, flags: SequenceFlags) -> AsrReply:
-        response = await self._port.infer(
+        response = await self._client.infer(
             ModelRequest(
                 self._model,
                 {"AUDIO": audio.reshape(1, -1), "REQUEST": struct_tensor(request, batched=True)},

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import msgspec
 
 from parley.errors import InferenceError
-from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_bytes
-from parley.llm.messages import AbortRequest, Completed, GenerateRequest, LlmEvent, LlmRequest
+from parley.inference import DecoupledModel, ModelClient
+from parley.llm.messages import AbortRequest, Completed, GenerateRequest, LlmEvent
 
 MODEL = "qwen3"
 _ABORT_TIMEOUT_S = 5.0
@@ -20,15 +20,13 @@ class Qwen3ChatModel:
     """Chat completions from the model ``qwen3``.
 
     Args:
-        port: the way to the model.
+        client: sends requests to the model.
         model: name of the model.
         timeout_s: seconds until the first event, or the next one, is overdue.
     """
 
-    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
-        self._port = port
-        self._model = model
-        self._timeout_s = timeout_s
+    def __init__(self, client: ModelClient, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
+        self._model = DecoupledModel(client, model, ("EVENT",), _events, timeout_s=timeout_s)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[LlmEvent, None]:
         """Stream the answer; the last event is ``Completed``.
@@ -40,38 +38,17 @@ class Qwen3ChatModel:
             InferenceError: the model failed, is overloaded, or did not answer in time.
         """
         completed = False
-        async with aclosing(self._port.stream(self._request(request, self._timeout_s))) as responses:
-            async for response in responses:
-                event = _read(tensor_bytes(response["EVENT"]))
+        async with aclosing(self._model.stream(request)) as responses:
+            async for event, _ in responses:
                 completed = isinstance(event, Completed)
                 yield event
         if not completed:
-            raise InferenceError(f"{self._model} ended its answer without completing it")
+            raise InferenceError(f"{self._model.name} ended its answer without completing it")
 
     async def abort(self, request_id: str) -> None:
         """Stop ``generate`` of this id within one step of the engine.
 
         Raises:
-            InferenceError: the model could not be told in time.
+            InferenceError: the model did not confirm in time.
         """
-        request = self._request(AbortRequest(request_id=request_id), _ABORT_TIMEOUT_S)
-        async with aclosing(self._port.stream(request)) as responses:
-            async for _ in responses:
-                pass
-
-    def _request(self, message: LlmRequest, timeout_s: float) -> ModelRequest:
-        return ModelRequest(
-            self._model,
-            {"REQUEST": struct_tensor(message)},
-            ("EVENT",),
-            request_id=message.request_id,
-            timeout_s=timeout_s,
-            frees=isinstance(message, AbortRequest),
-        )
-
-
-def _read(raw: bytes) -> LlmEvent:
-    try:
-        return _events.decode(raw)
-    except msgspec.MsgspecError as error:
-        raise InferenceError(f"the model sent an event that cannot be read: {error}") from error
+        await self._model.send(AbortRequest(request_id=request_id), timeout_s=_ABORT_TIMEOUT_S, frees=True)

@@ -7,13 +7,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from parley.engines.base import ChatModel, Recognizer, RemoteChat, Synthesizer, TurnModel
-from parley.engines.chatterbox import ChatterboxSpeaker
-from parley.engines.espeak import EspeakSpeaker
-from parley.engines.kokoro import KokoroSpeaker
 from parley.engines.parakeet import ParakeetRecognizer
-from parley.engines.piper import PiperSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.smart_turn import SmartTurnModel
+from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker, KokoroSpeaker, PiperSpeaker
 from parley.errors import ModelLoadingError
 from parley.inference import ModelClient
 
@@ -21,7 +18,7 @@ from parley.inference import ModelClient
 class MakeRecognizer(Protocol):
     """Makes a recogniser for one stream."""
 
-    def __call__(self, port: ModelClient, correlation_id: str, *, timeout_s: float) -> Recognizer:
+    def __call__(self, client: ModelClient, correlation_id: str, *, timeout_s: float) -> Recognizer:
         """``correlation_id``: no other open stream has it; ``timeout_s``: for each answer (seconds)."""
         ...
 
@@ -29,7 +26,7 @@ class MakeRecognizer(Protocol):
 class MakeChatModel(Protocol):
     """Makes a chat model."""
 
-    def __call__(self, port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:
+    def __call__(self, client: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:
         """``timeout_s``: for the first event, and for each that follows (seconds).
 
         ``remote``: where the model is, if it is none of this server's.
@@ -40,7 +37,7 @@ class MakeChatModel(Protocol):
 class MakeSynthesizer(Protocol):
     """Makes a synthesizer."""
 
-    def __call__(self, port: ModelClient, *, timeout_s: float) -> Synthesizer:
+    def __call__(self, client: ModelClient, *, timeout_s: float) -> Synthesizer:
         """``timeout_s``: for the first audio, and for each piece that follows (seconds)."""
         ...
 
@@ -48,17 +45,17 @@ class MakeSynthesizer(Protocol):
 class MakeTurnModel(Protocol):
     """Makes an end-of-turn model."""
 
-    def __call__(self, port: ModelClient, *, timeout_s: float) -> TurnModel:
+    def __call__(self, client: ModelClient, *, timeout_s: float) -> TurnModel:
         """``timeout_s``: for each score (seconds)."""
         ...
 
 
-def _qwen3(port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
-    return Qwen3ChatModel(port, timeout_s=timeout_s)
+def _qwen3(client: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+    return Qwen3ChatModel(client, timeout_s=timeout_s)
 
 
-def _openai_chat(port: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
-    from parley.engines.openai_chat import OpenAiChatModel  # noqa: PLC0415 - not everybody needs an HTTP client
+def _openai_chat(client: ModelClient, *, timeout_s: float, remote: RemoteChat) -> ChatModel:  # noqa: ARG001
+    from parley.engines.openai_chat import OpenAiChatModel  # noqa: PLC0415 - only this engine needs an HTTP client
 
     return OpenAiChatModel(remote, timeout_s=timeout_s)
 
@@ -67,7 +64,7 @@ REMOTE_CHAT = "openai_chat"
 """The chat model that is none of this server's."""
 RECOGNIZERS: Mapping[str, MakeRecognizer] = {
     "parakeet_tdt": ParakeetRecognizer,
-    # Every rail is asked and answers in the same way: only the model's name differs.
+    # Every pipeline is asked and answers in the same way: only the model's name differs.
     "nemotron_streaming": partial(ParakeetRecognizer, model="nemotron_streaming"),
     "moonshine": partial(ParakeetRecognizer, model="moonshine"),
 }

@@ -1,4 +1,7 @@
-"""``smart_turn`` as a :class:`parley.engines.base.TurnModel`."""
+"""``smart_turn`` as a :class:`parley.engines.base.TurnModel`.
+
+Apart because every engine has a file, and a line in the registry.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from numpy.typing import NDArray
 from parley.inference import ModelClient, ModelRequest
 from parley.turns.smart_turn import SAMPLES
 
-MODEL = "smart_turn"
+SMART_TURN = "smart_turn"
 
 
 class SmartTurnModel:
     """Scores pauses with the model ``smart_turn``.
 
     Args:
-        port: the way to the model.
+        client: sends requests to the model.
         model: name of the model.
         timeout_s: seconds to wait for each score.
     """
 
-    def __init__(self, port: ModelClient, *, model: str = MODEL, timeout_s: float = 1.0) -> None:
-        self._port = port
+    def __init__(self, client: ModelClient, *, model: str = SMART_TURN, timeout_s: float = 1.0) -> None:
+        self._client = client
         self._model = model
         self._timeout_s = timeout_s
 
@@ -42,5 +45,5 @@ class SmartTurnModel:
             ("PROBABILITY",),
             timeout_s=self._timeout_s,
         )
-        response = await self._port.infer(request)
+        response = await self._client.infer(request)
         return float(response["PROBABILITY"].reshape(-1)[0])

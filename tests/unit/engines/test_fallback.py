@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 
 from virtual_loop import VirtualLoop
 
-from parley.engines.fallback import FallbackLimits, FallbackSynthesizer
-from parley.engines.joined_speech import JoinedSpeech
+from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, JoinedSpeech
 from parley.errors import (
     InferenceError,
     ModelUnavailableError,
@@ -82,12 +81,12 @@ class Engine:
 
 class Rig:
     def __init__(self, *engines):
-        self.told = []
+        self.fallbacks = []
         self.engines = engines
         self.speaker = FallbackSynthesizer(
             [(f"engine-{number}", engine) for number, engine in enumerate(engines)],
             FallbackLimits(first_audio_s=1.0, next_audio_s=2.0, abort_s=0.5),
-            self.told.append,
+            self.fallbacks.append,
         )
 
     async def say(self, text=TEXT, **fields):
@@ -130,7 +129,7 @@ def test_an_engine_that_works_is_left_alone(run):
     rig = Rig(Engine(), Engine(level=2))
     pieces = run(rig.say(voice="high"))
     assert words(pieces) == TEXT.split()
-    assert (len(rig.engines[1].requests), rig.told) == (0, [])
+    assert (len(rig.engines[1].requests), rig.fallbacks) == (0, [])
     assert rig.engines[0].requests[0].voice == "high"
     assert seconds(pieces) == pytest.approx(6 * WORD_S)
     assert not rig.engines[0].aborted
@@ -143,7 +142,9 @@ def test_an_engine_that_makes_silence_of_words_is_replaced(run, marks):
     pieces = run(rig.say(utterance="u"))
     assert rig.engines[1].requests[0].text == TEXT
     assert words(pieces) == TEXT.split()
-    assert [(told.from_engine, told.reason) for told in rig.told] == [("engine-0", "inference_failed")]
+    assert [(event.from_engine, event.reason) for event in rig.fallbacks] == [
+        ("engine-0", "inference_failed")
+    ]
     run(rig.say(utterance="u"))
     assert len(rig.engines[0].requests) == 1
 
@@ -152,13 +153,13 @@ def test_the_silence_of_the_last_engine_is_taken_as_it_is(run):
     rig = Rig(Engine(), Engine(level=0))
     rig.engines[0].fail_after = 2
     assert words(run(rig.say())) == TEXT.split()[:2]
-    assert len(rig.told) == 1
+    assert len(rig.fallbacks) == 1
 
 
 def test_silence_of_a_text_without_words_is_no_failure(run):
     rig = Rig(Engine(level=0), Engine(level=2))
     run(rig.say("... !"))
-    assert rig.told == []
+    assert rig.fallbacks == []
 
 
 @pytest.mark.parametrize("after", range(6))
@@ -170,7 +171,7 @@ def test_what_was_spoken_is_not_repeated(run, after):
     assert rig.engines[1].requests[0].text == " ".join(TEXT.split()[after:])
     assert seconds(pieces) == pytest.approx(6 * WORD_S, abs=0.001)
     (note,) = [chunk for chunk, _ in pieces if chunk.fallback]
-    assert rig.told == [note.fallback]
+    assert rig.fallbacks == [note.fallback]
     assert (note.fallback.from_engine, note.fallback.to_engine) == ("engine-0", "engine-1")
     assert note.fallback.reason == "inference_failed"
     spans = [TEXT[chunk.start_char : chunk.end_char] for chunk, audio in pieces if chunk.words]
@@ -203,7 +204,7 @@ def test_a_late_first_audio(run):
     rig.engines[0].first_s = 1.5
     pieces = run(rig.say())
     assert words(pieces) == TEXT.split()
-    assert rig.told[0].reason == "deadline_exceeded"
+    assert rig.fallbacks[0].reason == "deadline_exceeded"
     assert rig.engines[0].aborted == ["a"]
 
 
@@ -227,14 +228,14 @@ def test_a_caller_that_reads_slowly_makes_no_engine_late(run):
         return check(pieces)
 
     assert words(run(say())) == TEXT.split()
-    assert rig.told == []
+    assert rig.fallbacks == []
 
 
 def test_a_chunk_without_samples_is_no_first_audio(run):
     rig = Rig(Announcing(), Engine())
     rig.engines[0].first_s = 1.5
     assert words(run(rig.say())) == TEXT.split()
-    assert rig.told[0].reason == "deadline_exceeded"
+    assert rig.fallbacks[0].reason == "deadline_exceeded"
 
 
 def test_a_stall(run):
@@ -250,7 +251,7 @@ def test_slow_audio_is_not_late(run):
     rig = Rig(Engine(), Engine())
     rig.engines[0].word_s = 1.9
     assert words(run(rig.say())) == TEXT.split()
-    assert rig.told == []
+    assert rig.fallbacks == []
 
 
 def test_an_engine_without_marks_goes_on_by_estimate(run):
@@ -273,7 +274,7 @@ def test_a_failure_after_the_last_word(run):
     rig = Rig(Late(), Engine())
     pieces = run(rig.say())
     assert words(pieces) == TEXT.split()
-    assert len(rig.told) == 1
+    assert len(rig.fallbacks) == 1
     assert rig.engines[1].requests == []
 
 
@@ -289,7 +290,7 @@ def test_the_rest_of_the_utterance_too(run):
     run(say())
     assert [request.request_id for request in rig.engines[0].requests] == ["a", "c"]
     assert [request.request_id for request in rig.engines[1].requests] == ["a", "b", "c"]
-    assert len(rig.told) == 2
+    assert len(rig.fallbacks) == 2
 
 
 def test_the_last_error_is_raised(run):
@@ -300,7 +301,7 @@ def test_the_last_error_is_raised(run):
         engine.fail_after, engine.error = 0, error
     with pytest.raises(ModelUnavailableError):
         run(rig.say())
-    assert [event.to_engine for event in rig.told] == ["engine-1", "engine-2"]
+    assert [event.to_engine for event in rig.fallbacks] == ["engine-1", "engine-2"]
 
 
 def test_nobody_replaces_an_engine_of_a_server_that_stops(run):
@@ -316,7 +317,7 @@ def test_mistakes_are_not_hidden(run):
     rig.engines[0].fail_after, rig.engines[0].error = 1, ZeroDivisionError("a mistake")
     with pytest.raises(ZeroDivisionError):
         run(rig.say())
-    assert rig.told == []
+    assert rig.fallbacks == []
 
 
 def test_voice_and_language_are_those_that_the_engine_has(run):
@@ -333,7 +334,7 @@ def test_the_first_engine_knows_the_voices(run):
     run(rig.speaker.check_voice("anna"))
     with pytest.raises(UnsupportedVoiceError):
         run(rig.speaker.check_voice("man"))
-    assert rig.told == []
+    assert rig.fallbacks == []
 
 
 def test_abort_reaches_the_one_who_speaks(run):
@@ -352,7 +353,7 @@ def test_abort_reaches_the_one_who_speaks(run):
 
     run(say())
     assert rig.engines[0].aborted == ["a"], "it failed"
-    assert rig.engines[1].aborted == ["a", "a"], "told by the caller, and because it was left early"
+    assert rig.engines[1].aborted == ["a", "a"], "aborted by the caller, and because it was left early"
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""A chat model behind somebody's HTTP server, against a small server that answers as it is told."""
+"""A chat model behind an HTTP server, against a small server whose answers a test gives."""
 
 import asyncio
 import json

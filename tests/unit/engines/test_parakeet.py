@@ -14,7 +14,7 @@ from parley.inference import SequenceFlags, struct_tensor, tensor_struct
 
 
 class Port:
-    """Answers how many samples it has heard; keeps every request."""
+    """Replies with the count of samples so far; records every request."""
 
     def __init__(self):
         self.requests = []
@@ -24,8 +24,8 @@ class Port:
         self.requests.append(request)
         if self.failure:
             raise self.failure
-        heard = sum(sent.inputs["AUDIO"].shape[1] for sent in self.requests)
-        return {"REPLY": struct_tensor(AsrReply(stream_ms=heard), batched=True)}
+        received = sum(sent.inputs["AUDIO"].shape[1] for sent in self.requests)
+        return {"REPLY": struct_tensor(AsrReply(stream_ms=received), batched=True)}
 
     def said(self):
         return [tensor_struct(request.inputs["REQUEST"], AsrRequest) for request in self.requests]
@@ -104,9 +104,9 @@ async def test_an_answer_that_cannot_be_read_is_an_inference_error(port, recogni
         await recognizer.start(AsrOptions())
 
 
-async def test_the_end_of_a_turn_goes_with_the_next_piece_that_is_heard(port, recognizer):
+async def test_the_end_of_a_turn_goes_with_the_next_piece_of_audio(port, recognizer):
     await recognizer.start(AsrOptions())
-    recognizer.turn_over()
+    recognizer.begin_turn()
     port.failure = OverloadedError("not now")
     with pytest.raises(OverloadedError):
         await recognizer.push(np.zeros(5, np.int16))

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from parley.engines.routed import RoutedSynthesizer
+from parley.engines.speech_fallback import RoutedSynthesizer
 from parley.errors import UnsupportedLanguageError, UnsupportedVoiceError
 from parley.tts.messages import SpeakRequest
 from parley.tts.voice_routing import Route, find_route, qualify, voice_names

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from parley.engines.base import RemoteChat
-from parley.engines.chatterbox import ChatterboxSpeaker
-from parley.engines.espeak import EspeakSpeaker
 from parley.engines.qwen3 import Qwen3ChatModel
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, find_engine
+from parley.engines.speech import ChatterboxSpeaker, EspeakSpeaker
 from parley.errors import InferenceError, ModelLoadingError, OverloadedError, UnsupportedVoiceError
 from parley.inference import struct_tensor, tensor_bytes, text_tensor
 from parley.llm.messages import ChatMessage, Completed, GenerateRequest, TextDelta
