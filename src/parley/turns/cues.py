@@ -125,7 +125,7 @@ class Rules:
         return preposition not in self._question_prepositions or bool(_ending(words, self._question_endings))
 
     def _at_beginning(self, words: Sequence[str]) -> Cue | None:
-        """Whether the turn has hardly begun, or ends before what somebody or something is."""
+        """Whether the turn has hardly begun, or ends before the noun or adjective after "is"."""
         first = next((at for at, word in enumerate(words) if word not in self._leads), len(words))
         if list(words[first:]) in self._beginnings:
             return Cue("opening", " ".join(words[first:]))

@@ -21,14 +21,14 @@ from parley.turns.cues import Cue, find_cue
 from parley.turns.settings import TurnSettings
 
 MAX_CHARACTERS = 8_000
-"""Of one turn; of a longer one the first words are forgotten."""
+"""Length of one turn; of a longer one the first words are dropped."""
 PREPARED_MS = 1_000
 """A pause that has to last longer than this is likely to end by itself: no answer is begun in it."""
 
 
 @dataclass(frozen=True)
 class ScoreTurn:
-    """Ask the model about this pause, and bring its answer with :meth:`EndpointingPolicy.scored`."""
+    """Ask the model about this pause, and bring its answer with :meth:`EndpointingPolicy.on_score`."""
 
     pause: int
 
@@ -77,7 +77,7 @@ class Judgement:
 
 _GUESSES = frozenset(("digits", "spelling", "punctuation"))
 _GUESS = 0.2
-"""Of the way from ``complete_ms`` to ``unfinished_ms``."""
+"""Share of the way from ``complete_ms`` to ``unfinished_ms``."""
 
 
 def judge(settings: TurnSettings, probability: float | None, cue: Cue | None) -> Judgement:
@@ -190,7 +190,7 @@ class EndpointingPolicy:
         self._sound = True
 
     def on_onset_cancelled(self, at: float) -> list[Output]:
-        """It was none."""
+        """The onset was shorter than ``min_speech_ms``."""
         self._sound = False
         return self.tick(at)
 

@@ -1,4 +1,4 @@
-"""Whether what is heard while the agent speaks is an interruption.
+"""Whether speech over the agent is an interruption.
 
 ::
 
@@ -13,12 +13,107 @@ the time with every event (seconds of one monotonic clock) and does what the ans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from parley.protocol import BargeInOptions
-from parley.turns.interruption_words import InterruptionWords, is_echo, words_of
+
+FILE = Path(__file__).with_name("interruption_words.toml")
+ECHO_SHARE = 0.7
+"""Share of a text's words that the agent must have said for the text to be an echo."""
+ECHO_WORDS = 40
+"""The agent's last words that can still come back."""
+SHORT_ECHO_WORDS = 6
+"""The same for one or two words, which the user may well say too."""
+
+_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+_WORD = re.compile(r"\w[\w'-]*")
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, without punctuation."""
+    return _WORD.findall(text.lower().replace(_APOSTROPHE, "'"))
+
+
+def as_said(words: Iterable[str]) -> list[str]:
+    """Words with English ones for figures, and without hyphens.
+
+    Some recognisers write "10 minutes" and "twenty-five", others "ten minutes" and "twenty five".
+    """
+    return [said for word in words for part in word.split("-") if part for said in _spelled(part)]
+
+
+def _spelled(word: str) -> list[str]:
+    if not (word.isascii() and word.isdecimal() and len(word) <= 2):
+        return [word]
+    number = int(word)
+    if number < len(_SMALL):
+        return [_SMALL[number]]
+    tens, ones = divmod(number, 10)
+    return [_TENS[tens - 2], *([_SMALL[ones]] if ones else [])]
+
+
+@dataclass(frozen=True)
+class InterruptionWords:
+    """The words of one language that mean something of their own while the agent speaks."""
+
+    backchannels: frozenset[tuple[str, ...]]
+    commands: frozenset[tuple[str, ...]]
+
+    def is_backchannel(self, words: Sequence[str]) -> bool:
+        """Whether all of it are signs of listening: "yeah okay"."""
+        return bool(words) and _is_made_of(tuple(words), self.backchannels)
+
+    def is_command(self, words: Sequence[str]) -> bool:
+        """Whether it demands silence: "stop", "no no", "okay wait a minute"."""
+        return (
+            bool(words)
+            and _is_made_of(tuple(words), self.commands | self.backchannels)
+            and not self.is_backchannel(words)
+        )
+
+
+def is_echo(words: Sequence[str], agent_words: Sequence[str]) -> bool:
+    """Whether ``words`` are an echo of ``agent_words``, the part of the answer played so far."""
+    own = as_said(agent_words[-(ECHO_WORDS if len(words) > 2 else SHORT_ECHO_WORDS) :])
+    spoken = as_said(words)
+    if not spoken or not own:
+        return False
+    matches = SequenceMatcher(None, spoken, own, autojunk=False).get_matching_blocks()
+    return sum(match.size for match in matches) >= ECHO_SHARE * len(spoken)
+
+
+@cache
+def interruption_words(language: str) -> InterruptionWords:
+    """The words of a language; a language that is not in the file has none."""
+    with FILE.open("rb") as file:
+        table = tomllib.load(file).get(language, {})
+    return InterruptionWords(_phrases(table.get("backchannels", ())), _phrases(table.get("commands", ())))
+
+
+def _phrases(entries: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    return frozenset(tuple(words_of(entry)) for entry in entries)
+
+
+def _is_made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
+    """Whether the words are phrases of the set, one after the other."""
+    reachable = {0}
+    for end in range(1, len(words) + 1):
+        if any(words[start:end] in phrases for start in reachable):
+            reachable.add(end)
+    return len(words) in reachable
+
 
 HOLD_S = 1.5
 """Sound without words keeps the agent silent for so long at most, and so does a text that does not come."""
@@ -32,11 +127,11 @@ A single word, words before the end of the utterance, and what lasted no longer 
 surer; a command at its end need not be.
 """
 _SHORT_MS = 600
-"""As voice activity tells it, which is a little longer than the sound."""
+"""By VAD, which is a little longer than the sound."""
 
 
 @dataclass(frozen=True)
-class Interrupt:
+class InterruptSpeech:
     """The agent is to stop."""
 
     reason: Literal["words", "speech", "command"]
@@ -50,7 +145,7 @@ class ResumeSpeech:
     text: str = ""
 
 
-Verdict: TypeAlias = Interrupt | ResumeSpeech | None
+Verdict: TypeAlias = InterruptSpeech | ResumeSpeech | None
 
 
 class InterruptionPolicy:
@@ -138,21 +233,21 @@ class InterruptionPolicy:
             return ResumeSpeech(self._harmless(words_of(self.text)), self.text)
         return None
 
-    def _interruption(self, at: float, *, final: bool) -> Interrupt | None:
+    def _interruption(self, at: float, *, final: bool) -> InterruptSpeech | None:
         options, words = self._options, words_of(self.text)
         fresh = words[self._echoed :]
         if is_echo(words, self._agent_words) or (self._echoed and not fresh):
             return None
         sure = self._is_sure(fresh, final=final)
         if (sure or final) and self._language.is_command(fresh):
-            return Interrupt("command")
+            return InterruptSpeech("command")
         length = round((at - self._began_at) * 1000) if self._speech_ms is None else self._speech_ms
         if not self._closing and (length < options.min_speech_ms or self._language.is_backchannel(fresh)):
             return None
         if options.min_words == 0:
-            return Interrupt("speech")
+            return InterruptSpeech("speech")
         needed = max(1 if self._closing else options.min_words, 1 if final else _EARLY_WORDS)
-        return Interrupt("words") if sure and len(fresh) >= needed else None
+        return InterruptSpeech("words") if sure and len(fresh) >= needed else None
 
     def _is_sure(self, words: Sequence[str], *, final: bool) -> bool:
         short = self._speech_ms is not None and self._speech_ms < _SHORT_MS

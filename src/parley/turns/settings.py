@@ -9,10 +9,15 @@ from typing import Any, Literal, TypeAlias
 
 from parley.errors import InvalidMessageError
 from parley.protocol import TurnOptions
+from parley.vad.segmenter import DEFAULT_SILENCE_MS
 
 Eagerness: TypeAlias = Literal["eager", "normal", "patient", "off"]
 EAGERNESSES: tuple[Eagerness, ...] = ("eager", "normal", "patient", "off")
 MAX_SILENCE_MS = 10_000
+SCORED_SILENCE_MS = 160
+"""With scored pauses an utterance ends early: the answer is prepared the sooner."""
+MANUAL_SILENCE_MS = 800
+"""With manual turns the end of an utterance is not urgent, and longer ones are recognised better."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,17 @@ def choose_settings(options: TurnOptions, default: Eagerness) -> TurnSettings | 
             return None
         eagerness = "normal"
     return dataclasses.replace(PRESETS[eagerness], **numbers, manual=manual)
+
+
+def choose_silence_ms(settings: TurnSettings | None) -> int:
+    """The silence that ends an utterance (``vad.silence_ms``) of a client that does not choose it.
+
+    Args:
+        settings: of the session; None: every pause ends the turn.
+    """
+    if settings is None:
+        return DEFAULT_SILENCE_MS
+    return MANUAL_SILENCE_MS if settings.manual else SCORED_SILENCE_MS
 
 
 def _numbers(options: TurnOptions) -> dict[str, Any]:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.protocol import BargeInOptions
-from parley.turns.interruption import HOLD_S, Interrupt, InterruptionPolicy, ResumeSpeech
-from parley.turns.interruption_words import interruption_words, is_echo, words_of
+from parley.turns.interruption import (
+    HOLD_S,
+    InterruptionPolicy,
+    InterruptSpeech,
+    ResumeSpeech,
+    interruption_words,
+    is_echo,
+    words_of,
+)
 
 AGENT = "Okay, ten minutes for the pasta, starting now."
 
@@ -24,11 +31,11 @@ def sound(*, closing=False, agent=AGENT, **options):
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("no make it twelve", Interrupt("words")),
-        ("yes but make it twelve", Interrupt("words")),
-        ("Stop!", Interrupt("command")),
-        ("no, no, no", Interrupt("command")),
-        ("wait a minute", Interrupt("command")),
+        ("no make it twelve", InterruptSpeech("words")),
+        ("yes but make it twelve", InterruptSpeech("words")),
+        ("Stop!", InterruptSpeech("command")),
+        ("no, no, no", InterruptSpeech("command")),
+        ("wait a minute", InterruptSpeech("command")),
         ("mhm", ResumeSpeech("backchannel", "mhm")),
         ("Uh-huh, okay.", ResumeSpeech("backchannel", "Uh-huh, okay.")),
         ("", ResumeSpeech("no_words", "")),
@@ -36,10 +43,10 @@ def sound(*, closing=False, agent=AGENT, **options):
         ("ten minutes for the pasta", ResumeSpeech("echo", "ten minutes for the pasta")),
         ("okay ten minutes", ResumeSpeech("echo", "okay ten minutes")),
         ("Okay, 10 minutes for the pasta.", ResumeSpeech("echo", "Okay, 10 minutes for the pasta.")),
-        ("No, make it 12.", Interrupt("words")),
-        ("Wait, wait.", Interrupt("command")),
+        ("No, make it 12.", InterruptSpeech("words")),
+        ("Wait, wait.", InterruptSpeech("command")),
         ("Mm-hmm.", ResumeSpeech("backchannel", "Mm-hmm.")),
-        ("twelve minutes for the pizza please", Interrupt("words")),
+        ("twelve minutes for the pizza please", InterruptSpeech("words")),
     ],
 )
 def test_the_words_of_a_whole_utterance_decide(text, verdict):
@@ -50,18 +57,18 @@ def test_the_words_of_a_whole_utterance_decide(text, verdict):
 
 def test_an_interruption_is_one_as_soon_as_its_words_are_there():
     policy = sound()
-    assert policy.on_partial("no", 0.9, 100.15) == Interrupt("command")
+    assert policy.on_partial("no", 0.9, 100.15) == InterruptSpeech("command")
     policy = sound()
     assert policy.on_partial("what about", 0.9, 100.15) is None, "too short so far"
-    assert policy.tick(100.2) == Interrupt("words")
+    assert policy.tick(100.2) == InterruptSpeech("words")
 
 
 @pytest.mark.parametrize(
     ("speech_ms", "confidence", "verdict"),
     [
         (520, 0.46, ResumeSpeech("no_words", "bye bye")),
-        (520, 0.55, Interrupt("words")),
-        (700, 0.46, Interrupt("words")),
+        (520, 0.55, InterruptSpeech("words")),
+        (700, 0.46, InterruptSpeech("words")),
     ],
 )
 def test_a_sound_as_short_as_a_hmm_has_to_be_surely_words(speech_ms, confidence, verdict):
@@ -75,9 +82,9 @@ def test_few_and_doubtful_words_wait_for_the_end():
     assert policy.on_partial("london", 0.9, 100.5) is None
     assert policy.on_partial("stop", 0.4, 100.6) is None
     assert policy.on_partial("what about", 0.4, 100.7) is None
-    assert policy.on_partial("what about", 0.6, 100.7) == Interrupt("words")
+    assert policy.on_partial("what about", 0.6, 100.7) == InterruptSpeech("words")
     policy.on_speech_stopped(500, 100.5)
-    assert policy.on_final("london", 0.5, 100.9) == Interrupt("words")
+    assert policy.on_final("london", 0.5, 100.9) == InterruptSpeech("words")
 
 
 @pytest.mark.parametrize(
@@ -85,9 +92,9 @@ def test_few_and_doubtful_words_wait_for_the_end():
     [
         ("i am", 0.36, ResumeSpeech("no_words", "i am")),
         ("bye", 0.44, ResumeSpeech("no_words", "bye")),
-        ("what about london", 0.44, Interrupt("words")),
-        ("hold on", 0.2, Interrupt("command")),
-        ("okay stop", 0.3, Interrupt("command")),
+        ("what about london", 0.44, InterruptSpeech("words")),
+        ("hold on", 0.2, InterruptSpeech("command")),
+        ("okay stop", 0.3, InterruptSpeech("command")),
     ],
 )
 def test_words_without_conviction_are_none_unless_they_are_commands(text, confidence, verdict):
@@ -99,14 +106,14 @@ def test_words_without_conviction_are_none_unless_they_are_commands(text, confid
 def test_a_sign_of_listening_may_become_an_interruption():
     policy = sound()
     assert policy.on_partial("yeah", 0.9, 100.4) is None
-    assert policy.on_partial("yeah what about london", 0.9, 100.8) == Interrupt("words")
+    assert policy.on_partial("yeah what about london", 0.9, 100.8) == InterruptSpeech("words")
 
 
 def test_at_the_end_of_an_answer_every_word_counts():
     for text in ("yes", "okay", "mhm"):
         policy = sound(closing=True)
         policy.on_speech_stopped(150, 100.5)
-        assert policy.on_final(text, 0.9, 100.5) == Interrupt("words")
+        assert policy.on_final(text, 0.9, 100.5) == InterruptSpeech("words")
     policy = sound(closing=True)
     policy.on_speech_stopped(150, 100.5)
     assert policy.on_final("", 0.9, 100.5) == ResumeSpeech("no_words", "")
@@ -118,16 +125,16 @@ def test_noise_holds_the_agent_for_so_long_and_is_watched_after_that():
     while (due := policy.due) is not None:
         ticks.append((due, policy.tick(due)))
     assert ticks == [(100.2, None), (100.0 + HOLD_S, ResumeSpeech("no_words", ""))]
-    assert policy.on_partial("stop it now please", 0.9, 103.0) == Interrupt("words")
+    assert policy.on_partial("stop it now please", 0.9, 103.0) == InterruptSpeech("words")
 
 
 def test_only_what_follows_an_echo_counts():
     policy = sound()
-    assert policy.on_partial("what a day", 0.9, 100.5) == Interrupt("words")
+    assert policy.on_partial("what a day", 0.9, 100.5) == InterruptSpeech("words")
     policy.on_echo()
     assert policy.on_partial("what a day", 0.9, 100.7) is None
     assert policy.tick(101.0) is None
-    assert policy.on_partial("what a day make it twelve", 0.9, 101.2) == Interrupt("words")
+    assert policy.on_partial("what a day make it twelve", 0.9, 101.2) == InterruptSpeech("words")
     policy.on_speech_stopped(1_200, 100.5)
     assert policy.on_final("what a day", 0.9, 101.5) == ResumeSpeech("echo", "what a day")
 
@@ -138,7 +145,7 @@ def test_two_utterances_of_one_sound_are_judged_together():
     policy.on_speech_resumed()
     assert policy.on_final("what about", 0.9, 100.6, more=True) is None
     policy.on_speech_stopped(900, 100.5)
-    assert policy.on_final("london", 0.9, 101.2) == Interrupt("words")
+    assert policy.on_final("london", 0.9, 101.2) == InterruptSpeech("words")
 
 
 def test_a_language_without_lists_goes_by_words_alone():
@@ -146,7 +153,7 @@ def test_a_language_without_lists_goes_by_words_alone():
         BargeInOptions(), interruption_words("xx"), agent_text="", closing=False, began_at=0.0
     )
     policy.on_speech_stopped(300, 100.5)
-    assert policy.on_final("mhm", 0.9, 0.5) == Interrupt("words")
+    assert policy.on_final("mhm", 0.9, 0.5) == InterruptSpeech("words")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -185,7 +192,7 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     for kind, passed, words, confidence in steps:
         now += passed
         verdict = policy.on_partial(words, confidence, now) if kind == "heard" else policy.tick(now)
-        if isinstance(verdict, Interrupt):
+        if isinstance(verdict, InterruptSpeech):
             assert verdict.reason != "words" or words_of(policy.text)
             assert verdict.reason != "speech" or options.min_words == 0
             return
@@ -195,6 +202,6 @@ def test_every_sound_comes_to_an_end_once(steps, text, closing, options):
     policy.on_speech_stopped(now * 1000, now)
     assert policy.due is None or policy.due > now
     verdict = policy.on_final(text, 0.9, now + 0.3)
-    assert isinstance(verdict, Interrupt | ResumeSpeech)
+    assert isinstance(verdict, InterruptSpeech | ResumeSpeech)
     if isinstance(verdict, ResumeSpeech) and verdict.reason == "too_short":
         assert math.floor(now * 1000) <= options.min_speech_ms
