@@ -26,7 +26,7 @@ _MAX_CONNECTIONS = 32
 _FIRST_CONNECT_S = 1.0
 """For an address after which there is another one to try."""
 _GLOBAL = IPv6Network("2000::/3")
-"""What is given out of IPv6; all else is special, or will be."""
+"""The allocated part of IPv6; the rest is special or reserved."""
 _DOCUMENTATION = IPv6Network("3fff::/20")
 _NAT64 = IPv6Network("64:ff9b::/96")
 

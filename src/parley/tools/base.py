@@ -19,16 +19,19 @@ class ToolOutcome:
 
     @classmethod
     def failed(cls, reason: str) -> ToolOutcome:
-        """A failure, as the language model is told of it."""
+        """A failure, as the language model gets it."""
         return cls({"error": reason}, is_error=True)
 
 
 class ServerTools(Protocol):
-    """Tools that all sessions of an instance have besides their client's."""
+    """Tools that all sessions of an instance have besides their client's.
+
+    Apart because the agent must not import an HTTP client; :class:`parley.tools.toolbox.Toolbox` has one.
+    """
 
     @property
     def names(self) -> Collection[str]:
-        """Names that no tool of a client may have, also those of tools that are out of order now."""
+        """Names that no tool of a client may have, also those of tools that are unavailable now."""
         ...
 
     @property
@@ -49,5 +52,5 @@ class ServerTools(Protocol):
         ...
 
     async def close(self) -> None:
-        """End what runs, and give all connections back; safe to call twice."""
+        """End what runs, and close all connections; safe to call twice."""
         ...

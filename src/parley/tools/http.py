@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import quote, unquote_plus, urlsplit
 
 import httpx2
 import msgspec
@@ -13,8 +15,9 @@ import msgspec
 from parley.protocol import Tool
 from parley.tools.base import ToolOutcome
 from parley.tools.settings import HttpToolSettings
-from parley.tools.templates import ArgumentRefusedError, UrlTemplate
 
+_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SCALARS = frozenset({"string", "number", "integer", "boolean"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _MAX_REASON = 500
 """Characters of a refusal's text that the language model gets to see."""
@@ -24,17 +27,104 @@ _MIN_SECRET = 4
 _log = logging.getLogger(__name__)
 
 
+class ArgumentRefusedError(ValueError):
+    """An argument that cannot stand in the URL; the message says which and why."""
+
+
+class UrlTemplate:
+    """A URL with ``{argument}`` in its path and in the values of its query.
+
+    Args:
+        parameters: schema of the arguments.
+
+    Raises:
+        ValueError: the template does not suit the schema.
+    """
+
+    def __init__(self, template: str, parameters: Mapping[str, Any]) -> None:
+        parts = urlsplit(template)
+        self._base = f"{parts.scheme}://{parts.netloc}"
+        self._path = parts.path or "/"
+        self._query = [tuple(pair.partition("=")[::2]) for pair in parts.query.split("&") if pair]
+        self._in_path = _PLACE.findall(self._path)
+        values = [value for _, value in self._query]
+        in_query = [name for value in values for name in _PLACE.findall(value)]
+        rest = _PLACE.sub("", "".join([self._path, *values]))
+        if any("{" in name or "}" in name for name in [rest, *(key for key, _ in self._query)]):
+            raise ValueError("a brace in the url stands for no argument")
+        self.names = frozenset([*self._in_path, *in_query])
+        """Arguments that the URL holds."""
+        self._fixed = frozenset(unquote_plus(key) for key, _ in self._query)
+        self._check(parameters)
+
+    def _check(self, parameters: Mapping[str, Any]) -> None:
+        properties = parameters.get("properties", {})
+        required = parameters.get("required", [])
+        for name in self.names:
+            kind = properties.get(name, {}).get("type")
+            if not isinstance(kind, str) or kind not in _SCALARS:
+                raise ValueError(
+                    f"the argument {name!r} of the url must be described as one of {sorted(_SCALARS)}"
+                )
+        for name in self._in_path:
+            if name not in required:
+                raise ValueError(f"the argument {name!r} in the path of the url must be required")
+        for name in properties:
+            if name not in self.names and name in self._fixed:
+                raise ValueError(_repeated(name))
+
+    def fill(self, arguments: Mapping[str, Any], *, others_in_query: bool) -> str:
+        """The URL for a call.
+
+        Args:
+            arguments: that suit the schema.
+            others_in_query: whether arguments without a place in the URL become part of its query.
+
+        Raises:
+            ArgumentRefusedError: an argument would change the path, or a fixed part of the query.
+        """
+        for name in self._in_path:
+            pieces = re.split(r"[/\\]", _text(arguments[name]))
+            if any(piece.strip() in ("", ".", "..") for piece in pieces):
+                raise ArgumentRefusedError(f"the argument {name!r} cannot be part of a path")
+        pairs = [
+            f"{key}={_fill(value, arguments)}"
+            for key, value in self._query
+            if all(arguments.get(name) is not None for name in _PLACE.findall(value))
+        ]
+        if others_in_query:
+            for name in arguments:
+                if name not in self.names and name in self._fixed:
+                    raise ArgumentRefusedError(_repeated(name))
+            pairs += [
+                f"{quote(name, safe='')}={quote(_text(value), safe='')}"
+                for name, value in arguments.items()
+                if name not in self.names and value is not None
+            ]
+        url = f"{self._base}{_fill(self._path, arguments)}"
+        return f"{url}?{'&'.join(pairs)}" if pairs else url
+
+
+def _repeated(name: str) -> str:
+    return f"the argument {name!r} has the name of a fixed part of the query"
+
+
+def _fill(template: str, arguments: Mapping[str, Any]) -> str:
+    return _PLACE.sub(lambda match: quote(_text(arguments[match[1]]), safe=""), template)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 class HttpTool:
-    """Runs one tool; whoever calls it sees to ``timeout_s``.
+    """Runs one tool; the caller enforces ``timeout_s``.
 
     Arguments without a place in the URL are sent as a JSON object where the method has a body, else as
     part of the query.
 
     Args:
-        settings: what the tool is.
-        headers: of its requests.
         secrets: what must not be in any answer, because a server may repeat what it was sent.
-        client: sends the requests.
 
     Raises:
         ValueError: the URL does not suit the schema.
@@ -47,7 +137,7 @@ class HttpTool:
         secrets: Collection[str],
         client: httpx2.AsyncClient,
     ) -> None:
-        # Arguments that nobody described would become part of the request.
+        # Undescribed arguments would become part of the request.
         closed = {name: value for name, value in _CLOSED.items() if name not in settings.parameters}
         parameters = {**settings.parameters, **closed}
         self.tool = Tool(name=settings.name, description=settings.description, parameters=parameters)
@@ -121,7 +211,7 @@ class HttpTool:
         """In a decoded value, because JSON can write the same text in many ways."""
         try:
             return self._without_secrets(value) if self._secrets else value
-        except RecursionError:  # nobody can say what is in there
+        except RecursionError:  # the value cannot be searched
             return _HIDDEN
 
     def _without_secrets(self, value: Any) -> Any:

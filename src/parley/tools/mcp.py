@@ -80,7 +80,7 @@ class McpServer:
         self._ending = False
         """Whether the library ends the connection: a cancellation would keep it from ending the program."""
         self.names = tuple(f"{settings.prefix}{name}" for name in settings.tools)
-        """Of all its tools, as they are offered."""
+        """Names of all its tools, as they are offered."""
         self.timeout_s = settings.timeout_ms / 1000
 
     @property
@@ -185,7 +185,7 @@ class McpServer:
         async with AsyncExitStack() as stack:
             if settings.url:
                 transport = GuardedTransport(self._all.allowed_hosts, self._all.private_hosts, _MAX_BYTES)
-                # Calls have the limits of whoever makes them, and a stream of events may be silent for long.
+                # The caller limits each call, and a stream of events may be silent for long.
                 timeout = httpx2.Timeout(_CONNECT_S, read=None)
                 http = await stack.enter_async_context(make_client(transport, self._headers, timeout=timeout))
                 streams = streamable_http_client(

@@ -6,7 +6,7 @@ size and depth, references lead only into the schema itself, and a check takes a
 steps. Regular expressions can take forever on a short text, and Python's cannot be stopped: keywords
 that hold some (``pattern``, ``patternProperties``, and ``additionalProperties`` beside the latter) are
 shown to the language model but not enforced; nor are ``format`` and the ``unevaluated`` keywords, whose
-cost nobody can bound.
+cost has no bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_NODES = 2_000
 _MAX_STEPS = 5_000
 """Keywords that one check may apply: some tens of milliseconds."""
 _MAX_COMPILED = 256
-"""Schemas kept ready: many sessions bring the same tools."""
+"""Cached schemas: many sessions bring the same tools."""
 _MAX_PROBLEMS = 3
 _MAX_PROBLEM = 200
 _DATA = frozenset({"const", "default", "enum", "example", "examples"})
@@ -43,6 +43,11 @@ _NAMING = frozenset(
 _REFUSED = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
 """They change what the references around them mean, or let each lookup search the whole schema."""
 _JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+_steps: ContextVar[_Steps] = ContextVar("steps")
+_UNENFORCED = frozenset(
+    {"format", "pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties"}
+)
+_DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class SchemaError(ValueError):
@@ -57,13 +62,10 @@ class _Steps:
     def __init__(self) -> None:
         self._left = _MAX_STEPS
 
-    def take(self) -> None:
+    def count(self) -> None:
         self._left -= 1
         if self._left < 0:
             raise _TooMuchError
-
-
-_steps: ContextVar[_Steps] = ContextVar("steps")
 
 
 def argument_schema(schema: Mapping[str, Any]) -> ArgumentSchema:
@@ -82,7 +84,7 @@ def _compiled(encoded: bytes) -> ArgumentSchema:
 
 
 class ArgumentSchema:
-    """Says what is wrong with arguments; made by :func:`argument_schema`.
+    """Checks arguments; made by :func:`argument_schema`.
 
     Args:
         schema: as it stands in the tool's definition, not too large.
@@ -149,7 +151,7 @@ def _check_parts(schema: Any, where: str) -> None:
     kinds = schema.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _JSON_TYPES:
-            raise SchemaError(f"{where}.type is {kind!r}, which JSON schema does not know")
+            raise SchemaError(f"{where}.type is {kind!r}, which is no type of JSON schema")
     properties = schema.get("properties", {})
     if not isinstance(properties, dict):
         raise SchemaError(f"{where}.properties must be a JSON object")
@@ -180,7 +182,7 @@ def _check_references(schema: Mapping[str, Any], uri: str, where: str) -> None:
                 raise SchemaError(f"{where}: $ref {value!r} leads nowhere") from error
             if not isinstance(target, dict | bool):
                 raise SchemaError(f"{where}: $ref {value!r} leads to something that is no schema")
-            # It may stand in data, where no keyword has been looked for.
+            # It may stand in data, whose keywords were not checked.
             waiting.append(target)
 
 
@@ -211,7 +213,7 @@ def _bounded(dialect: Any) -> Any:
 
     def counted(check: Any) -> Any:
         def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            _steps.get().take()
+            _steps.get().count()
             return check(validator, value, instance, schema)
 
         return checked
@@ -232,10 +234,6 @@ def _pass(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> None:
     """Enforce nothing."""
 
 
-_UNENFORCED = frozenset(
-    {"format", "pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties"}
-)
-_DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DIALECTS: dict[str, tuple[Any, Any]] = {
     uri: (dialect, _bounded(dialect))
     for uri, dialect in (

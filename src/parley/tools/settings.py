@@ -25,7 +25,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the file: what it does not know is an error, not silence."""
+    """A part of the file; unknown fields are errors."""
 
 
 class HttpToolSettings(_Part, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class HttpToolSettings(_Part, frozen=True, kw_only=True):
     """``${NAME}`` stands for an environment variable."""
     timeout_ms: int = 5_000
     max_bytes: int = 65_536
-    """Of the answer; a longer one is an error."""
+    """Largest answer; a longer one is an error."""
 
 
 class McpServerSettings(_Part, frozen=True, kw_only=True):

@@ -32,8 +32,7 @@ class Toolbox:
     """:class:`parley.tools.base.ServerTools` from a file; made by :func:`open_toolbox`.
 
     Args:
-        settings: of the file.
-        environment: where headers and programs get their variables from.
+        environment: the variables of headers and programs.
         max_tokens: of all tools together in a prompt; those that do not fit are left out.
 
     Raises:
@@ -62,7 +61,7 @@ class Toolbox:
         self._names = frozenset([*self._http, *self._by_name])
 
     async def open(self) -> None:
-        """Connect to the MCP servers; those that are not there are tried again later."""
+        """Connect to the MCP servers; unreachable ones are tried again later."""
         for server in self._servers:
             server.start()
         try:
@@ -89,10 +88,10 @@ class Toolbox:
                 continue
             room -= tokens
             fitting.append(tool)
-        self._tell_left_out(tuple(left_out))
+        self._log_left_out(tuple(left_out))
         return fitting
 
-    def _tell_left_out(self, names: tuple[str, ...]) -> None:
+    def _log_left_out(self, names: tuple[str, ...]) -> None:
         if names and names != self._left_out:
             _log.warning("left out: %s: all tools may take %d tokens", ", ".join(names), self._max_tokens)
         self._left_out = names

@@ -12,7 +12,7 @@ from local_http import local_http, response
 from parley.agent.config import AgentConfig
 from parley.agent.tools import ToolExecutor
 from parley.agent.validation import check_start
-from parley.engines.espeak import EspeakSpeaker
+from parley.engines.speech import EspeakSpeaker
 from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, Start, ToolRun, encode
 from parley.tools.settings import HttpToolSettings, ToolSettings

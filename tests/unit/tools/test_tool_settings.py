@@ -7,8 +7,8 @@ import json
 import pytest
 
 from parley.errors import ModelLoadingError
+from parley.tools.http import UrlTemplate
 from parley.tools.settings import expand_headers, read_settings
-from parley.tools.templates import UrlTemplate
 from parley.tools.toolbox import open_toolbox
 
 TOML = """
