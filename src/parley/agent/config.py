@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parley.agent.fillers import DEFAULT_FILLERS, parse_fillers
 from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import RemoteChat
 from parley.errors import ModelLoadingError
@@ -16,6 +15,16 @@ from parley.turns.settings import EAGERNESSES, Eagerness
 
 NO_TURN_MODEL = "none"
 DEFAULT_SYSTEM_PROMPT = "You are Parley, a friendly voice assistant. Keep answers short."
+DEFAULT_FILLERS: Mapping[str, Sequence[str]] = {
+    "en": ("One moment, please.", "Let me check.", "Just a second."),
+    "de": ("Einen Moment, bitte.", "Ich sehe nach."),
+    "fr": ("Un instant, s'il vous plaît.", "Je regarde."),
+    "es": ("Un momento, por favor.", "Voy a mirar."),
+    "it": ("Un momento, per favore.",),
+    "pt": ("Um momento, por favor.",),
+    "nl": ("Een moment, alstublieft.",),
+}
+"""By language; in others the agent stays silent."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class AgentDeadlines:
     idle_s: float = 60.0
     """Without any request of the client, until the session is closed."""
     unread_s: float = 300.0
-    """Of audio that was sent, without a sign that the client reads it, until the session is closed."""
+    """The session is closed after this much audio without a sign that the client reads it."""
     asr_outage_s: float = 60.0
     """Without a working recogniser, until the session is closed."""
 
@@ -68,7 +77,7 @@ class AgentConfig:
     tts_fallback: tuple[str, ...] = ()
     """Synthesizers that speak the rest of an answer, in this order, when one fails or is late."""
     absent_models: frozenset[str] = frozenset()
-    """Of the synthesizers, those that the server has not loaded; left out unless they are all of ``tts``."""
+    """Synthesizers that the server has not loaded; they are left out unless they are all of ``tts``."""
     turn: str = "smart_turn"
     """Name of the end-of-turn model; ``none``: turns end by silence and words alone."""
     eagerness: Eagerness = "off"
@@ -155,13 +164,13 @@ class AgentConfig:
             apology=_phrase(parameters, "apology", default.apology),
             acted_apology=_phrase(parameters, "acted_apology", default.acted_apology),
             deaf_apology=_phrase(parameters, "deaf_apology", default.deaf_apology),
-            log_transcripts=parameters.choice("log_transcripts", "false", ("true", "false")) == "true",
+            log_transcripts=parameters.boolean("log_transcripts", default=False),
             silence=UserIdleSettings(
-                prompt_after_s=parameters.number("silence_prompt_after_s", 0.0, minimum=0.0),
+                prompt_after_s=parameters.number("silence_prompt_after_s", 0.0),
                 prompts=(parameters.text("silence_prompt", default.silence.prompts[0]),),
-                hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0, minimum=0.0),
+                hang_up_after_s=parameters.number("silence_hang_up_after_s", 0.0),
             ),
-            written_forms=parameters.choice("written_forms", "true", ("true", "false")) == "true",
+            written_forms=parameters.boolean("written_forms", default=True),
             speculations_per_turn=parameters.integer(
                 "speculations_per_turn", default.speculations_per_turn, minimum=0
             ),
@@ -205,8 +214,23 @@ class AgentConfig:
         )
 
 
+def parse_fillers(text: str) -> dict[str, tuple[str, ...]]:
+    """Read phrases that are written as ``One moment. | de: Einen Moment. | de: Ich sehe nach.``.
+
+    Without a language in front, which has two or three letters, a phrase is English.
+    """
+    fillers: dict[str, tuple[str, ...]] = {}
+    for item in text.split("|"):
+        head, colon, rest = item.strip().partition(":")
+        has_language = bool(colon) and head.isalpha() and len(head) in (2, 3)
+        language, phrase = (head.lower(), rest.strip()) if has_language else ("en", item.strip())
+        if phrase:
+            fillers[language] = (*fillers.get(language, ()), phrase)
+    return fillers
+
+
 def _absent(parameters: Parameters, names: Sequence[str]) -> frozenset[str]:
-    """Those that are not loaded, where whoever has started the server says which models are."""
+    """Models that are not loaded, if the launcher has listed the loaded ones."""
     loaded = parameters.environment.get(LOADED_MODELS_VARIABLE)
     return frozenset(names) - frozenset(loaded.split(",")) if loaded else frozenset()
 
@@ -223,7 +247,7 @@ def _phrases(parameters: Parameters, name: str) -> tuple[str, ...]:
 
 
 def _remote_chat(parameters: Parameters) -> RemoteChat:
-    """The key comes from a file or the environment: everybody can read a model's configuration."""
+    """The key comes from a file or the environment: any client can read a model's configuration."""
     key = parameters.environment.get(parameters.variable("llm_key"), "")
     file = parameters.text("llm_key_file", "")
     if file and not key:

@@ -1,4 +1,4 @@
-"""What both sides say in one session, and in which order."""
+"""One conversation: connects speech recognition, endpointing, interruptions and the agent's turns."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from parley.agent.endpointer import Endpointer, UserTurn
 from parley.agent.interruptions import InterruptionDetector
 from parley.agent.ports import Engines
 from parley.agent.response import LlmResponse, SystemPrompt, warm_up
-from parley.agent.speech import Speaker
-from parley.agent.spoken_text import check_spoken
+from parley.agent.speech import SpeechSettings
 from parley.agent.summarization import Summarizer
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import TurnOutput
-from parley.agent.turns import AgentTurns
-from parley.agent.user_idle import UserIdleTimer, choose_idle_settings
-from parley.agent.validation import check_prompt, check_remembered
-from parley.asr.itn.rules import inverse_normalizer
+from parley.agent.turns import AgentTurns, InterruptReason
+from parley.agent.user_idle import UserIdleTimer
+from parley.agent.validation import check_prompt, check_remembered, check_spoken, choose_idle_settings
+from parley.asr.itn import inverse_normalizer
 from parley.audio.buffer import AudioPiece
 from parley.errors import OverloadedError, ParleyError
 from parley.llm.history import History
-from parley.llm.sampling import choose_sampling
+from parley.llm.messages import choose_sampling
+from parley.timeouts import loop_time
 from parley.tts.voice_routing import primary_language
 from parley.turns.settings import choose_settings
 
@@ -45,24 +45,18 @@ class EmitEvent(Protocol):
     """Sends an event to the client."""
 
     def __call__(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
-        """``audio`` belongs to :class:`parley.protocol.Audio`."""
+        """``audio``: the samples of a :class:`parley.protocol.Audio`."""
         ...
 
 
 class Conversation:
-    """Joins the parts that listen, decide and speak.
+    """Handles speech events, the client's messages, and the events of the agent's turns.
 
-    Handles speech events (:class:`parley.agent.speech_events.SpeechHandler`), the client's messages, and the
-    events of the agent's turns (:class:`parley.agent.turns.AgentTurnHandler`).
+    Implements :class:`parley.agent.speech_events.SpeechHandler` and
+    :class:`parley.agent.turns.AgentTurnHandler`.
 
-    Args:
-        name: that no other session has or had.
-        start: what the client asked for.
-        engines: to think and speak with.
-        config: limits and deadlines.
-        emit: sends an event to the client.
-        hang_up: ends the session, because the user says nothing.
-        turn_over: is told that what the user says from now on has nothing to do with what was said before.
+    ``name`` is unique for each session. ``hang_up`` ends the session after a long silence of the user;
+    ``begin_turn`` is called when later utterances belong to another turn of the user.
     """
 
     def __init__(
@@ -74,17 +68,17 @@ class Conversation:
         *,
         emit: EmitEvent,
         hang_up: Callable[[], None],
-        turn_over: Callable[[], None],
+        begin_turn: Callable[[], None],
     ) -> None:
         self._name = name
         self._engines = engines
         self._config = config
         self._emit = emit
-        self._turn_over = turn_over
+        self._begin_turn = begin_turn
         language = primary_language(start.language)
         self._language = language
         self._start = start
-        prompt, tools = self._fixed(start)
+        prompt, tools = self._prompt_prefix(start)
         self._history = History(prompt, config.prompt_tokens, tools)
         self._summariser = Summarizer(engines.chat, self._history, name, config.deadlines)
         self._warm_ups = 0
@@ -96,11 +90,11 @@ class Conversation:
             name,
             self._output(start),
             self._history,
-            desk=self._tools,
-            think=self._think,
+            tools=self._tools,
+            make_response=self._make_response,
             by_speech=_by_speech(start),
             handler=self,
-            counted=engines.speculated,
+            count_prepared=engines.speculated,
         )
         self._endpointer = Endpointer(
             choose_settings(start.turn, config.eagerness),
@@ -111,8 +105,8 @@ class Conversation:
             emit=emit,
             prepare=self._prepare,
             discard=self._agent_turns.discard,
-            commit=self._user_finished,
-            turn_over=turn_over,
+            commit=self._on_user_turn,
+            begin_turn=begin_turn,
         )
         self._interruptions = InterruptionDetector(
             start.barge_in,
@@ -122,9 +116,9 @@ class Conversation:
             enabled=_by_speech(start),
             judged=start.turn.detection == "auto",
         )
-        self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._input)
+        self._dtmf = DtmfBuffer(_KEY_PAUSE_S, self._on_typed)
         self._user_idle = UserIdleTimer(
-            choose_idle_settings(start.silence, config.silence), self._prompt, hang_up
+            choose_idle_settings(start.silence, config.silence), self._say_idle_prompt, hang_up
         )
         self._written = inverse_normalizer(language) if config.written_forms else str
         self._state: State | None = None
@@ -137,31 +131,31 @@ class Conversation:
         return bool(self._greeting.strip())
 
     def open(self) -> None:
-        """The client is there: the agent may speak."""
+        """Start: the agent may speak."""
         self._enter("listening")
         if self.greets:
             self._agent_turns.open(protocol.Say(text=self._greeting))
         else:
             self._agent_turns.open()
-            self._settle()
+            self._count_idle()
 
     async def warm_up(self) -> None:
-        """Let the language model read what all prompts of this session begin with."""
+        """Prefill the language model's cache with the prefix of this session's prompts."""
         self._warm_ups += 1
         name = f"{self._name}-{self._warm_ups}"
         messages, limits = self._history.messages(), self._config.deadlines
         await warm_up(self._engines.chat, name, messages, self._history.tools, limits)
 
     def change(self, start: protocol.Start) -> bool:
-        """Go on as ``start`` says, which is checked; what is under way ends as it began.
+        """Apply validated options; turns under way are not changed.
 
         Returns:
-            Whether what all prompts begin with has changed.
+            Whether the prefix of prompts has changed.
         """
         before, self._start = self._start, start
-        reread = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
-        if reread:
-            self._history.change(*self._fixed(start))
+        prefix_changed = (start.system_prompt, start.tools) != (before.system_prompt, before.tools)
+        if prefix_changed:
+            self._history.change(*self._prompt_prefix(start))
             self._tools.change(start.tools)
         self._sampling = choose_sampling(start.sampling, self._config.sampling)
         self._agent_turns.change(self._output(start), by_speech=_by_speech(start))
@@ -170,10 +164,10 @@ class Conversation:
         self._interruptions.change(start.barge_in, enabled=_by_speech(start), judged=judged)
         if start.silence != before.silence:
             self._user_idle.change(choose_idle_settings(start.silence, self._config.silence))
-        return reread
+        return prefix_changed
 
-    def _fixed(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
-        """What all prompts begin with. The tools are those that there are now."""
+    def _prompt_prefix(self, start: protocol.Start) -> tuple[str, list[protocol.Tool]]:
+        """System prompt and tools, with the server's tools that work now."""
         prompt = self._config.system_prompt if start.system_prompt is None else start.system_prompt
         own = self._engines.server_tools
         return prompt, [*start.tools, *(own.tools if own else ())]
@@ -188,7 +182,7 @@ class Conversation:
         )
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Say and decide nothing more; returns what is still ending."""
+        """Stop everything; returns the tasks that are still ending."""
         self._interruptions.close()
         self._dtmf.close()
         self._user_idle.close()
@@ -196,12 +190,12 @@ class Conversation:
 
     @property
     def agent_active(self) -> bool:
-        """Whether the agent thinks or speaks."""
+        """Whether a turn of the agent is under way."""
         return self._agent_turns.current is not None
 
-    # --- what the client sends ------------------------------------------------------------
+    # --- messages of the client ------------------------------------------------------------
 
-    def receive(
+    def on_message(
         self,
         message: protocol.ToolResponse
         | protocol.Playback
@@ -213,23 +207,23 @@ class Conversation:
         | protocol.Interrupt
         | protocol.Truncate,
     ) -> None:
-        """Take a message.
+        """Handle a message.
 
         Raises:
-            ParleyError: it makes no sense, or not now.
+            ParleyError: it is invalid, or not possible now.
         """
         match message:
             case protocol.ToolResponse():
                 self._tools.resolve(message)
             case protocol.Playback():
-                self._agent_turns.played(message.response_id, message.played_ms)
+                self._agent_turns.mark_played(message.response_id, message.played_ms)
             case protocol.Text():
                 check_spoken(message.text, "text.text")
-                self._input(message.text.strip())
+                self._on_typed(message.text.strip())
             case protocol.Dtmf():
                 self._user_idle.user_active()
                 self._dtmf.press(message.digits)
-                self._settle()
+                self._count_idle()
             case protocol.Say():
                 check_spoken(message.text, "say.text")
                 self._agent_turns.say(message)
@@ -238,77 +232,79 @@ class Conversation:
                 self._agent_turns.say(message)
             case protocol.Remember():
                 check_remembered(message.text, self._config)
-                self._agent_turns.note(message)
+                self._agent_turns.add_message(message)
             case protocol.Interrupt():
-                self._agent_turns.stop(message.response_id)
+                self._stop(message.response_id)
             case protocol.Truncate():
+                self._agent_turns.check_truncation(message.response_id, message.played_ms)
+                self._stop(message.response_id)
                 self._agent_turns.truncate(message.response_id, message.played_ms)
 
-    def claim_turn(self, _utterance: int) -> None:
-        """The client says that the user's turn is over: what is being heard is part of it."""
+    def on_commit_reached(self, _utterance: int) -> None:
+        """All audio before a ``commit`` was processed; the utterance under way belongs to the turn."""
         self._interruptions.release()
-        self._endpointer.claim()
+        self._endpointer.request_commit()
 
-    def end_turn(self, _utterance: int) -> None:
-        """All of that was heard."""
+    def on_commit_finished(self, _utterance: int) -> None:
+        """The last transcript before a ``commit`` has come, or is overdue."""
         self._interruptions.release()
-        self._endpointer.end()
-        self._settle()
+        self._endpointer.commit_requested()
+        self._count_idle()
 
-    def drop_turn(self, utterance: int) -> None:
-        """The client says that what the user has said does not count, up to this utterance.
+    def on_discard_reached(self, utterance: int) -> None:
+        """All audio before a ``discard`` was processed, up to this utterance.
 
-        One that begins while that is ended does not count either; :meth:`turn_dropped` follows.
+        An utterance that begins before :meth:`on_discard_finished` is dropped too.
         """
         self._interruptions.drop()
         self._endpointer.drop(utterance + 1)
 
-    def turn_dropped(self, utterance: int) -> None:
-        """That was all, up to this utterance."""
+    def on_discard_finished(self, utterance: int) -> None:
+        """The last transcript before a ``discard`` has come, or is overdue."""
         self._interruptions.drop()
         self._endpointer.drop(utterance)
-        self._settle()
+        self._count_idle()
 
-    # --- what the user says ---------------------------------------------------------------
+    # --- speech of the user ---------------------------------------------------------------
 
     def on_onset(self, at_ms: int) -> None:
-        """The user may be beginning to speak: the agent falls silent and listens."""
+        """Speech may begin: the agent pauses."""
         self._endpointer.on_onset()
         self._interruptions.on_onset(at_ms)
 
     def on_onset_cancelled(self) -> None:
-        """It was no speech."""
+        """The onset was shorter than ``vad.min_speech_ms``."""
         self._interruptions.on_onset_cancelled()
         self._endpointer.on_onset_cancelled()
 
     def on_speech_started(self, event: protocol.SpeechStarted) -> None:
-        """The user speaks."""
+        """The user has started to speak."""
         self._emit(event)
         self._user_idle.user_active(speaking=True)
         self._interruptions.on_speech_started(event)
 
     def on_speech_stopped(self, event: protocol.SpeechStopped, detected_at: float) -> None:
-        """The user is silent; the final transcript follows."""
+        """The user has stopped speaking; the final transcript follows."""
         self._emit(event)
         self._user_idle.user_silent()
         self._interruptions.on_speech_stopped(event, detected_at)
 
     def on_audio_processed(self, piece: AudioPiece) -> None:
-        """The recogniser has heard this."""
-        self._endpointer.hear(piece)
+        """The recogniser has processed this audio."""
+        self._endpointer.on_audio_processed(piece)
         self._interruptions.on_audio_processed(piece)
 
     def on_transcript(self, event: protocol.Transcript) -> None:
-        """A final text may be the end of the user's turn."""
+        """A partial or final transcript."""
         self._emit(event)
         self._interruptions.on_transcript(event)
         if event.is_final:
             if not self._endpointer.pending and not self._interruptions.undecided:
-                self._turn_over()  # it was no turn of the user
-            self._settle()
+                self._begin_turn()  # the utterance was no turn of the user
+            self._count_idle()
 
-    def _settle(self) -> None:
-        """The silence counts from now on, if nobody has anything to do."""
+    def _count_idle(self) -> None:
+        """Start to count the user's silence, unless a turn of either side is under way."""
         if self._agent_turns.current is None and not self._endpointer.pending and not self._dtmf.pending:
             self._user_idle.quiet()
 
@@ -316,57 +312,71 @@ class Conversation:
         if self._start.turn.answer:
             self._agent_turns.prepare(self._written(text))
 
-    def _user_finished(self, user: UserTurn) -> None:
-        """It is the agent's turn to answer, if the client does not wish to say so itself."""
+    def _on_user_turn(self, user: UserTurn) -> None:
+        """The user's turn is over."""
         self._take_turn(dataclasses.replace(user, text=self._written(user.text)))
 
     def _take_turn(self, user: UserTurn) -> None:
         if user.requested and not user.text:
             self._agent_turns.resume("no_words", "")
         if self._start.turn.answer:
+            if self._agent_turns.yields_to(user):
+                self._interrupt("input" if user.requested else "words")
             self._agent_turns.answer(user)
             return
         if user.text:
             if user.requested:
-                self._agent_turns.interrupt("input")
+                self._interrupt("input")
             try:
-                self._agent_turns.note(protocol.Remember(role="user", text=user.text))
+                self._agent_turns.add_message(protocol.Remember(role="user", text=user.text))
             except OverloadedError as error:
                 self.on_error(error)
-        self._settle()
+        self._count_idle()
 
-    def _input(self, text: str) -> None:
-        """The user has typed something."""
+    def _on_typed(self, text: str) -> None:
+        """The user has typed text or pressed keys."""
         self._user_idle.user_active()
-        self._agent_turns.interrupt("input")
-        now = _now()
-        # What was said before belongs to it, if the user does not speak just now.
+        self._interrupt("input")
+        now = loop_time()
+        # Speech before it belongs to the same turn, unless the user is speaking.
         self._take_turn(UserTurn(f"{self._written(self._endpointer.take())} {text}".strip(), now, now))
 
+    def _interrupt(self, reason: InterruptReason) -> bool:
+        """Stop the agent's turn. Speech over it is no interruption any more, but a turn of the user."""
+        if not self._agent_turns.interrupt(reason):
+            return False
+        self._interruptions.release()
+        return True
+
+    def _stop(self, response_id: str | None) -> None:
+        if self._agent_turns.stop(response_id):
+            self._interruptions.release()
+            self._agent_turns.start_next()
+
     def on_error(self, error: ParleyError) -> None:
-        """Tell the client that something went wrong."""
+        """Report an error to the client."""
         self._emit(protocol.ErrorEvent.of(error))
 
     def on_recognizer_unavailable(self) -> None:
-        """Nothing is heard for now, and the user should know."""
+        """Speech is not recognised for now: apologise."""
         if self._config.deaf_apology:
             with suppress(OverloadedError):  # then the agent speaks anyway
                 self._agent_turns.say(protocol.Say(text=self._config.deaf_apology, remember=False))
 
-    # --- what the agent says --------------------------------------------------------------
+    # --- turns of the agent --------------------------------------------------------------
 
-    def _think(self, prompt: SystemPrompt) -> LlmResponse:
+    def _make_response(self, prompt: SystemPrompt) -> LlmResponse:
         return LlmResponse(
             self._engines.chat,
             prompt,
-            desk=self._tools,
+            tools=self._tools,
             fillers=self._fillers,
             sampling=self._sampling,
             config=self._config,
         )
 
-    def _prompt(self, text: str, first: bool) -> None:
-        # Of a long silence the language model need not know every word.
+    def _say_idle_prompt(self, text: str, first: bool) -> None:
+        # The history keeps only the first prompt of a long silence.
         self._agent_turns.say(protocol.Say(text=text, remember=first))
 
     def on_turn_started(self) -> None:
@@ -375,33 +385,32 @@ class Conversation:
         self._enter("processing")
 
     def on_interrupted(self) -> None:
-        """The agent was made to stop."""
-        self._interruptions.release()
+        """The agent's turn was stopped."""
         self._enter("listening")
 
     def on_turn_ended(self) -> None:
-        """The agent has said what it had to say in this turn, or has failed to."""
+        """The agent's turn has ended by itself or failed."""
         self._interruptions.on_turn_ended()
 
     def on_agent_silent(self) -> None:
-        """The agent has nothing more to say."""
+        """The agent has no turn under way or queued."""
         self._enter("listening")
-        self._settle()
+        self._count_idle()
         if self._config.summaries:
-            self._summariser.note_change()
+            self._summariser.on_history_changed()
 
     def on_task_failed(self, what: str) -> None:
-        """An error that nobody expected: the log gets all of it, the client its existence."""
+        """Log an unexpected exception, and report to the client that it happened."""
         _log.exception("%s: the %s failed", self._name, what)
         self.on_error(ParleyError(f"the {what} failed unexpectedly"))
 
-    # --- telling the client ---------------------------------------------------------------
+    # --- events to the client ---------------------------------------------------------------
 
     def _emit_turn(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None) -> None:
         if isinstance(event, protocol.Audio) and audio is not None:
             self._user_idle.agent_active()
             self._enter("speaking")
-            self._interruptions.spoke(audio, event.sample_rate)
+            self._interruptions.on_agent_audio(audio, event.sample_rate)
         self._emit(event, audio)
 
     def _enter(self, state: State) -> None:
@@ -415,15 +424,11 @@ def _by_speech(start: protocol.Start) -> bool:
     return start.barge_in.enabled and start.turn.detection == "auto"
 
 
-def _speaker(start: protocol.Start, language: str, engines: Engines) -> Speaker:
-    return Speaker(
+def _speaker(start: protocol.Start, language: str, engines: Engines) -> SpeechSettings:
+    return SpeechSettings(
         voice=start.voice,
         language=start.language if start.language in engines.synthesizer.languages else language,
         sample_rate=start.output_sample_rate,
         exaggeration=start.exaggeration,
         guidance_weight=start.guidance_weight,
     )
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

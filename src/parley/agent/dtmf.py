@@ -1,4 +1,7 @@
-"""Keys that the user presses, until they make a turn."""
+"""Keys (DTMF) that the user presses, collected into one turn.
+
+Apart because it is a timer that depends on nothing of a conversation.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,24 @@ _MAX_KEYS = 64
 
 
 class DtmfBuffer:
-    """Collects keys: ``#`` ends them, and so does a pause.
+    """Collects keys until ``#`` or a pause of ``pause_s``, and passes them on without ``#``."""
 
-    Args:
-        pause_s: after the last key.
-        entered: takes the keys, without the ``#``.
-    """
-
-    def __init__(self, pause_s: float, entered: Callable[[str], None]) -> None:
+    def __init__(self, pause_s: float, on_entered: Callable[[str], None]) -> None:
         self._pause_s = pause_s
-        self._entered = entered
+        self._on_entered = on_entered
         self._keys = ""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether keys were pressed that are no turn yet."""
+        """Whether keys were pressed since the last turn."""
         return bool(self._keys)
 
     def press(self, keys: str) -> None:
-        """Take further keys.
+        """Add keys.
 
         Raises:
-            InvalidMessageError: there are no such keys, or too many of them.
+            InvalidMessageError: they are not DTMF keys, or too many.
         """
         if not keys or not KEYS.issuperset(keys):
             raise InvalidMessageError(f"dtmf.digits is {keys[:_MAX_KEYS]!r}; it must be of 0123456789*#ABCD")
@@ -50,7 +48,7 @@ class DtmfBuffer:
             self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._enter)
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -59,4 +57,4 @@ class DtmfBuffer:
         self.close()
         keys, self._keys = self._keys, ""
         if keys:
-            self._entered(keys)
+            self._on_entered(keys)

@@ -1,4 +1,4 @@
-"""The end of the user's turn: the policy of :mod:`parley.turns`, with its clock, its model and the audio."""
+"""Detects the end of the user's turn: :mod:`parley.turns.endpointing` with its clock, model and audio."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from parley.protocol import (
     Transcript,
     TurnDecision,
 )
+from parley.timeouts import loop_time, with_timeout
 from parley.turns.endpointing import (
     CommitTurn,
     EndpointingPolicy,
@@ -30,47 +31,46 @@ from parley.turns.endpointing import (
 )
 from parley.turns.settings import PRESETS, TurnSettings
 from parley.turns.smart_turn import SAMPLES
-from parley.waiting import within
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 _BEFORE_ONSET = 500 * _PER_MS
-"""Audio before the turn's first sound that the model hears too, as in its training."""
+"""Audio before the turn's first speech that the model gets, as in its training."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class UserTurn:
-    """What the user has said before it is the agent's turn. Times are seconds of the loop's clock."""
+    """A turn of the user that is over. Times are seconds of the loop's clock."""
 
     text: str
-    """Empty: there were no words in it."""
+    """Empty: it has no words."""
     heard_at: float
-    """When its last final text was there."""
+    """When its last final transcript came."""
     detected_at: float | None
     """When its end was detected; None: unknown."""
     decided_at: float | None = None
-    """When it was decided that it is over; None: every pause ends a turn."""
+    """When its end was decided; None: every pause ends a turn."""
     requested: bool = False
-    """Whether it was the client that ended it."""
+    """Whether the client has ended it."""
 
 
 class Endpointer:
     """Joins the user's utterances to turns.
 
-    Without settings every utterance is a turn. With them the policy decides: the model hears a pause while
-    its final text is still on the way, and has a deadline; without its answer the silence counts.
+    Without settings every utterance is a turn. With settings the policy decides. The turn model scores a
+    pause while its final transcript is on the way; without a score in time the silence decides.
 
     Args:
-        settings: how patient the session is; None: not at all.
+        settings: of the policy; None: every pause ends the turn.
         language: primary language of the session.
-        scoring: the model; None: there is none.
-        deadline_s: for the model's answer.
+        scoring: the turn model; None: there is none.
+        deadline_s: for a score.
         name: of the session, for the log.
-        emit: tells the client what was decided.
-        prepare: takes what may be all that the user has to say, so that an answer can be begun.
-        discard: is told that it was not all.
-        commit: takes over a turn of the user that is over.
-        turn_over: is told that what was said so far is dealt with, before anything else is.
+        emit: sends decisions to the client.
+        prepare: called with the text of a turn that may be over, to begin an answer.
+        discard: called when that turn goes on.
+        commit: called with a turn that is over.
+        begin_turn: called before it, and before all else: later utterances belong to another turn.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Endpointer:
         prepare: Callable[[str], None],
         discard: Callable[[], None],
         commit: Callable[[UserTurn], None],
-        turn_over: Callable[[], None],
+        begin_turn: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._language = language
@@ -97,7 +97,7 @@ class Endpointer:
         self._prepare = prepare
         self._discard = discard
         self._commit = commit
-        self._turn_over = turn_over
+        self._begin_turn = begin_turn
         self._audio = RecentAudio(SAMPLES)
         self._onset: int | None = None
         self._heard_at = 0.0
@@ -105,16 +105,15 @@ class Endpointer:
         self._detected_at: float | None = None
         self._dropped = 0
         self._missing = 0  # final texts, where every pause ends a turn
-        self._claimed = False
+        self._requested = False
         self._timer: asyncio.TimerHandle | None = None
         self._score: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def change(self, settings: TurnSettings | None) -> None:
-        """Judge by other settings from the next turn of the user on.
+        """Use other settings from the next turn of the user on.
 
-        A turn that only the client can end, or no longer only the client, is judged by them at once: nobody
-        else might ever end it.
+        A change of ``detection`` applies to the turn under way too, which might never end otherwise.
         """
         if settings == self._settings:
             return
@@ -124,7 +123,7 @@ class Endpointer:
             now_manual = settings is not None and settings.manual
             if policy.settings.manual != now_manual:
                 self._stop()
-                self._obey(policy.change(settings or PRESETS["normal"], _now()))
+                self._apply(policy.change(settings or PRESETS["normal"], loop_time()))
         self._renew()
 
     def _make_policy(self) -> EndpointingPolicy | None:
@@ -133,48 +132,48 @@ class Endpointer:
         return None if settings is None else EndpointingPolicy(settings, self._language, scored=scored)
 
     def _renew(self) -> None:
-        """Between two turns the settings may change."""
+        """Apply changed settings between two turns."""
         policy = self._policy
         if (None if policy is None else policy.settings) != self._settings and not self.pending:
             self._policy = self._make_policy()
 
-    def hear(self, piece: AudioPiece) -> None:
-        """Take the audio that the recogniser has heard."""
+    def on_audio_processed(self, piece: AudioPiece) -> None:
+        """The recogniser has processed this audio."""
         if self._policy is not None and self._scoring is not None:
             self._audio.append(piece)
 
     @property
     def pending(self) -> bool:
-        """Whether the user has begun a turn that is not over."""
+        """Whether a turn of the user is under way."""
         return bool(self._missing) if self._policy is None else self._policy.pending
 
     def take(self) -> str:
-        """The words of the turn so far, which is over by other means; none while the user speaks."""
+        """End the turn under way and return its text; empty while the user speaks."""
         if self._policy is None or not self._policy.interrupted:
             return ""
         return self._take(self._policy)
 
-    def claim(self) -> None:
-        """The client says that the user's turn is over; :meth:`end` follows when all of it was heard."""
-        self._claimed = True
+    def request_commit(self) -> None:
+        """The client ends the turn; :meth:`commit_requested` follows when its audio was transcribed."""
+        self._requested = True
 
-    def end(self) -> None:
-        """All of the turn that the client has ended was heard; its texts may still come."""
-        if not self._claimed:  # it has ended by itself meanwhile
+    def commit_requested(self) -> None:
+        """End the turn that the client has ended; late transcripts may still come."""
+        if not self._requested:  # the turn has ended by itself
             return
         if self._policy is not None:
             self._stop()
-            self._obey(self._policy.end(_now()))
+            self._apply(self._policy.end(loop_time()))
         elif not self._missing:
-            self._end_without_judging("")
+            self._commit_without_policy("")
 
-    def _end_without_judging(self, text: str) -> None:
-        """Where every pause ends a turn, only an end that the client has asked for is told."""
+    def _commit_without_policy(self, text: str) -> None:
+        """Without a policy, decisions are reported only for a turn that the client has ended."""
         self._emit(TurnDecision(utterance=self._utterance, decision="commit", reason="requested", text=text))
-        self._finish(text, _now())
+        self._finish(text, loop_time())
 
     def drop(self, utterance: int) -> None:
-        """Forget the turn so far; the final texts of its utterances, up to this one, may still come."""
+        """Drop the turn so far; late transcripts up to this utterance are dropped too."""
         self._dropped = utterance
         if self._policy is not None:
             self._take(self._policy)
@@ -183,75 +182,75 @@ class Endpointer:
         self._stop()
         self._discard()
         self._onset = None
-        self._turn_over()
+        self._begin_turn()
         text = policy.take()
         self._renew()
         return text
 
     def on_onset(self) -> None:
-        """The user may be going on."""
+        """The user may continue the turn."""
         if self._policy is not None:
             self._policy.on_onset()
 
     def on_onset_cancelled(self) -> None:
-        """That was no speech."""
+        """The onset was no speech, or no part of the user's turn."""
         if self._policy is not None:
-            self._obey(self._policy.on_onset_cancelled(_now()))
+            self._apply(self._policy.on_onset_cancelled(loop_time()))
 
     def on_speech_started(self, event: SpeechStarted) -> None:
-        """The user speaks."""
+        """The user has started to speak."""
         if self._policy is None:
             return
         self._discard()
         if self._onset is None:
             self._onset = event.at_ms * _PER_MS
         self._stop()
-        self._obey(self._policy.on_speech_started(_now()))
+        self._apply(self._policy.on_speech_started(loop_time()))
 
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
-        """The user is silent; the final text follows."""
+        """The user has stopped speaking; the final transcript follows."""
         self._detected_at = detected_at
         if self._policy is None:
             self._missing += 1
         else:
             silence_s = (event.detected_at_ms - event.at_ms) / 1000
             self._stop()
-            self._obey(self._policy.on_speech_stopped(detected_at - silence_s, _now()))
+            self._apply(self._policy.on_speech_stopped(detected_at - silence_s, loop_time()))
 
     def on_transcript(self, event: Transcript) -> None:
-        """The final text of an utterance."""
-        self._heard_at = _now()
+        """A final transcript."""
+        self._heard_at = loop_time()
         self._utterance = event.utterance
         dropped = event.utterance <= self._dropped
         text = "" if dropped else event.text
         policy = self._policy
         if policy is None:
             self._missing = max(0, self._missing - 1)
-            if self._claimed and not self._missing:
-                self._end_without_judging(text.strip())
+            if self._requested and not self._missing:
+                self._commit_without_policy(text.strip())
             elif not dropped:
                 self._finish(text.strip(), None)
             return
         first = 0 if dropped else event.first
-        self._obey(
+        self._apply(
             policy.on_transcript(event.utterance, text, self._heard_at, first=first, before=event.before)
         )
         if not policy.pending:
             self._onset = None
-            self._turn_over()
+            self._begin_turn()
             self._renew()
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Decide nothing more; returns what is still ending."""
+        """Stop deciding; returns the tasks that are still ending."""
         self._stop()
         return set(self._tasks)
 
-    # --- doing what the policy says ---------------------------------------------------------
+    # --- the policy's decisions ---------------------------------------------------------
 
-    def _obey(self, outputs: list[Output]) -> None:
+    def _apply(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, ScoreTurn):
-                self._ask(output.pause)
+                self._start_scoring(output.pause)
                 continue
             if isinstance(output, PrepareResponse):
                 self._prepare(output.text)
@@ -264,28 +263,28 @@ class Endpointer:
             elif isinstance(output, CommitTurn):
                 self._stop()
                 self._onset = None
-                self._finish(output.decision.text, _now())
+                self._finish(output.decision.text, loop_time())
 
     def _finish(self, text: str, decided_at: float | None) -> None:
         detected_at, self._detected_at = self._detected_at, None
-        requested, self._claimed = self._claimed, False
-        if not text:  # no text was there, or one that has been dealt with
-            self._heard_at = _now()
-        self._turn_over()
+        requested, self._requested = self._requested, False
+        if not text:
+            self._heard_at = loop_time()
+        self._begin_turn()
         self._renew()
         self._commit(UserTurn(text, self._heard_at, detected_at, decided_at, requested))
 
     def _tick(self, until: float) -> None:
         self._timer = None
         if self._policy is not None:
-            # The loop may wake a moment early.
-            self._obey(self._policy.tick(max(until, _now())))
+            # The event loop may call early.
+            self._apply(self._policy.tick(max(until, loop_time())))
 
     def _stop(self) -> None:
-        """Wait neither for time nor for a score."""
+        """Cancel the timer and the score."""
         self._stop_timer()
         score, self._score = self._score, None
-        # The task that brings the score goes on: it may be what ends the turn.
+        # Not the task that is running this: its score may have ended the turn.
         if score is not None and score is not asyncio.current_task():
             score.cancel()
 
@@ -294,42 +293,38 @@ class Endpointer:
             self._timer.cancel()
             self._timer = None
 
-    # --- asking the model -------------------------------------------------------------------
+    # --- the turn model -------------------------------------------------------------------
 
-    def _ask(self, pause: int) -> None:
+    def _start_scoring(self, pause: int) -> None:
         onset = 0 if self._onset is None else self._onset
         speech = self._audio.since(max(0, onset - _BEFORE_ONSET))
-        self._score = asyncio.create_task(self._ask_model(pause, speech), name=f"{self._name} end of turn")
+        self._score = asyncio.create_task(self._score_pause(pause, speech), name=f"{self._name} end of turn")
         self._tasks.add(self._score)
         self._score.add_done_callback(self._score_ended)
 
-    async def _ask_model(self, pause: int, speech: NDArray[np.int16]) -> None:
+    async def _score_pause(self, pause: int, speech: NDArray[np.int16]) -> None:
         probability: float | None = None
         scoring = self._scoring
         assert scoring is not None
         try:
-            score = await within(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
+            score = await with_timeout(scoring.model.score(speech), self._deadline_s, "the end-of-turn model")
             probability = _checked(score)
         except ParleyError as error:
             _log.warning("%s: a pause was not scored: %s", self._name, error.to_log())
             scoring.failed(error.code)
-        except Exception:  # noqa: BLE001 - logged; the user must be answered all the same
+        except Exception:  # noqa: BLE001 - logged; the silence decides instead
             _log.exception("%s: a pause was not scored", self._name)
             scoring.failed(ParleyError.code)
         if self._policy is not None:
-            self._obey(self._policy.on_score(pause, probability, _now()))
+            self._apply(self._policy.on_score(pause, probability, loop_time()))
 
     def _score_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s: judging a pause failed", self._name, exc_info=error)
+            _log.error("%s: scoring a pause failed", self._name, exc_info=error)
 
 
 def _checked(score: float) -> float:
     if not 0.0 <= score <= 1.0:  # NaN included
-        raise InferenceError(f"the end-of-turn model gave {score}, which is no probability")
+        raise InferenceError(f"the end-of-turn model returned {score}, which is no probability")
     return score
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from parley.agent.config import AgentConfig
 from parley.agent.ports import Engines, Outlet
-from parley.agent.session import Session
+from parley.agent.session import AgentSession
 from parley.agent.validation import check_start
 from parley.errors import (
     InvalidMessageError,
@@ -22,18 +22,18 @@ from parley.errors import (
     TooManySessionsError,
 )
 from parley.protocol import CANARY_PREFIX, Closed, ErrorEvent, Start, decode_message
-from parley.waiting import try_within
+from parley.timeouts import best_effort
 
 SessionId: TypeAlias = str | int
 Release: TypeAlias = Callable[[SessionId, str], Awaitable[None]]
 """Ends a sequence by a request of the given id."""
 
-# Time for a client to end its sequence itself after ``closed``, and to stop sending.
+# For a client to end its sequence itself after `closed`.
 _GRACE_S = 2.0
 _RELEASE_S = 2.0
 _RELEASE_MEMORY_S = 60.0
 _MAX_CANARIES = 8
-"""Health checks at once; they have places of their own, so that a full server answers them."""
+"""Health checks at once. They do not count towards the limit of sessions: a full server answers them."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,20 +51,17 @@ class Incoming:
 
 
 class Host:
-    """Opens sessions, hands them what arrives, and ends them. Lives on one event loop.
+    """Opens sessions, passes requests to them, and ends them. Runs on one event loop.
 
-    Args:
-        engines: shared by all sessions.
-        config: limits.
-        release: gives back what the server holds for a session whose client never ended it.
+    ``release`` ends the sequence of a session whose client did not end it.
     """
 
     def __init__(self, engines: Engines, config: AgentConfig, release: Release) -> None:
         self._engines = engines
         self._config = config
         self._release = release
-        self._sessions: dict[SessionId, Session] = {}
-        self._living = {True: 0, False: 0}  # sessions that are open or being ended, canaries and others
+        self._sessions: dict[SessionId, AgentSession] = {}
+        self._running = {True: 0, False: 0}  # sessions that are open or being closed: canaries, others
         self._ended: dict[SessionId, asyncio.TimerHandle] = {}
         self._releases: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,7 +72,7 @@ class Host:
         return len(self._sessions)
 
     def handle(self, request: Incoming, outlet: Outlet) -> None:
-        """Take one request; ``outlet`` answers it. Never waits."""
+        """Handle one request; ``outlet`` answers it. Never waits."""
         session = self._sessions.get(request.session_id)
         if request.request_id in self._releases:
             self._handle_release(request, outlet, session)
@@ -84,14 +81,14 @@ class Host:
         elif session is None or session.closed:
             self._handle_late(request, outlet, known=session is not None)
         else:
-            _hand_in(request, session)
+            _pass_on(request, session)
             if request.end:
                 # The client may use the id again from now on.
                 del self._sessions[request.session_id]
             outlet.finish()
 
     async def shut_down(self) -> None:
-        """End all sessions and take no new ones; returns when they have ended."""
+        """End all sessions and refuse new ones; returns when they have ended."""
         self._stopping = True
         for session in self._sessions.values():
             session.end("shutdown")
@@ -99,43 +96,43 @@ class Host:
             await asyncio.wait(self._tasks, timeout=2 * self._config.deadlines.close_s)
 
     async def wait_until_released(self) -> None:
-        """After :meth:`shut_down`: return when every sequence has been given back, or should have been."""
+        """After :meth:`shut_down`: wait until all sequences have ended, for a limited time."""
         await asyncio.sleep(_GRACE_S)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_RELEASE_S)
 
     async def close(self) -> None:
-        """Shut down, and give nothing back any more: the server itself is going."""
+        """Shut down without ending sequences: the server itself stops."""
         await self.shut_down()
         for session_id in tuple(self._ended):
             self._forget(session_id)
         for task in self._tasks:
             task.cancel()
 
-    # --- the beginning ----------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------
 
-    def _start(self, request: Incoming, outlet: Outlet, existing: Session | None) -> None:
+    def _start(self, request: Incoming, outlet: Outlet, existing: AgentSession | None) -> None:
         if existing is not None and not existing.closed:
-            # The open session is not touched: it belongs to whoever opened it.
+            # The open session belongs to another client.
             error = SessionExistsError(f"session {request.session_id} is open already")
             outlet.finish(ErrorEvent.of(error))
             return
         self._forget(request.session_id)
         try:
             start = self._admit(request.session_id, request.message)
-            session = Session(str(request.session_id), start, self._engines, outlet, self._config)
+            session = AgentSession(str(request.session_id), start, self._engines, outlet, self._config)
         except BaseException as error:
-            # First of all: without it the sequence would keep its slot although nothing uses it.
+            # First: otherwise the sequence would keep its slot unused.
             if not request.end:
                 self._await_end(request.session_id)
             if not isinstance(error, Exception):
                 raise
             self._refuse(request.session_id, error, outlet)
             return
-        self._living[_is_canary(request.session_id)] += 1
+        self._running[_is_canary(request.session_id)] += 1
         self._sessions[request.session_id] = session
-        self._spawn(self._live(request.session_id, session), f"session {request.session_id}")
-        _hand_in(Incoming(request.session_id, audio=request.audio, end=request.end), session)
+        self._spawn(self._run(request.session_id, session), f"session {request.session_id}")
+        _pass_on(Incoming(request.session_id, audio=request.audio, end=request.end), session)
         if request.end:
             del self._sessions[request.session_id]
 
@@ -152,8 +149,8 @@ class Host:
         is_canary = _is_canary(session_id)
         limit = _MAX_CANARIES if is_canary else self._config.max_sessions
         used = sum(_is_canary(other) == is_canary for other in self._sessions)
-        # A place is free with the client's END; but those who come and go must not pile up what they leave.
-        if used >= limit or self._living[is_canary] >= 2 * limit:
+        # END frees a slot at once, so sessions that are still closing have a bound of their own.
+        if used >= limit or self._running[is_canary] >= 2 * limit:
             raise TooManySessionsError(f"all {limit} sessions are in use")
         start = decode_message(message) if message else Start()
         if not isinstance(start, Start):
@@ -161,19 +158,19 @@ class Host:
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         return start
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- ending ----------------------------------------------------------------------------
 
-    async def _live(self, session_id: SessionId, session: Session) -> None:
+    async def _run(self, session_id: SessionId, session: AgentSession) -> None:
         try:
             await session.run()
         finally:
-            self._living[_is_canary(session_id)] -= 1
+            self._running[_is_canary(session_id)] -= 1
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
                 self._await_end(session_id)
 
     def _handle_late(self, request: Incoming, outlet: Outlet, *, known: bool) -> None:
-        """A request that has no open session, or crossed the end of its session on the way."""
+        """A request without an open session; it may have crossed the end of its session."""
         known = known or request.session_id in self._ended
         if request.end:
             self._forget(request.session_id)
@@ -184,28 +181,30 @@ class Host:
             return
         outlet.finish()
 
-    def _handle_release(self, request: Incoming, outlet: Outlet, session: Session | None) -> None:
-        """Our own END. A session that was opened meanwhile has lost its sequence by no fault of its own."""
+    def _handle_release(self, request: Incoming, outlet: Outlet, session: AgentSession | None) -> None:
+        """The END of :meth:`_end_sequence`. A session that was opened meanwhile has lost its sequence."""
         if session is not None and not session.closed:
             del self._sessions[request.session_id]
-            session.failed(TooManySessionsError("an earlier session of this id was still there; try again"))
+            session.report_error(
+                TooManySessionsError("an earlier session of this id was still open; try again")
+            )
             session.end("failed")
         outlet.finish()
 
     def _await_end(self, session_id: SessionId) -> None:
-        """Give the client time to end its sequence; then end it here."""
+        """End the sequence here if the client does not do it in time."""
         self._forget(session_id)
         loop = asyncio.get_running_loop()
-        self._ended[session_id] = loop.call_later(_GRACE_S, self._give_back, session_id)
+        self._ended[session_id] = loop.call_later(_GRACE_S, self._release_sequence, session_id)
 
     def _forget(self, session_id: SessionId) -> bool:
-        """Stop waiting for the end of a sequence; whether that was waited for."""
+        """Stop waiting for the end of a sequence; returns whether it was awaited."""
         timer = self._ended.pop(session_id, None)
         if timer is not None:
             timer.cancel()
         return timer is not None
 
-    def _give_back(self, session_id: SessionId) -> None:
+    def _release_sequence(self, session_id: SessionId) -> None:
         del self._ended[session_id]
         self._spawn(self._end_sequence(session_id), f"ending the sequence of session {session_id}")
 
@@ -214,9 +213,9 @@ class Host:
         self._releases.add(request_id)
         try:
             what = f"ending the sequence of session {session_id}"
-            await try_within(self._release(session_id, request_id), _RELEASE_S, what)
+            await best_effort(self._release(session_id, request_id), _RELEASE_S, what)
         finally:
-            # It may still be on its way.
+            # The request may still arrive.
             asyncio.get_running_loop().call_later(_RELEASE_MEMORY_S, self._releases.discard, request_id)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
@@ -234,10 +233,10 @@ def _is_canary(session_id: SessionId) -> bool:
     return isinstance(session_id, str) and session_id.startswith(CANARY_PREFIX)
 
 
-def _hand_in(request: Incoming, session: Session) -> None:
+def _pass_on(request: Incoming, session: AgentSession) -> None:
     if request.message:
-        session.receive(request.message)
+        session.on_message(request.message)
     if request.audio:
-        session.hear(request.audio)
+        session.push_audio(request.audio)
     if request.end:
         session.end("ended")

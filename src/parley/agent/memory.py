@@ -1,18 +1,23 @@
-"""What of a turn is remembered."""
+"""The messages that turns add to the history, and their corrections."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parley.agent.playout import HeardSpeech
-from parley.errors import InvalidModelOutputError
-from parley.llm.history import estimate_tokens
+from parley.agent.playout import HeardSpeech, Playout
+from parley.errors import InvalidMessageError, InvalidModelOutputError, OverloadedError
+from parley.llm.history import History, estimate_tokens
 from parley.llm.messages import CUT, ChatMessage, ToolCall, cut_short
-from parley.tts.plain_text import has_words
+from parley.protocol import Remember
+from parley.tts.text import has_words
 
 UNREMEMBERED = -1
-"""Number of the round of what is said and not remembered, such as an apology."""
+"""Round number of speech that stays out of the history, such as an apology."""
+_MAX_ANSWERS = 16
+"""Answers that a client can still truncate."""
+_MAX_MESSAGES = 256
 
 
 @dataclass
@@ -56,7 +61,7 @@ def shorten_results(rounds: Sequence[ToolRound], budget: int) -> bool:
 
 
 def _cut_to(text: str, tokens: int) -> str:
-    """The beginning of a text, marked, with no more than so many tokens; at least the mark."""
+    """The beginning of a text, marked, with at most ``tokens`` tokens; at least the mark."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -66,19 +71,17 @@ def _cut_to(text: str, tokens: int) -> str:
 
 
 def cut_after(text: str, count: int) -> str:
-    """The first ``count`` characters, with a mark that says so."""
+    """The first ``count`` characters, with a mark of the cut."""
     return f"{text[:count]}{CUT} (cut after {count} characters)"
 
 
 def remember(rounds: Sequence[ToolRound], heard: HeardSpeech | None) -> list[ChatMessage]:
     """The messages that a turn adds to the history.
 
-    Text that the user has not heard was not said. Tool calls stay if their results are there,
+    Text that was not played is left out. Tool calls stay if their results are there,
     because what they did stays done.
 
-    Args:
-        rounds: the turn's answers so far.
-        heard: what the user has heard; None: everything.
+    ``heard`` is what was played; None: everything.
     """
     messages: list[ChatMessage] = []
     for number, answer in enumerate(rounds):
@@ -100,3 +103,74 @@ def _heard_text(text: str, heard: str) -> str:
     if said and not has_words(unsaid):
         return text.strip()
     return cut_short(heard)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    rounds: Sequence[ToolRound]
+    playout: Playout
+    messages: Sequence[ChatMessage]
+    """The same objects that are in the history."""
+
+
+class HistoryWriter:
+    """Writes turns and messages into the history; the last answers can be corrected."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._agent_turns: OrderedDict[str, _Answer] = OrderedDict()
+        self._messages: list[Remember] = []
+
+    def add(
+        self,
+        response_id: str,
+        rounds: Sequence[ToolRound],
+        playout: Playout,
+        messages: Sequence[ChatMessage],
+    ) -> None:
+        """Add the messages of a turn that is over; ``rounds`` and ``playout`` serve to correct them."""
+        self._history.extend(messages)
+        self._agent_turns[response_id] = _Answer(rounds, playout, messages)
+        if len(self._agent_turns) > _MAX_ANSWERS:
+            self._agent_turns.popitem(last=False)
+
+    def add_message(self, message: Remember) -> None:
+        """Queue a message for :meth:`write_messages`.
+
+        Raises:
+            OverloadedError: too many messages wait.
+        """
+        if len(self._messages) >= _MAX_MESSAGES:
+            raise OverloadedError(f"{_MAX_MESSAGES} messages wait for the end of the turn")
+        self._messages.append(message)
+
+    def write_messages(self) -> None:
+        """Write the queued messages; called between two turns, whose own messages stay together."""
+        messages, self._messages = self._messages, []
+        for message in messages:
+            text = message.text.strip()
+            if message.role == "user":
+                self._history.add_user(text)
+            else:
+                self._history.extend([ChatMessage(role=message.role, content=text)])
+
+    def correct(self, response_id: str, played_ms: float) -> HeardSpeech:
+        """Reduce an answer in the history to what was played of it.
+
+        An answer without messages in the history stays out of it.
+
+        Raises:
+            InvalidMessageError: the answer is too old, or was not spoken.
+        """
+        answer = self._agent_turns.get(response_id)
+        if answer is None:
+            raise InvalidMessageError(f"response {response_id!r} is not one of the last {_MAX_ANSWERS}")
+        if not answer.playout.sent_ms:
+            raise InvalidMessageError(f"response {response_id!r} has no audio")
+        heard = answer.playout.heard_after(played_ms)
+        messages = remember(answer.rounds, heard)
+        if answer.messages:
+            if not self._history.replace(answer.messages, messages):
+                raise InvalidMessageError(f"response {response_id!r} is summarised or dropped already")
+            self._agent_turns[response_id] = _Answer(answer.rounds, answer.playout, messages)
+        return heard if messages else HeardSpeech(heard.played_ms, ())

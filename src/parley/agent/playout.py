@@ -19,7 +19,7 @@ _SPOKEN_CHARACTERS_PER_MS = 0.015
 
 
 @dataclass(frozen=True)
-class SpokenWord:
+class PlayedWord:
     """A word of a segment and where it begins."""
 
     start_char: int
@@ -56,7 +56,7 @@ class _Segment:
     begin_ms: float
     sent_ms: float = 0.0
     complete: bool = False
-    words: list[SpokenWord] = field(default_factory=list)
+    words: list[PlayedWord] = field(default_factory=list)
 
     def heard(self, played_ms: float) -> str:
         """What ``played_ms`` milliseconds of this segment's audio have spoken; negative: it has not begun."""
@@ -114,7 +114,7 @@ class Playout:
         """The next audio belongs to this segment; all of the one before it was sent."""
         self._segments.append(_Segment(round_number, text, self._sent_ms))
 
-    def sent(self, length_ms: float, words: Iterable[SpokenWord], now: float) -> None:
+    def sent(self, length_ms: float, words: Iterable[PlayedWord], now: float) -> None:
         """A piece of the current segment was sent, in which ``words`` begin."""
         segment = self._segments[-1]
         segment.words.extend(words)

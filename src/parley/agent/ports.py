@@ -1,4 +1,4 @@
-"""The engines that an agent is made of."""
+"""What an agent is connected to: the engines, and the client of a session."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from parley.tools.base import ServerTools
 
 @dataclass(frozen=True)
 class TurnScoring:
-    """A model that hears whether a turn is over, and who is told when it does not answer."""
+    """The turn model, and a callback for its failures."""
 
     model: TurnModel
     failed: Callable[[str], None]
-    """Takes the error code of every pause that got no score."""
-
-
-def _ignore(outcome: str) -> None:
-    """Nobody wants to know."""
+    """Called with the error code of every pause without a score."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,8 @@ class Engines:
     synthesizer: Synthesizer
     turn: TurnScoring | None = None
     """None: turns end by silence and words alone."""
-    speculated: Callable[[str], None] = _ignore
-    """Takes what became of each answer that was prepared before the user's turn was over: ``used`` or
+    speculated: Callable[[str], None] = lambda _: None
+    """Called with the outcome of each answer that was prepared before the end of the user's turn: ``used`` or
     ``discarded``."""
     server_tools: ServerTools | None = None
     """Tools that all sessions have besides their own."""
@@ -56,7 +52,7 @@ class Outlet(Protocol):
         ...
 
     def finish(self, last: ServerEvent | None = None) -> None:
-        """Nothing follows; ``last`` is sent together with the end.
+        """End the session's responses; ``last`` is sent together with the end.
 
         A client may leave as soon as it has the last event. If Triton 24.10 learns of that while the end
         still follows by itself, its gRPC front end may use the memory of this stream for another one.
@@ -65,5 +61,5 @@ class Outlet(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone away."""
+        """Whether the request was cancelled."""
         ...

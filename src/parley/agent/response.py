@@ -1,12 +1,12 @@
-"""Where a turn's words come from: the language model and its tools, or a text to be said as it is."""
+"""Sources of a turn's text: the language model with its tools, or a fixed text."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -14,7 +14,6 @@ from typing import Protocol
 import msgspec
 
 from parley.agent.config import AgentConfig, AgentDeadlines
-from parley.agent.fillers import Filler
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember, shorten_results
 from parley.agent.tools import ToolExecutor
 from parley.engines.base import ChatModel
@@ -40,48 +39,50 @@ from parley.llm.messages import (
     ToolCall,
 )
 from parley.protocol import Tool
-from parley.tts.segmenter import TextSegmenter
-from parley.waiting import try_within, within
+from parley.timeouts import best_effort, loop_time, with_timeout
+from parley.tts.text import TextSegmenter
 
 _MAX_UNREADABLE = 2
-"""Tool calls of one turn that cannot be read, after which the model gets no tools."""
+"""Invalid tool calls of one turn, after which the model gets no tools."""
 _CORRECT_CALL = (
     "Your last tool call was not run: {}. Write it again, whole and in the form of a tool call, "
     "or answer without it."
 )
 _NO_TOOLS = "No tool can be called now, and the user waits. Answer in words, with what you know."
 _SHORTER = 4
-"""After a failure tool results get this part of their budget."""
+"""Divisor of the budget of tool results after a failure."""
 _LEAST_RESULTS = 64
-"""Tokens; results that have no more together are of no use."""
+"""Tokens; shorter results are useless."""
 _NO_RESULT = '{"error":"cancelled before its result was known; it may have been done"}'
+_JITTER = (0.75, 1.25)
+"""Factors of the pauses between attempts, so that requests that failed together are not repeated together."""
+_PAUSE_GROWTH = 3.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TurnContext:
-    """The turn that words are sought for, and where they go."""
+    """What a response source needs from its turn."""
 
     number: int
-    """Of the turn."""
     name: str
-    """That no other turn has; requests are named after it."""
+    """Unique for each turn; prefix of the requests' ids."""
     write: Callable[[str], None]
-    """Takes the text as it is written."""
+    """Called with each piece of text."""
     say: Callable[[int, str], Awaitable[None]]
-    """Takes each segment to be spoken, with the number of its round."""
+    """Called with each segment to be spoken and the number of its round."""
     certain: asyncio.Event
-    """Set as soon as it is certain that the user's turn is over."""
+    """Set when the end of the user's turn is certain."""
     aloud: bool = True
-    """Whether what is written is spoken too."""
+    """Whether the text is spoken."""
 
 
 @dataclass
 class GenerationLog:
-    """What came of it, and how long it took."""
+    """Rounds, token counts and latencies of one response."""
 
     has_run: Callable[[str], bool] = lambda _: False
-    """Whether the call with this id was handed to its tool."""
+    """Whether the call with this id was run."""
     rounds: list[ToolRound] = field(default_factory=list)
     first_token_at: float | None = None
     """Seconds of the loop's clock."""
@@ -91,31 +92,31 @@ class GenerationLog:
     cached_tokens: int = 0
     completion_tokens: int = 0
     cut: bool = False
-    """Whether the language model had more to say than it was allowed to."""
+    """Whether ``max_tokens`` ended the answer."""
 
     @property
     def acted(self) -> bool:
-        """Whether a tool has been run, so that the turn cannot simply be taken again."""
+        """Whether a tool was run: the turn cannot simply be repeated."""
         return any(map(self._acts, self.rounds))
 
     @property
     def answered(self) -> bool:
-        """Whether something was said to the user since the last tool was run."""
+        """Whether text for the user came after the last tool call."""
         last = max((index for index, answer in enumerate(self.rounds) if self._acts(answer)), default=-1)
         return any(answer.said for answer in self.rounds[last + 1 :])
 
     def _acts(self, answer: ToolRound) -> bool:
         return any(self.has_run(call.id) for call in answer.calls)
 
-    def settle(self) -> None:
-        """Nothing more comes: a call whose result was not waited for has one that says so."""
+    def complete_results(self) -> None:
+        """Give every call without a result one that reports the cancellation."""
         for answer in self.rounds:
             for call in answer.calls:
                 if call.id not in answer.results and self.has_run(call.id):
                     answer.results[call.id] = _NO_RESULT
 
     def count(self, completed: Completed) -> None:
-        """Add up what a request has cost."""
+        """Add the tokens of a request."""
         self.prompt_tokens += completed.prompt_tokens
         self.cached_tokens += completed.cached_tokens
         self.completion_tokens += completed.completion_tokens
@@ -123,34 +124,29 @@ class GenerationLog:
 
 
 class ResponseSource(Protocol):
-    """Finds the words of one turn."""
+    """Generates the text of one turn."""
 
     log: GenerationLog
 
-    async def think(self, context: TurnContext) -> None:
-        """Find them all; ``context`` takes them as they come.
+    async def generate(self, context: TurnContext) -> None:
+        """Pass all text to ``context``.
 
         Raises:
-            ParleyError: there are no more to be found; what was said before stays.
+            ParleyError: the text is incomplete.
         """
         ...
 
 
 class FixedText:
-    """A text that is said word for word.
-
-    Args:
-        text: what to say.
-        remember: whether the language model is to know of it.
-    """
+    """A text that is spoken verbatim; with ``remember`` it is added to the history."""
 
     def __init__(self, text: str, *, remember: bool = True) -> None:
         self._text = text
         self._remember = remember
         self.log = GenerationLog()
 
-    async def think(self, context: TurnContext) -> None:
-        """Say it."""
+    async def generate(self, context: TurnContext) -> None:
+        """See :class:`ResponseSource`."""
         if self._remember:
             self.log.rounds.append(ToolRound(text=self._text, said=True))
         context.write(self._text)
@@ -160,15 +156,10 @@ class FixedText:
 
 
 class LlmResponse:
-    """What the language model has to say, after as many calls of tools as it takes.
+    """The language model's answer, after its tool calls.
 
-    Args:
-        chat: the language model.
-        prompt: what it is asked, and what it may call.
-        desk: runs its calls, once the user's turn is over for certain.
-        fillers: phrases of which one is said when that takes long; empty: none is.
-        sampling: how it writes.
-        config: limits and deadlines.
+    ``tools`` runs the calls once the end of the user's turn is certain. One of ``fillers`` is spoken while
+    tools take long.
     """
 
     def __init__(
@@ -176,45 +167,44 @@ class LlmResponse:
         chat: ChatModel,
         prompt: SystemPrompt,
         *,
-        desk: ToolExecutor,
+        tools: ToolExecutor,
         fillers: Sequence[str] = (),
         sampling: Sampling,
         config: AgentConfig,
     ) -> None:
         self._chat = chat
         self._prompt = prompt
-        self._tools = desk
+        self._tools = tools
         self._fillers = fillers
         self._sampling = sampling
         self._config = config
         self._requests = 0
         self._results_budget = config.prompt_tokens // 2
-        self.log = GenerationLog(desk.has_run)
+        self.log = GenerationLog(tools.has_run)
 
-    async def think(self, context: TurnContext) -> None:
-        """Ask the language model until it calls no more tools.
+    async def generate(self, context: TurnContext) -> None:
+        """Request rounds until one has no tool calls.
 
         Raises:
-            NoAnswerError: it has written nothing for the user.
-            ParleyError: it failed. When tools had been run before, it was first asked once more without tools
-                and with shortened results.
+            NoAnswerError: there was no text for the user.
+            ParleyError: the model failed; after tools also once more without tools and with shorter results.
         """
         try:
             await self._answer(context)
         except InferenceError as error:
-            if not self._is_worth_another(error):
+            if not self._can_retry(error):
                 raise
             _log.warning("%s: once more without tools: %s", context.name, error.to_log())
             self._results_budget //= _SHORTER
             try:
-                answer = await self._ask((), context, _NO_TOOLS)
+                answer = await self._request_round((), context, _NO_TOOLS)
             except InferenceError:
                 raise error from None
             if not self._is_answer(answer):
                 raise
 
-    def _is_worth_another(self, error: InferenceError) -> bool:
-        """Whether a shorter request may mend a failure after tools; not if the user has waited long."""
+    def _can_retry(self, error: InferenceError) -> bool:
+        """Whether a shorter request may succeed after tools; not after a timeout."""
         hopeless = isinstance(error, DeadlineExceededError | NoAnswerError | InvalidModelOutputError)
         return self.log.acted and not self.log.answered and not hopeless
 
@@ -223,9 +213,9 @@ class LlmResponse:
         unreadable = 0
         note = ""
         for left in range(self._config.max_tool_rounds, -1, -1):
-            # The last time without tools, so that the turn ends with an answer.
+            # The last round has no tools: the turn must end with an answer.
             tools = self._prompt.tools if left and unreadable < _MAX_UNREADABLE else ()
-            answer = await self._ask(tools, context, note)
+            answer = await self._request_round(tools, context, note)
             if answer.calls:
                 await context.certain.wait()
                 silent = not any(answer.said for answer in self.log.rounds)
@@ -238,20 +228,20 @@ class LlmResponse:
                 unreadable += 1
                 note = _NO_TOOLS if unreadable >= _MAX_UNREADABLE else _CORRECT_CALL.format(answer.unreadable)
         if not self._is_answer(answer) and note != _NO_TOOLS:
-            answer = await self._ask((), context, _NO_TOOLS)
+            answer = await self._request_round((), context, _NO_TOOLS)
         if not self._is_answer(answer):
-            raise answer.unreadable or NoAnswerError("the language model wrote nothing that can be said")
+            raise answer.unreadable or NoAnswerError("the language model returned no text")
 
     def _is_answer(self, last: ToolRound) -> bool:
-        """Whether the turn may end with this round: one of a call alone, which was not run, is none."""
+        """Whether the turn may end with this round; a round of only an invalid call is no answer."""
         said = any(answer.said for answer in self.log.rounds)
         return last.said or (said and not last.unfit)
 
-    async def _ask(self, tools: Sequence[Tool], context: TurnContext, note: str = "") -> ToolRound:
-        """One more round. ``note``: what the model has to know besides the conversation."""
+    async def _request_round(self, tools: Sequence[Tool], context: TurnContext, note: str = "") -> ToolRound:
+        """One more round. ``note``: a system message behind the conversation."""
         for before in self.log.rounds:
             if not before.said:
-                before.text = ""  # a beginning, or nothing that could be said
+                before.text = ""  # incomplete, or nothing to be spoken
         answer = ToolRound()
         self.log.rounds.append(answer)
         shorten_results(self.log.rounds, self._results_budget)
@@ -259,14 +249,14 @@ class LlmResponse:
             try:
                 await self._generate(answer, tools, context, note)
             except ContextTooLongError:
-                # The estimate was too low: forget until it fits.
+                # The estimate was too low: drop exchanges until the prompt fits.
                 if answer.text or not (self._prompt.forget_oldest() or self._shorten_results()):
                     raise
             else:
                 return answer
 
     def _shorten_results(self) -> bool:
-        """Make this turn's own part of the request shorter; False: that cannot be done."""
+        """Shorten this turn's tool results; False: they cannot be shorter."""
         while self._results_budget > _LEAST_RESULTS:
             self._results_budget //= 2
             if shorten_results(self.log.rounds, self._results_budget):
@@ -277,7 +267,7 @@ class LlmResponse:
         self, answer: ToolRound, tools: Sequence[Tool], context: TurnContext, note: str
     ) -> None:
         log = self.log
-        # Of every attempt its own: the model takes one that was stopped before for stopped for good.
+        # New for each attempt: an aborted id stays aborted.
         request_id = f"{context.name}-llm{self._requests}"
         self._requests += 1
         notes = [ChatMessage(role="system", content=note)] if note else []
@@ -289,12 +279,12 @@ class LlmResponse:
             priority=Priority.ANSWER if context.certain.is_set() else Priority.SPECULATION,
         )
         segmenter = TextSegmenter()
-        started = _now()
+        started = loop_time()
         try:
             async with aclosing(generate(self._chat, request, self._config.deadlines)) as events:
                 async for event in events:
                     if log.first_token_at is None:
-                        log.first_token_at = _now()
+                        log.first_token_at = loop_time()
                     if isinstance(event, TextDelta):
                         answer.text += event.text
                         context.write(event.text)
@@ -309,7 +299,7 @@ class LlmResponse:
         except InvalidModelOutputError as error:
             answer.unreadable, answer.unfit = error, True
         finally:
-            log.llm_ms = (log.llm_ms or 0.0) + (_now() - started) * 1000
+            log.llm_ms = (log.llm_ms or 0.0) + (loop_time() - started) * 1000
         segments, unspoken = segmenter.finish_cut() if log.cut else (segmenter.finish(), "")
         if unspoken.strip():
             answer.text = f"{answer.text.removesuffix(unspoken).rstrip()}{CUT}"
@@ -331,7 +321,7 @@ class LlmResponse:
         return Filler(phrase, self._config.filler_after_s, partial(context.say, UNREMEMBERED))
 
     async def _run_tools(self, number: int, answer: ToolRound) -> None:
-        started = _now()
+        started = loop_time()
 
         async def run(call: ToolCall) -> None:
             answer.results[call.id] = await self._tools.call(number, call)
@@ -341,38 +331,54 @@ class LlmResponse:
                 for call in answer.calls:
                     group.create_task(run(call), name=call.id)
         finally:
-            self.log.tool_ms = (self.log.tool_ms or 0.0) + (_now() - started) * 1000
+            self.log.tool_ms = (self.log.tool_ms or 0.0) + (loop_time() - started) * 1000
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+class Filler:
+    """Speaks ``phrase`` at most once in a turn, when tools take longer than ``after_s``; 0: never."""
 
+    def __init__(self, phrase: str, after_s: float, speak: Callable[[str], Awaitable[None]]) -> None:
+        self._phrase = phrase if after_s > 0 else ""
+        self._after_s = after_s
+        self._speak = speak
 
-# Between attempts, so that all who failed together do not come back together.
-_JITTER = (0.75, 1.25)
-_PAUSE_GROWTH = 3.0
+    @asynccontextmanager
+    async def while_waiting(self) -> AsyncIterator[None]:
+        """Speak the phrase if the block runs longer than the limit; never after the block."""
+        if not self._phrase:
+            yield
+            return
+        task = asyncio.create_task(self._wait(), name="filler")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("the filler was not spoken", exc_info=error)
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._after_s)
+        phrase, self._phrase = self._phrase, ""
+        await self._speak(phrase)
 
 
 async def generate(
     chat: ChatModel, request: GenerateRequest, limits: AgentDeadlines, *, retries: int | None = None
 ) -> AsyncGenerator[LlmEvent, None]:
-    """The answer's events; the model is told to stop if this ends before the answer does.
+    """The events of a request; leaving the iterator early aborts it.
 
-    A request that fails before its first event, in a way that may pass, is made again: after a pause, under
-    an id of its own, and only while there is time left for a first event.
+    A retryable failure before the first event is retried, after a pause and under a new id, while there is
+    time left for a first event.
 
-    Args:
-        chat: the model.
-        request: its id is that of the first attempt.
-        limits: deadlines and pauses.
-        retries: how often the request is made again; None: as ``limits`` say.
+    ``request`` has the id of the first attempt. ``retries`` is ``limits.llm_retries`` unless given.
 
     Raises:
         ParleyError: the model failed or was silent for too long.
     """
     left = limits.llm_retries if retries is None else retries
     pause_s = limits.llm_retry_s
-    overdue_at = _now() + limits.llm_s
+    overdue_at = loop_time() + limits.llm_s
     attempt = request
     for number in range(1, left + 2):
         begun = False
@@ -385,12 +391,12 @@ async def generate(
         except ParleyError as error:
             pause = pause_s * random.uniform(*_JITTER)
             passing = error.retryable and not isinstance(error, ShuttingDownError)
-            if begun or not passing or number > left or _now() + pause >= overdue_at:
+            if begun or not passing or number > left or loop_time() + pause >= overdue_at:
                 raise
             _log.warning("%s: again in %.2f s: %s", attempt.request_id, pause, error.to_log())
         await asyncio.sleep(pause)
         pause_s *= _PAUSE_GROWTH
-        # The model takes an id that was aborted for aborted for good.
+        # An aborted id stays aborted.
         attempt = msgspec.structs.replace(request, request_id=f"{request.request_id}-again{number}")
 
 
@@ -398,12 +404,12 @@ async def _attempt(
     chat: ChatModel, request: GenerateRequest, overdue_at: float, limits: AgentDeadlines
 ) -> AsyncGenerator[LlmEvent, None]:
     done = False
-    limit_s = overdue_at - _now()
+    limit_s = overdue_at - loop_time()
     try:
         async with aclosing(chat.generate(request)) as stream:
             while True:
                 try:
-                    event = await within(anext(stream), limit_s, "the language model")
+                    event = await with_timeout(anext(stream), limit_s, "the language model")
                 except StopAsyncIteration:
                     break
                 limit_s = limits.llm_s
@@ -412,17 +418,15 @@ async def _attempt(
     finally:
         if not done:
             what = f"stopping {request.request_id}"
-            await try_within(chat.abort(request.request_id), limits.abort_s, what)
+            await best_effort(chat.abort(request.request_id), limits.abort_s, what)
 
 
 async def warm_up(
     chat: ChatModel, name: str, messages: Sequence[ChatMessage], tools: Sequence[Tool], limits: AgentDeadlines
 ) -> None:
-    """Let the model read what every prompt of a session begins with, while the user still listens.
+    """Prefill the model's prefix cache and its cache of tool grammars before the first turn.
 
-    The model keeps it in its prefix cache, and the grammar of the tools' arguments in another, so that the
-    first answer begins as quickly as all others. A failure only costs that time: it is logged, and the first
-    turn will report its own.
+    The first answer then begins as quickly as later ones. A failure is only logged.
     """
     if not messages and not tools:
         return
@@ -442,16 +446,10 @@ async def warm_up(
 
 
 class SystemPrompt:
-    """The conversation so far, as one answer sees it.
+    """Messages and tools of one answer.
 
-    An answer that is only prepared sees what the user has said as if it were part of the history, which it
-    is only when the answer is given.
-
-    Args:
-        history: of the session.
-        draft: what the user may have said; None: the history has it.
-        system_prompt: in the place of the session's; None: the session's.
-        use_tools: whether tools may be called.
+    ``draft`` is the user's text of a prepared answer that is not in the history yet. ``system_prompt``
+    replaces the session's.
     """
 
     def __init__(
@@ -466,22 +464,22 @@ class SystemPrompt:
         self._draft = draft
         self._system_prompt = system_prompt
         self.tools: Sequence[Tool] = history.tools if use_tools else ()
-        """What may be called; those of the moment when the answer was begun."""
+        """Those at the beginning of the answer."""
 
-    def settle(self) -> None:
-        """What the user has said is part of the history now."""
+    def drop_draft(self) -> None:
+        """The draft is part of the history now."""
         self._draft = None
 
     def messages(self) -> list[ChatMessage]:
-        """For the language model."""
+        """The prompt."""
         if self._draft is not None:
             return self._history.preview(self._draft)
         return self._history.messages(self._system_prompt)
 
     def calibrate(self, request: GenerateRequest, tokens: int) -> None:
-        """Note how many tokens the model has counted in the prompt of a request."""
+        """Correct the history's estimate by the token count of a request's prompt."""
         self._history.calibrate(request.messages, request.tools, tokens)
 
     def forget_oldest(self) -> bool:
-        """Make it shorter; False: that cannot be done."""
+        """Drop the oldest exchange; False: the prompt cannot be shorter."""
         return self._draft is None and self._history.forget_oldest()

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
+from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.config import AgentConfig
 from parley.agent.conversation import Conversation
 from parley.agent.ports import Engines, Outlet, Reason
-from parley.agent.recognizer_feed import RecognizerFeed
 from parley.agent.speech import UnreadAudio, check_voice
 from parley.agent.validation import check_start, describe
 from parley.asr.messages import AsrOptions
@@ -29,38 +29,29 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley.protocol import Start, Update
+from parley.timeouts import loop_time
 from parley.tts.voice_routing import primary_language
-from parley.turns.settings import choose_settings
-from parley.vad.segmenter import DEFAULT_SILENCE_MS
+from parley.turns.settings import choose_settings, choose_silence_ms
 
 _WATCH_S = 0.2
 _SAID = protocol.Transcript | protocol.ResponseText | protocol.Interrupted
-"""Events that say what was said."""
+"""Events with transcripts, for the log."""
 _ID_BYTES = 48
 _ONSET_THRESHOLD = 0.15
-"""For the agent to pause; it heard no onset in noise, clicks, coughs and breaths where 0.5 heard none."""
-_JUDGED_SILENCE_MS = 160
-"""An utterance ends early where its end is not yet that of the turn: an answer can be begun the sooner."""
-_MANUAL_SILENCE_MS = 800
-"""Nobody waits for the end of an utterance, and the longer it is, the better it is understood."""
-_JOINED_MS = 20_000
-"""The pieces of a turn are read together, as long as they are no longer than this."""
+"""Pauses the agent. Noise, clicks, coughs and breaths gave no more onsets than 0.5 does."""
+_TURN_CONTEXT_MS = 20_000
+"""Utterances of one turn are decoded together up to this length."""
+_MAX_WAITING = 16  # updates
 _log = logging.getLogger(__name__)
 
 
-class Session:
-    """Owns everything of a conversation: the ears, what is said, and all their tasks.
+class AgentSession:
+    """Owns the parts of one conversation and their tasks.
 
-    The client's audio and messages are handed in by :meth:`hear` and :meth:`receive`, which never
-    wait; :meth:`run` is the session's life. Everything runs on one event loop. Exactly one
-    ``closed`` is sent, and nothing after it.
+    :meth:`push_audio` and :meth:`on_message` never wait; :meth:`run` lasts as long as the session. Everything
+    runs on one event loop. Exactly one ``closed`` is sent, and nothing after it.
 
-    Args:
-        session_id: as the client knows it.
-        start: what the client asked for, checked by :func:`parley.agent.validation.check_start`.
-        engines: to hear, think and speak with.
-        outlet: the way to the client.
-        config: limits and deadlines.
+    ``start`` was checked by :func:`parley.agent.validation.check_start`.
     """
 
     def __init__(
@@ -71,8 +62,8 @@ class Session:
         self._engines = engines
         self._outlet = outlet
         self._config = config
-        # Clients may use an id again, and the engines must not mix up old and new requests. An id may be as
-        # long as Triton allows, and must leave room for what is added to it.
+        # Unique also where a client reuses an id: engines must not mix up old and new requests. Cut, because
+        # request ids with suffixes must fit into Triton's limit.
         name = f"{session_id.encode()[:_ID_BYTES].decode(errors='ignore')}-{uuid4().hex}"
         self._conversation = Conversation(
             name,
@@ -81,47 +72,46 @@ class Session:
             config,
             emit=self._emit,
             hang_up=lambda: self.end("silence"),
-            turn_over=self._turn_over,
+            begin_turn=self._begin_turn,
         )
         options = _asr_options(start, config)
-        self._feed = RecognizerFeed(engines.recognizer, name, options, self._conversation, config)
-        self._changes = Changes(start, engines, config, apply=self._change, refuse=self.failed)
+        self._recognition = AudioRecognition(engines.recognizer, name, options, self._conversation, config)
+        self._updates = SessionUpdates(start, engines, config, apply=self._apply, on_error=self.report_error)
         self._end: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         self._opened = asyncio.Event()
         self._warmings: set[asyncio.Task[None]] = set()
         self._closed = False
         self._idle_s = 0.0
-        self._idle_counted_at = _now()
+        self._idle_counted_at = loop_time()
         self._unread = UnreadAudio(config.deadlines.unread_s)
 
     @property
     def closed(self) -> bool:
-        """Whether the client has been told that the session is over."""
+        """Whether ``closed`` was sent."""
         return self._closed
 
-    # --- what the client says -------------------------------------------------------------
+    # --- requests of the client -------------------------------------------------------------
 
-    def hear(self, raw: bytes) -> None:
-        """Take a chunk of audio: mono PCM16 at 16 kHz."""
-        self._note_request()
+    def push_audio(self, raw: bytes) -> None:
+        """Add a chunk of audio: mono PCM16 at 16 kHz."""
+        self._on_request()
         try:
-            self._feed.hear(decode_pcm16(raw))
+            self._recognition.push_audio(decode_pcm16(raw))
         except ParleyError as error:
-            self.failed(error)
+            self.report_error(error)
 
-    def _note_request(self) -> None:
-        """Any request is a sign of the client."""
-        self._idle_s, self._idle_counted_at = 0.0, _now()
+    def _on_request(self) -> None:
+        self._idle_s, self._idle_counted_at = 0.0, loop_time()
         self._unread.on_request()
 
-    def receive(self, raw: bytes) -> None:
-        """Take a message."""
-        self._note_request()
+    def on_message(self, raw: bytes) -> None:
+        """Handle a message (JSON)."""
+        self._on_request()
         try:
-            self._obey(raw)
+            self._handle(raw)
         except ParleyError as error:
-            self.failed(error)
-        except Exception:  # noqa: BLE001 - logged and told to the client
+            self.report_error(error)
+        except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("message")
 
     def end(self, reason: Reason) -> None:
@@ -129,11 +119,11 @@ class Session:
         if not self._end.done():
             self._end.set_result(reason)
 
-    def failed(self, error: ParleyError) -> None:
-        """Tell the client that something went wrong."""
+    def report_error(self, error: ParleyError) -> None:
+        """Send an error event; the session goes on."""
         self._conversation.on_error(error)
 
-    def _obey(self, raw: bytes) -> None:
+    def _handle(self, raw: bytes) -> None:
         message = protocol.decode_message(raw)
         if isinstance(message, protocol.Start):
             raise InvalidMessageError("the session has started already")
@@ -141,37 +131,43 @@ class Session:
             self._unread.on_playback()
         match message:
             case protocol.Update():
-                self._changes.ask(message)
+                self._updates.request(message)
             case protocol.Commit():
-                self._feed.finish(before=self._conversation.claim_turn, after=self._conversation.end_turn)
+                self._recognition.end_utterance(
+                    on_reached=self._conversation.on_commit_reached,
+                    on_finished=self._conversation.on_commit_finished,
+                )
             case protocol.Discard():
-                self._feed.finish(before=self._conversation.drop_turn, after=self._conversation.turn_dropped)
+                self._recognition.end_utterance(
+                    on_reached=self._conversation.on_discard_reached,
+                    on_finished=self._conversation.on_discard_finished,
+                )
             case protocol.Control(action="mute"):
-                self._feed.mute()
+                self._recognition.mute()
             case protocol.Control(action="unmute"):
-                self._feed.unmute()
+                self._recognition.unmute()
             case protocol.Control():
                 self.end("hangup")
             case _:
-                self._conversation.receive(message)
+                self._conversation.on_message(message)
 
-    def _change(self, start: protocol.Start) -> None:
-        reread = self._conversation.change(start)
-        self._feed.change(_asr_options(start, self._config))
+    def _apply(self, start: protocol.Start) -> None:
+        prefix_changed = self._conversation.change(start)
+        self._recognition.change(_asr_options(start, self._config))
         self._emit(protocol.Updated())
-        if reread:
+        if prefix_changed:
             self._warm_up()
 
-    def _turn_over(self) -> None:
-        self._feed.turn_over()
+    def _begin_turn(self) -> None:
+        self._recognition.begin_turn()  # made after the conversation, which is its handler
 
-    # --- life -----------------------------------------------------------------------------
+    # --- tasks -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Live until :meth:`end` is called, the client goes away, or nothing works any more."""
+        """Run until :meth:`end`, the loss of the client, or a failure that cannot be recovered."""
         name = self.session_id
         tasks = [
-            asyncio.create_task(self._listen(), name=f"{name} listener"),
+            asyncio.create_task(self._recognise(), name=f"{name} recognition"),
             asyncio.create_task(self._watch(), name=f"{name} watch"),
         ]
         self._warm_up()
@@ -179,16 +175,16 @@ class Session:
         try:
             reason = await self._end
             if reason in ("ended", "hangup"):
-                # A client that says all it has to say at once still gets its `connected`.
+                # A client that sends START and END together still gets `connected`.
                 await self._opened.wait()
         finally:
             await self._close(reason, tasks)
 
-    async def _listen(self) -> None:
+    async def _recognise(self) -> None:
         try:
             limit_s = self._config.deadlines.voice_s
             await check_voice(self._engines.synthesizer, self._start.voice, self._start.language, limit_s)
-            await self._feed.open()
+            await self._recognition.open()
             self._emit(
                 protocol.Connected(
                     session_id=self.session_id,
@@ -199,72 +195,72 @@ class Session:
             )
             self._conversation.open()
             self._opened.set()
-            await self._feed.run()
+            await self._recognition.run()
         except ParleyError as error:
-            self.failed(error)
-        except Exception:  # noqa: BLE001 - logged and told to the client
-            self._conversation.on_task_failed("listener")
+            self.report_error(error)
+        except Exception:  # noqa: BLE001 - logged and reported to the client
+            self._conversation.on_task_failed("recognition")
         finally:
             self._opened.set()
             self.end("failed")
 
     async def _watch(self) -> None:
-        """Notice a client that has gone away or fallen silent.
+        """End the session of a client that is lost or idle.
 
-        While the agent thinks or speaks a client need not send anything: the time is not counted. It is not
-        forgotten either, or an agent that prompts a silent user would keep the session for ever.
+        Time is not counted during a turn of the agent. It is not reset either, or an agent that prompts a
+        silent user would keep the session for ever.
         """
         limit = self._config.deadlines.idle_s
         try:
             while not self._end.done():
                 await asyncio.sleep(_WATCH_S)
-                since, self._idle_counted_at = self._idle_counted_at, _now()
+                since, self._idle_counted_at = self._idle_counted_at, loop_time()
                 if not self._conversation.agent_active:
                     self._idle_s += self._idle_counted_at - since
                 if self._outlet.cancelled:
                     self.end("disconnected")
                 elif self._idle_s > limit:
-                    self.failed(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
+                    self.report_error(SessionIdleError(f"neither audio nor messages for {limit:g} s"))
                     self.end("idle")
                 elif self._unread.exceeded:
                     limit_s = self._config.deadlines.unread_s
-                    self.failed(
+                    self.report_error(
                         SessionIdleError(f"{limit_s:g} s of audio were sent and no playback was reported")
                     )
                     self.end("idle")
-        except Exception:  # noqa: BLE001 - logged and told to the client
-            self.end("failed")  # nobody else would ever end it
+        except Exception:  # noqa: BLE001 - logged and reported to the client
+            self.end("failed")
             self._conversation.on_task_failed("watch")
 
     def _warm_up(self) -> None:
-        """Let the language model read the new prompt, and not the one before if it has not yet done so."""
+        """Prefill the prompt's prefix; an earlier warm-up is cancelled."""
         for task in self._warmings:
             task.cancel()
-        task = asyncio.create_task(self._read_prompt(), name=f"{self.session_id} warm-up")
+        task = asyncio.create_task(self._run_warm_up(), name=f"{self.session_id} warm-up")
         self._warmings.add(task)
         task.add_done_callback(self._warmings.discard)
 
-    async def _read_prompt(self) -> None:
+    async def _run_warm_up(self) -> None:
         try:
             await self._conversation.warm_up()
-        except Exception:  # noqa: BLE001 - logged and told to the client
+        except Exception:  # noqa: BLE001 - logged and reported to the client
             self._conversation.on_task_failed("warm-up")
 
     async def _close(self, reason: Reason, tasks: list[asyncio.Task[None]]) -> None:
-        ending = {*self._conversation.close(), *self._changes.close()}
+        ending = {*self._conversation.close(), *self._updates.close()}
         tasks = [*tasks, *self._warmings]
         try:
-            self._say_goodbye(reason)
+            self._send_closed(reason)
         except Exception:  # noqa: BLE001 - logged; the clean-up below matters more
-            _log.exception("%s: the client could not be told that the session is over", self.session_id)
+            _log.exception("%s: closed could not be sent", self.session_id)
         for task in tasks:
             task.cancel()
         _, late = await asyncio.wait({*tasks, *ending}, timeout=self._config.deadlines.close_s)
         for task in late:
             _log.error("%s: task %s did not end", self.session_id, task.get_name())
-        await self._feed.close()
+        await self._recognition.close()
 
-    def _say_goodbye(self, reason: Reason) -> None:
+    def _send_closed(self, reason: Reason) -> None:
         self._closed = True
         try:
             self._outlet.finish(protocol.Closed(reason=reason))
@@ -274,7 +270,7 @@ class Session:
 
     def _emit(self, event: protocol.ServerEvent, audio: NDArray[np.int16] | None = None) -> None:
         if isinstance(event, protocol.ErrorEvent) and event.code == ShuttingDownError.code:
-            # Whichever call the stopping server refuses first: nothing has failed, the session is over.
+            # The first call that a stopping server refuses ends the session; it is no failure.
             self.end("shutdown")
         elif not self._closed:
             if self._config.log_transcripts and isinstance(event, _SAID):
@@ -289,10 +285,7 @@ def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
     if vad.onset_threshold is None:
         vad = msgspec.structs.replace(vad, onset_threshold=min(_ONSET_THRESHOLD, vad.threshold))
     if vad.silence_ms is None:
-        settings = choose_settings(start.turn, config.eagerness)
-        silence_ms = _JUDGED_SILENCE_MS if settings else DEFAULT_SILENCE_MS
-        if settings and settings.manual:
-            silence_ms = _MANUAL_SILENCE_MS
+        silence_ms = choose_silence_ms(choose_settings(start.turn, config.eagerness))
         vad = msgspec.structs.replace(vad, silence_ms=silence_ms)
     return AsrOptions(
         vad=vad,
@@ -300,29 +293,16 @@ def _asr_options(start: protocol.Start, config: AgentConfig) -> AsrOptions:
         phrases=start.phrases,
         phrase_weight=start.phrase_weight,
         nbest=start.alternatives,
-        join_ms=_JOINED_MS,
+        join_ms=_TURN_CONTEXT_MS,
     )
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+class SessionUpdates:
+    """Validates updates and applies them in their order.
 
+    Only an update with a new voice may need a request to the synthesizer; later updates wait behind it.
 
-_MAX_WAITING = 16
-
-
-class Changes:
-    """Checks what the client wants to be otherwise, and keeps the order.
-
-    Nearly all can be checked and done at once. Only of a new voice, where voices come and go, somebody else
-    has to be asked; what is asked for meanwhile waits.
-
-    Args:
-        start: what the session began with.
-        engines: that it runs on.
-        config: limits and deadlines.
-        apply: takes what the session is like from now on.
-        refuse: is told what was wrong with a change that had to wait.
+    ``apply`` is called with the session's new options, ``on_error`` with the error of a queued update.
     """
 
     def __init__(
@@ -332,36 +312,36 @@ class Changes:
         config: AgentConfig,
         *,
         apply: Callable[[Start], None],
-        refuse: Callable[[ParleyError], None],
+        on_error: Callable[[ParleyError], None],
     ) -> None:
         self._start = start
         self._engines = engines
         self._config = config
         self._apply = apply
-        self._refuse = refuse
+        self._on_error = on_error
         self._waiting: deque[Update] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self, update: Update) -> None:
-        """Change the session, at once or as soon as that is possible.
+    def request(self, update: Update) -> None:
+        """Apply an update, at once if possible.
 
         Raises:
-            OverloadedError: too many changes are waiting.
-            InvalidInputError: of the kind that says what is wrong.
+            OverloadedError: too many updates are queued.
+            InvalidInputError: the update is invalid.
         """
         if self._task is None:
             start = self._checked(update)
-            if not self._asks_for(start):
-                self._do(start)
+            if not self._needs_voice_check(start):
+                self._accept(start)
                 return
         if len(self._waiting) >= _MAX_WAITING:
-            raise OverloadedError(f"{_MAX_WAITING} changes are waiting")
+            raise OverloadedError(f"{_MAX_WAITING} updates are queued already")
         self._waiting.append(update)
         if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="changes of a session")
+            self._task = asyncio.create_task(self._work(), name="session updates")
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Change nothing more; returns what is still ending."""
+        """Drop queued updates; returns the tasks that are still ending."""
         self._waiting.clear()
         if self._task is None:
             return set()
@@ -378,15 +358,15 @@ class Changes:
     async def _try(self, update: Update) -> None:
         try:
             start = self._checked(update)
-            if self._asks_for(start):
+            if self._needs_voice_check(start):
                 limit_s = self._config.deadlines.voice_s
                 await check_voice(self._engines.synthesizer, start.voice, start.language, limit_s)
-            self._do(start)
+            self._accept(start)
         except ParleyError as error:
-            self._refuse(error)
-        except Exception:  # noqa: BLE001 - logged and told to the client; the next change is another one
-            _log.exception("a change of a session failed")
-            self._refuse(ParleyError("the change failed unexpectedly"))
+            self._on_error(error)
+        except Exception:  # noqa: BLE001 - logged and reported; later updates go on
+            _log.exception("an update of a session failed")
+            self._on_error(ParleyError("the update failed unexpectedly"))
 
     def _checked(self, update: Update) -> Start:
         given = {
@@ -398,11 +378,10 @@ class Changes:
         check_start(start, self._engines.synthesizer, self._config, self._engines.server_tools)
         return start
 
-    def _asks_for(self, start: Start) -> bool:
-        """Whether somebody has to be asked for the voice."""
+    def _needs_voice_check(self, start: Start) -> bool:
         new = start.voice != self._start.voice
         return new and not self._engines.synthesizer.check_known(start.voice, start.language)
 
-    def _do(self, start: Start) -> None:
+    def _accept(self, start: Start) -> None:
         self._start = start
         self._apply(start)

@@ -1,4 +1,4 @@
-"""The agent's voice in one turn: segments of text in, paced audio out."""
+"""Speech of one turn: segments of text in, paced audio out."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.agent.config import AgentConfig
-from parley.agent.playout import Playout, SpokenWord
-from parley.audio.pcm import samples_to_ms
-from parley.audio.resample import Resampler
+from parley.agent.playout import PlayedWord, Playout
+from parley.audio.pcm import Resampler, samples_to_ms
 from parley.engines.base import Synthesizer
 from parley.errors import InferenceError, ParleyError, UnsupportedVoiceError
 from parley.protocol import Audio
+from parley.timeouts import best_effort, iter_with_timeout, loop_time, with_timeout
 from parley.tts.messages import SpeakRequest, TtsFallback, WordMark
-from parley.waiting import each_within, try_within, within
 
 _NOTHING = np.zeros(0, np.int16)
-# One segment is being sent while the next is being made.
+# The next segment is synthesised while one is sent.
 _SEGMENTS_AHEAD = 2
 _MAX_SEGMENTS = 64
 _MAX_PIECES = 64
 _SOON_MS = 0.01
-"""Not worth waiting for; sums of lengths are not exact."""
-# A client that sends playback marks may be this late with the last one.
+"""Below the precision of summed lengths."""
+# Longest wait for the last playback mark of a client.
 _LAST_MARK_S = 1.0
 _LAST_MARK_CHECKS = 10
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Speaker:
-    """How the agent sounds in one session."""
+class SpeechSettings:
+    """Voice and format of one session's speech."""
 
     voice: str | None
     language: str
     sample_rate: int
-    """Hertz of the audio that the client gets."""
+    """Sample rate of the audio for the client (Hz)."""
     exaggeration: float | None = None
     guidance_weight: float | None = None
-    """As in :class:`parley.tts.messages.SpeakRequest`."""
+    """See :class:`parley.tts.messages.SpeakRequest`."""
 
 
 @dataclass(frozen=True)
@@ -53,54 +52,45 @@ class _Piece:
 
     round_number: int
     text: str
-    """Of the whole segment."""
+    """The whole segment."""
     samples: NDArray[np.int16] = field(default_factory=lambda: _NOTHING)
-    words: tuple[SpokenWord, ...] = ()
+    words: tuple[PlayedWord, ...] = ()
     opens: bool = False
     closes: bool = False
 
 
 async def check_voice(synthesizer: Synthesizer, voice: str | None, language: str, limit_s: float) -> None:
-    """Refuse a voice that is not there; if that cannot be told within ``limit_s`` seconds, go on.
+    """Check that a voice exists. If the synthesizer does not answer within ``limit_s``, it is not checked.
 
     Raises:
-        UnsupportedVoiceError: it is not there.
+        UnsupportedVoiceError: it does not exist.
     """
     if voice is None or synthesizer.check_known(voice, language):
         return
     try:
-        await within(synthesizer.check_voice(voice), limit_s, "the list of voices")
+        await with_timeout(synthesizer.check_voice(voice), limit_s, "the list of voices")
     except UnsupportedVoiceError:
         raise
     except ParleyError as error:
-        _log.warning("a session begins without a look at its voice: %s", error.to_log())
+        _log.warning("a session's voice was not checked: %s", error.to_log())
 
 
 class SpeechOutput:
-    """Speaks one response.
+    """Synthesises and sends one response.
 
-    While one segment is sent, the next is synthesised. Audio leaves at most ``lead_ms`` before
-    it is to be heard, so that an interruption has little to take back; the first audio leaves
-    at once. While the voice is held, audio is made but none leaves.
+    The next segment is synthesised while one is sent. Audio is sent at most ``lead_ms`` before its playback,
+    so that an interruption drops little; the first audio is sent at once. After :meth:`hold` audio is
+    synthesised but not sent.
 
-    Args:
-        synthesizer: makes the audio.
-        speaker: voice and sample rate.
-        name: requests to the synthesizer are named after it.
-        response_id: of the response, as the client knows it.
-        turn: its turn's number.
-        playout: where all that is sent is written down.
-        emit: sends audio to the client.
-        on_failure: is told when the synthesizer fails; no segment may be added afterwards.
-        on_fallback: is told when another synthesizer goes on in place of one that failed.
-        config: lengths and deadlines.
+    ``name`` is the prefix of the ids of requests to the synthesizer. ``on_failure`` is called when synthesis
+    fails; no segment may be added afterwards. ``on_fallback`` is called when another synthesizer continues.
     """
 
     def __init__(
         self,
         synthesizer: Synthesizer,
         *,
-        speaker: Speaker,
+        speaker: SpeechSettings,
         name: str,
         response_id: str,
         turn: int,
@@ -127,20 +117,20 @@ class SpeechOutput:
         self._free.set()
         self._count = 0
         self.asked_at: float | None = None
-        """When the first segment was ready to be spoken (seconds of the loop's clock)."""
+        """When the first segment was added (seconds of the loop's clock)."""
         self.made_at: float | None = None
-        """When its first audio had been made."""
+        """When the first audio was synthesised."""
         self.sent_at: float | None = None
-        """When its first audio was sent."""
+        """When the first audio was sent."""
         self.made_ms = 0.0
-        """Audio that has been made."""
+        """Synthesised audio."""
         self.complete = False
-        """Whether that is all there will be."""
+        """Whether all audio is synthesised."""
 
     async def say(self, round_number: int, text: str) -> None:
-        """Add a segment; waits while too many are waiting."""
+        """Add a segment; waits while the queue is full."""
         if self.asked_at is None:
-            self.asked_at = _now()
+            self.asked_at = loop_time()
         await self._segments.put((round_number, text))
 
     async def finish(self) -> None:
@@ -156,7 +146,7 @@ class SpeechOutput:
         self._free.set()
 
     async def send_all(self) -> None:
-        """Speak until everything before :meth:`finish` was sent, or all that there is after a failure."""
+        """Send until :meth:`finish`, or all audio that there is after a failure."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._synthesise(), name=f"{self._name} synthesis")
             await self._play()
@@ -164,16 +154,16 @@ class SpeechOutput:
     async def wait_until_played(self) -> None:
         """Wait until the client has played what was sent."""
         await self._until_free()
-        while (ahead_ms := self._playout.ahead_ms(_now())) > _SOON_MS:
+        while (ahead_ms := self._playout.ahead_ms(loop_time())) > _SOON_MS:
             await asyncio.sleep(ahead_ms / 1000)
             await self._until_free()
         for _ in range(_LAST_MARK_CHECKS):
             await self._until_free()
-            if self._playout.finished(_now()):
+            if self._playout.finished(loop_time()):
                 return
             await asyncio.sleep(_LAST_MARK_S / _LAST_MARK_CHECKS)
 
-    # --- making audio ---------------------------------------------------------------------
+    # --- synthesis ---------------------------------------------------------------------
 
     async def _synthesise(self) -> None:
         try:
@@ -183,9 +173,9 @@ class SpeechOutput:
                 await self._speak(*segment, f"{self._name}-{self._count}")
         except ParleyError as error:
             self._on_failure(error)
-        except Exception:  # noqa: BLE001 - logged and told to the client
-            _log.exception("%s: the voice failed", self._name)
-            self._on_failure(ParleyError("the voice failed unexpectedly"))
+        except Exception:  # noqa: BLE001 - logged and reported to the client
+            _log.exception("%s: speech failed", self._name)
+            self._on_failure(ParleyError("the speech failed unexpectedly"))
         else:
             if self._count and not self.made_ms:
                 self._on_failure(InferenceError("the synthesizer made no audio"))
@@ -205,7 +195,7 @@ class SpeechOutput:
         )
         await self._pieces.put(_Piece(round_number, text, opens=True))
         limits = self._config.deadlines
-        stream = each_within(self._synthesizer.speak(request), limits.tts_s, "the synthesizer")
+        stream = iter_with_timeout(self._synthesizer.speak(request), limits.tts_s, "the synthesizer")
         resampler: Resampler | None = None
         done = False
         try:
@@ -215,7 +205,7 @@ class SpeechOutput:
                         self._on_fallback(chunk.fallback)
                         continue
                     if self.made_at is None:
-                        self.made_at = _now()
+                        self.made_at = loop_time()
                     if resampler is None:
                         resampler = Resampler(chunk.sample_rate, self._speaker.sample_rate)
                     words = tuple(_spoken_word(mark, chunk.sample_rate) for mark in chunk.words)
@@ -225,7 +215,7 @@ class SpeechOutput:
             done = True
         finally:
             if not done:
-                await try_within(
+                await best_effort(
                     self._synthesizer.abort(request_id), limits.abort_s, f"stopping {request_id}"
                 )
         rest = resampler.finish() if resampler else _NOTHING
@@ -235,10 +225,10 @@ class SpeechOutput:
     def _count_made(self, samples: NDArray[np.int16]) -> None:
         self.made_ms += samples_to_ms(len(samples), self._speaker.sample_rate)
 
-    # --- sending it -----------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------
 
     async def _play(self) -> None:
-        waiting: list[SpokenWord] = []
+        waiting: list[PlayedWord] = []
         position_ms = 0.0
         while (piece := await self._pieces.get()) is not None:
             if piece.opens:
@@ -271,15 +261,15 @@ class SpeechOutput:
             await self._until_free()
 
     async def _until_free(self) -> None:
-        # The voice may be held again before this task has noticed that it was released.
+        # hold() may come again before this task runs.
         while not self._free.is_set():
             await self._free.wait()
 
     def _early_ms(self, length_ms: float) -> float:
-        ahead_ms = self._playout.ahead_ms(_now())
+        ahead_ms = self._playout.ahead_ms(loop_time())
         return min(ahead_ms, ahead_ms + length_ms - self._config.lead_ms)
 
-    def _send(self, block: NDArray[np.int16], length_ms: float, text: str, words: list[SpokenWord]) -> None:
+    def _send(self, block: NDArray[np.int16], length_ms: float, text: str, words: list[PlayedWord]) -> None:
         event = Audio(
             turn=self._turn,
             response_id=self._response_id,
@@ -288,23 +278,19 @@ class SpeechOutput:
             samples=len(block),
             text=" ".join(_with_punctuation(text, word) for word in words),
         )
-        now = _now()
+        now = loop_time()
         if self.sent_at is None:
             self.sent_at = now
         self._emit(event, block)
         self._playout.sent(length_ms, words, now)
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+def _spoken_word(mark: WordMark, sample_rate: int) -> PlayedWord:
+    return PlayedWord(mark.start_char, mark.end_char, samples_to_ms(mark.at_sample, sample_rate))
 
 
-def _spoken_word(mark: WordMark, sample_rate: int) -> SpokenWord:
-    return SpokenWord(mark.start_char, mark.end_char, samples_to_ms(mark.at_sample, sample_rate))
-
-
-def _with_punctuation(text: str, word: SpokenWord) -> str:
-    """The word as it is written, with the punctuation that follows it."""
+def _with_punctuation(text: str, word: PlayedWord) -> str:
+    """The word of the text with the punctuation behind it."""
     end = word.end_char
     while end < len(text) and not text[end].isalnum() and not text[end].isspace():
         end += 1
@@ -312,13 +298,10 @@ def _with_punctuation(text: str, word: SpokenWord) -> str:
 
 
 class UnreadAudio:
-    """Seconds of audio since the last sign that the client reads.
+    """Seconds of audio since the last sign that the client reads, with a limit.
 
-    Every request of the client counts as such a sign until its first playback mark. From then on only marks
-    do: a client can go on sending what its microphone records without reading anything.
-
-    Args:
-        limit_s: seconds of audio.
+    Until the first playback mark every request is such a sign, afterwards only marks: a client may send its
+    microphone's audio without reading anything.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -328,7 +311,7 @@ class UnreadAudio:
 
     @property
     def exceeded(self) -> bool:
-        """Whether there are more than the limit."""
+        """Whether the limit is exceeded."""
         return self._sent_s > self._limit_s
 
     def sent(self, seconds: float) -> None:
@@ -341,6 +324,6 @@ class UnreadAudio:
             self._sent_s = 0.0
 
     def on_playback(self) -> None:
-        """The client has said how much it has played."""
+        """The client has sent a playback mark."""
         self._marks = True
         self._sent_s = 0.0

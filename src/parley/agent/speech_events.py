@@ -1,8 +1,9 @@
-"""What a recogniser says, in the numbers and times of the client."""
+"""Maps a recogniser's events to those of the protocol, with the client's times and utterance numbers."""
 
 from __future__ import annotations
 
-import asyncio
+from bisect import bisect_right
+from collections import deque
 from typing import Protocol
 
 import msgspec
@@ -17,63 +18,108 @@ from parley.asr.messages import (
     UtteranceEvent,
 )
 from parley.audio.buffer import AudioPiece
-from parley.audio.clock import Timeline
 from parley.errors import AsrFallbackError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, SpeechStarted, SpeechStopped, Transcript, Word
+from parley.timeouts import loop_time
+
+_GAPS = 64
+_ARRIVALS = 512
+
+
+class Timeline:
+    """Maps sample positions of a recogniser's stream to those of the client's audio.
+
+    They differ by all audio that the recogniser did not get: muted, dropped, or sent
+    while it was being reopened. All positions are samples at one rate.
+    """
+
+    def __init__(self) -> None:
+        self._processed = 0
+        # (processed position, client position) where a stretch without a gap begins.
+        self._stretches: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_GAPS)
+        # (client position, seconds): audio before that position had arrived by then.
+        self._arrivals: deque[tuple[int, float]] = deque(maxlen=_ARRIVALS)
+
+    def on_processed(self, position: int, count: int) -> None:
+        """The recogniser gets ``count`` samples that begin at the client's ``position``."""
+        if self.client_position(self._processed) != position:
+            self._stretches.append((self._processed, position))
+        self._processed += count
+
+    def restart(self) -> None:
+        """The recogniser begins a new stream at zero."""
+        position = self.client_position(self._processed)
+        self._processed = 0
+        self._stretches.clear()
+        self._stretches.append((0, position))
+
+    def client_position(self, processed: int) -> int:
+        """The client's position of the recogniser's position ``processed``."""
+        index = bisect_right(self._stretches, (processed, 2**63)) - 1
+        start, position = self._stretches[max(index, 0)]
+        return position + processed - start
+
+    def arrived(self, position: int, now: float) -> None:
+        """Everything before the client's ``position`` has arrived by ``now`` (seconds)."""
+        self._arrivals.append((position, now))
+
+    def arrival(self, position: int) -> float | None:
+        """When the audio before the client's ``position`` had arrived; None: too long ago to know."""
+        index = bisect_right(self._arrivals, (position, -1.0))
+        if index == 0 and len(self._arrivals) == _ARRIVALS:
+            return None
+        return self._arrivals[index][1] if index < len(self._arrivals) else None
+
 
 _PER_MS = INPUT_SAMPLE_RATE // 1000
 
 
 class SpeechHandler(Protocol):
-    """Whoever wants to know what the user says."""
+    """Receives speech events. Apart because the implementation, the conversation, imports this package."""
 
     def on_onset(self, at_ms: int) -> None:
         """Speech may begin; either :meth:`on_speech_started` or :meth:`on_onset_cancelled` follows."""
         ...
 
     def on_onset_cancelled(self) -> None:
-        """It was too short to be speech."""
+        """The onset was shorter than ``vad.min_speech_ms``."""
         ...
 
     def on_speech_started(self, event: SpeechStarted) -> None:
-        """The user has begun to speak."""
+        """The user has started to speak."""
         ...
 
     def on_speech_stopped(self, event: SpeechStopped, detected_at: float) -> None:
-        """The user has finished; ``detected_at``: when the audio that shows it had arrived (seconds)."""
+        """The user has stopped speaking. ``detected_at``: arrival of the audio that shows it (seconds)."""
         ...
 
     def on_audio_processed(self, piece: AudioPiece) -> None:
-        """The recogniser has heard this; what it makes of it follows."""
+        """The recogniser has processed this audio; its events follow."""
         ...
 
     def on_transcript(self, event: Transcript) -> None:
-        """A partial or final text; a final text is there for every utterance that stopped."""
+        """A partial or final transcript; each utterance that stopped gets a final one."""
         ...
 
     def on_error(self, error: ParleyError) -> None:
-        """Something went wrong; the listener goes on."""
+        """A failure; recognition goes on."""
         ...
 
     def on_recognizer_unavailable(self) -> None:
-        """The recogniser could not be replaced at once: nothing is heard for now."""
+        """The recogniser could not be replaced at once: speech is not recognised for now."""
         ...
 
 
 class SpeechEventMapper:
-    """Keeps count of the utterances of one conversation, across the streams that are opened for it.
-
-    Args:
-        handler: is told what was heard.
-    """
+    """Counts the utterances of one conversation across its recogniser streams."""
 
     def __init__(self, handler: SpeechHandler) -> None:
         self._handler = handler
         self._timeline = Timeline()
-        self._sounding = False  # an onset of which nothing has come yet
+        self._sounding = False  # between an onset and its start or cancellation
         self._speaking = False
-        self._awaited: set[int] = set()  # utterances that stopped and have no final text
-        self._partials: dict[int, Transcript] = {}  # the last one of each utterance without a final text
+        self._awaited: set[int] = set()  # stopped utterances without a final transcript
+        self._partials: dict[int, Transcript] = {}  # the last one of each of these
         self._utterance = 0
         self._utterances_before = 0
 
@@ -84,31 +130,29 @@ class SpeechEventMapper:
 
     @property
     def awaits_text(self) -> bool:
-        """Whether the final text of an utterance is on its way."""
+        """Whether a final transcript is due."""
         return bool(self._awaited)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody speaks, and no text is missing."""
+        """Whether no speech is under way and no transcript is due."""
         return not (self._sounding or self._speaking or self._awaited)
 
     def arrived(self, position: int, now: float) -> None:
-        """The client has sent so many samples."""
+        """Record when the sample at ``position`` arrived."""
         self._timeline.arrived(position, now)
 
-    def heard(self, piece: AudioPiece) -> None:
-        """The stream has heard this."""
-        self._timeline.heard(piece.position, len(piece.samples))
+    def on_processed(self, piece: AudioPiece) -> None:
+        """Record that the stream has processed this audio."""
+        self._timeline.on_processed(piece.position, len(piece.samples))
 
     def begin_stream(self) -> None:
-        """A new stream begins; its utterances are counted on."""
+        """A new stream begins; utterance numbers continue."""
         self._timeline.restart()
         self._utterances_before = self._utterance
 
     def lose_stream(self, position: int) -> None:
-        """The utterance under way ends with its stream, and texts that the stream still owed never come.
-
-        What was understood of them so far is all that will be known.
+        """End the utterance under way with its stream; the last partial transcripts become final.
 
         Args:
             position: samples that the client has sent.
@@ -118,7 +162,7 @@ class SpeechEventMapper:
             self._speaking = False
             self._awaited.add(self._utterance)
             at_ms = position // _PER_MS
-            self._handler.on_speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), _now())
+            self._handler.on_speech_stopped(SpeechStopped(at_ms=at_ms, detected_at_ms=at_ms), loop_time())
         lost, self._awaited = sorted(self._awaited), set()
         partials, self._partials = self._partials, {}
         for utterance in lost:
@@ -127,7 +171,7 @@ class SpeechEventMapper:
             self._handler.on_transcript(msgspec.structs.replace(known, is_final=True))
 
     def pass_on(self, reply: AsrReply) -> None:
-        """Tell what the recogniser has made of a piece."""
+        """Report the events of a reply."""
         for event in reply.events:
             if isinstance(event, OnsetEvent):
                 self._sounding = True
@@ -137,11 +181,11 @@ class SpeechEventMapper:
                 self._handler.on_onset_cancelled()
             else:
                 number = self._utterances_before + event.utterance
-                # A final text may come when the next utterance has begun.
+                # A final transcript may come when the next utterance has begun.
                 self._utterance = max(self._utterance, number)
-                self._tell(event, number)
+                self._report(event, number)
 
-    def _tell(self, event: UtteranceEvent, number: int) -> None:
+    def _report(self, event: UtteranceEvent, number: int) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._sounding, self._speaking = False, True
             self._handler.on_speech_started(SpeechStarted(at_ms=self._client_ms(event.at_ms)))
@@ -152,7 +196,7 @@ class SpeechEventMapper:
                 at_ms=self._client_ms(event.at_ms), detected_at_ms=self._client_ms(event.detected_at_ms)
             )
             arrived = self._timeline.arrival(stopped.detected_at_ms * _PER_MS)
-            self._handler.on_speech_stopped(stopped, _now() if arrived is None else arrived)
+            self._handler.on_speech_stopped(stopped, loop_time() if arrived is None else arrived)
         elif isinstance(event, AsrFallbackEvent):
             text = f"{event.from_model} ({event.reason}); {event.to_model} transcribes this utterance"
             self._handler.on_error(AsrFallbackError(text))
@@ -186,7 +230,3 @@ class SpeechEventMapper:
 
     def _client_ms(self, heard_ms: int) -> int:
         return self._timeline.client_position(heard_ms * _PER_MS) // _PER_MS
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,4 +1,7 @@
-"""Summaries that are made while nobody waits for them."""
+"""Summaries of a session's history, made in the background.
+
+Apart because a summary outlives the turns during which it is made.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,19 @@ from parley.agent.config import AgentDeadlines
 from parley.agent.response import generate, warm_up
 from parley.engines.base import ChatModel
 from parley.errors import ParleyError
-from parley.llm.history import History
+from parley.llm.history import History, SummaryPlan, summary_request
 from parley.llm.messages import TextDelta
-from parley.llm.summaries import SummaryPlan, summary_request
-from parley.waiting import within
+from parley.timeouts import with_timeout
 
 _log = logging.getLogger(__name__)
 
 
 class Summarizer:
-    """Keeps one session's history short; one summary at a time, less urgent than all answers.
+    """Summarises one session's history; one summary at a time, with a lower priority than answers.
 
-    A summary that fails or comes too late costs nothing but its making: the history forgets its oldest
-    exchanges when it has to, as it does without summaries.
+    After a failed or late summary the history drops its oldest exchanges, as without summaries.
 
-    Args:
-        chat: writes the summaries.
-        history: is kept short.
-        name: of the session, unlike that of any other; ids of requests begin with it.
-        limits: deadlines; a summary as a whole has ``limits.summary_s``.
+    ``name`` is unique for each session, and the prefix of the requests' ids.
     """
 
     def __init__(self, chat: ChatModel, history: History, name: str, limits: AgentDeadlines) -> None:
@@ -41,8 +38,8 @@ class Summarizer:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def note_change(self) -> None:
-        """The history has grown: begin a summary if one is wanted and none is being made."""
+    def on_history_changed(self) -> None:
+        """Start a summary if the history needs one and none is under way."""
         if self._closed or self._task is not None:
             return
         plan = self._history.plan_summary()
@@ -53,7 +50,7 @@ class Summarizer:
         self._task = asyncio.create_task(self._summarise(plan, name), name=name)
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Make no more summaries; returns what is still ending."""
+        """Start no more summaries; returns the tasks that are still ending."""
         self._closed = True
         if self._task is None:
             return set()
@@ -62,9 +59,9 @@ class Summarizer:
 
     async def _summarise(self, plan: SummaryPlan, request_id: str) -> None:
         try:
-            text = await within(self._ask(plan, request_id), self._limits.summary_s, "the summary")
+            text = await with_timeout(self._ask(plan, request_id), self._limits.summary_s, "the summary")
             if self._history.apply_summary(plan, text):
-                # The beginning of all prompts is a new one, which the model reads before it is needed.
+                # All prompts have a new prefix now.
                 messages, tools = self._history.messages(), self._history.tools
                 await warm_up(self._chat, request_id, messages, tools, self._limits)
             else:

@@ -1,4 +1,4 @@
-"""Tool calls of one session: checked, handed to whoever runs them, and always answered."""
+"""Tool calls of one session: checked, run by the client or the server, and always answered."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ from parley.agent.memory import cut_after
 from parley.errors import InvalidToolCallError, ParleyError, ToolTimeoutError, UnknownToolCallError
 from parley.llm.messages import ToolCall
 from parley.protocol import ErrorEvent, ServerEvent, Tool, ToolCancelled, ToolRequest, ToolResponse, ToolRun
+from parley.timeouts import loop_time
 from parley.tools.base import ServerTools, ToolOutcome
 from parley.tools.schema import argument_schema
 
 DropReason: TypeAlias = Literal["interrupted", "timeout", "closed"]
 
-# Calls that are over, so that a response to one can be told why it is refused.
+# Finished calls, for the error of a late response.
 _MAX_ENDED = 256
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Running:
-    """A call that somebody waits for."""
+    """A call without a result."""
 
     turn: int
     call: ToolCall
     work: asyncio.Future[ToolOutcome]
-    """Of a call of the client's: its response. Of the server's own: the task that runs it."""
+    """The client's response, or the task that runs a tool of the server."""
     limit_s: float
     on_server: bool
     started: float
     dropped: bool = False
-    """Whether nobody waits for it any more."""
+    """Whether its result is no longer awaited."""
 
 
 class ToolExecutor:
-    """Has tools run, by the client or by the server itself, and tells the turn what they returned.
+    """Runs tools, at the client or on the server, and returns their results to the turn.
 
     A call waits only as long as its turn does: a response that comes later, twice, or for a call that
-    was never made is refused. Whoever runs a call that nobody waits for any more is told so. What goes
-    wrong is a result too, so that the language model can apologise or try something else.
+    was never made is refused. A call that its turn no longer waits for is cancelled, at the client too. A
+    failure is a result too, so that the language model can apologise or try something else.
 
     Args:
         tools: the client's, with schemas that :func:`parley.tools.schema.argument_schema` accepts.
         emit: sends an event to the client.
         config: limits and deadlines.
-        server_tools: the server's own; the session has those that can be called now.
+        server_tools: the server's own; the session has those that are available when it begins.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class ToolExecutor:
         self._closed = False
 
     def change(self, tools: Sequence[Tool]) -> None:
-        """The client has other tools from now on; calls that run go on."""
+        """Use other tools of the client from now on; running calls go on."""
         own = self._server_tools.tools if self._server_tools else ()
         self._schemas = {tool.name: argument_schema(tool.parameters) for tool in (*tools, *own)}
 
     def resolve(self, response: ToolResponse) -> None:
-        """Take the client's answer.
+        """Set the client's response as the result of its call.
 
         Raises:
-            UnknownToolCallError: the call does not wait for one; the message says why.
+            UnknownToolCallError: the call awaits no response; the message has the reason.
         """
         call_id = response.call_id
         running = self._running.get(call_id)
@@ -93,22 +94,22 @@ class ToolExecutor:
         self._forget(running, "has been answered")
 
     def drop(self, turn: int, reason: DropReason = "interrupted") -> None:
-        """Stop waiting and stop what runs: this turn is over, and what it still asks for is not run."""
+        """Cancel the calls of a turn that is over, and refuse further ones."""
         self._over = turn
         for running in tuple(self._running.values()):
             self._cancel(running, reason)
 
     def close(self) -> None:
-        """Drop everything, and have nothing run any more: the session is over."""
+        """Cancel all calls and refuse new ones: the session is over."""
         self._closed = True
         self.drop(self._over, "closed")
 
     def has_run(self, call_id: str) -> bool:
-        """Whether a call was handed to its tool, whatever became of it; a call that was refused was not."""
+        """Whether a call was handed to its tool, with any outcome; not so for refused calls."""
         return call_id in self._running or call_id in self._ended
 
     async def call(self, turn: int, call: ToolCall) -> str:
-        """Run one call; returns what the language model is told, as JSON."""
+        """Run one call; returns its result for the language model, as JSON."""
         if turn <= self._over:  # interrupted a moment before its calls began
             return self._write(ToolOutcome.failed("cancelled"))
         refusal = "the session is over" if self._closed else self._refuse(turn, call)
@@ -170,7 +171,7 @@ class ToolExecutor:
     async def _serve(self, tools: ServerTools, call: ToolCall) -> ToolOutcome:
         try:
             return await tools.call(call.name, call.arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the turn goes on
+        except Exception as error:  # noqa: BLE001 - the turn goes on
             # Neither message nor trace: they may hold what the user said.
             _log.error("tool %s failed unexpectedly: %s", call.name, type(error).__name__)
             return ToolOutcome.failed("the tool failed")
@@ -181,23 +182,23 @@ class ToolExecutor:
         outcome = running.work.result()
         if running.on_server:
             self._forget(running, "was run by the server")
-            self._tell_run(running, is_error=outcome.is_error)
+            self._report_run(running, is_error=outcome.is_error)
         return outcome
 
     def _finish_unseen(self, running: _Running) -> None:
-        """Tell of a call that had ended by itself when its turn was cancelled."""
+        """Report a call that had ended by itself when its turn was cancelled."""
         ended = running.work.done() and not running.work.cancelled()
         if ended and running.call.id in self._running:
             self._finish(running)
 
     def _cancel(self, running: _Running, reason: DropReason) -> None:
-        """Stop a call, unless it has ended by itself; tells the client of both kinds."""
+        """Stop a call, unless it has ended by itself; the client gets an event in both cases."""
         if running.dropped or not running.work.cancel():
             return
         running.dropped = True
         self._forget(running, "was cancelled" if reason != "timeout" else "took too long")
         if running.on_server:
-            self._tell_run(running, is_error=True)
+            self._report_run(running, is_error=True)
         else:
             self._emit(ToolCancelled(turn=running.turn, call_id=running.call.id, reason=reason))
 
@@ -226,10 +227,10 @@ class ToolExecutor:
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 
-    # --- telling --------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------
 
-    def _tell_run(self, running: _Running, *, is_error: bool) -> None:
-        passed_ms = (asyncio.get_running_loop().time() - running.started) * 1000
+    def _report_run(self, running: _Running, *, is_error: bool) -> None:
+        passed_ms = (loop_time() - running.started) * 1000
         self._emit(
             ToolRun(
                 turn=running.turn,

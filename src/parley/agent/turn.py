@@ -1,4 +1,4 @@
-"""One turn of the agent: the words that it finds, and the voice that speaks them."""
+"""One turn of the agent: a source of text and the speech of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.agent.config import AgentConfig
 from parley.agent.memory import UNREMEMBERED, ToolRound, remember
 from parley.agent.playout import HeardSpeech, Playout
 from parley.agent.response import ResponseSource, TurnContext
-from parley.agent.speech import Speaker, SpeechOutput
+from parley.agent.speech import SpeechOutput, SpeechSettings
 from parley.engines.base import Synthesizer
 from parley.errors import ParleyError, TtsFallbackError
 from parley.llm.messages import ChatMessage
@@ -26,6 +26,7 @@ from parley.protocol import (
     ServerEvent,
     TurnMetrics,
 )
+from parley.timeouts import loop_time
 from parley.tts.messages import TtsFallback
 
 Emit = Callable[[ServerEvent, NDArray[np.int16] | None], None]
@@ -34,46 +35,40 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TurnOutput:
-    """Where a turn is performed."""
+    """What a turn needs to reach the client."""
 
     synthesizer: Synthesizer
-    speaker: Speaker
+    speaker: SpeechSettings
     config: AgentConfig
     emit: Emit
     aloud: bool = True
-    """False: what is found to say is written, and not spoken."""
+    """False: the text is sent and not spoken."""
 
 
 @dataclass(frozen=True)
 class TurnTiming:
-    """Why it is the agent's turn. Seconds of the loop's clock."""
+    """When the user's turn ended. Seconds of the loop's clock."""
 
     heard_at: float | None = None
-    """When the user's final text was there; None: the user did not speak."""
+    """When the final transcript came; None: the user did not speak."""
     detected_at: float | None = None
     """When the end of the user's speech was detected; None: unknown."""
     decided_at: float | None = None
-    """When it was decided that the user's turn is over; None: at once."""
+    """When the end of the user's turn was decided; None: with the transcript."""
     speculations: int = 0
-    """Answers that were prepared meanwhile."""
+    """Answers that were prepared for this turn of the user."""
     speculated: bool = False
     """Whether this is one of them."""
 
 
 class AgentTurn:
-    """Says what its thinker finds.
+    """Runs a response source and speaks its text.
 
-    A turn may begin before it is given: it thinks and makes audio, but nothing reaches the client before
-    :meth:`give`. :meth:`run` may be cancelled at any time; the engines are then told to stop. After
-    :meth:`stop` nothing of this turn reaches the client any more.
+    A prepared turn generates text and audio, but sends nothing before :meth:`release`. :meth:`run` may be
+    cancelled at any time, which stops the engines. After :meth:`stop` nothing more is sent.
 
-    Args:
-        number: counts the session's turns from 1.
-        response_id: as the client knows it.
-        name: that no other turn has; requests to the engines are named after it.
-        stage: of the session.
-        thinker: finds the words.
-        interruptible: whether the user may speak over it.
+    ``number`` counts the session's turns from 1. ``name`` is unique for each turn, also for discarded ones of
+    the same number, and the prefix of the ids of its requests to the engines.
     """
 
     def __init__(
@@ -81,8 +76,8 @@ class AgentTurn:
         number: int,
         response_id: str,
         name: str,
-        stage: TurnOutput,
-        thinker: ResponseSource,
+        output: TurnOutput,
+        source: ResponseSource,
         *,
         interruptible: bool = True,
     ) -> None:
@@ -90,118 +85,114 @@ class AgentTurn:
         self.response_id = response_id
         self.interruptible = interruptible
         self.failed = False
-        """Whether something went wrong that the user should know of."""
+        """Whether an error was reported to the client."""
         self.playout = Playout()
         self._name = name
-        self._output = stage
-        self._thinker = thinker
+        self._output = output
+        self._source = source
         self._timing = TurnTiming()
-        self._given = asyncio.Event()
+        self._released = asyncio.Event()
         self._held_back: list[ServerEvent] = []
         self._stopped = False
-        self._thinking: asyncio.Task[None] | None = None
+        self._generation: asyncio.Task[None] | None = None
         self._voice = SpeechOutput(
-            stage.synthesizer,
-            speaker=stage.speaker,
+            output.synthesizer,
+            speaker=output.speaker,
             name=name,
             response_id=response_id,
             turn=number,
             playout=self.playout,
             emit=self._emit_audio,
-            on_failure=self._lose_voice,
-            on_fallback=self._change_voice,
-            config=stage.config,
+            on_failure=self._on_speech_failed,
+            on_fallback=self._on_fallback,
+            config=output.config,
         )
         self._voice.hold()
 
     @property
     def acted(self) -> bool:
-        """Whether a tool has been run, so that the turn cannot simply be taken again."""
-        return self._thinker.log.acted
+        """Whether a tool was run: the turn cannot simply be repeated."""
+        return self._source.log.acted
 
-    def give(self, occasion: TurnTiming) -> None:
-        """It is certain that this is to be said."""
-        self._timing = occasion
-        self._given.set()
+    def release(self, timing: TurnTiming) -> None:
+        """Send what was held back, and everything that follows."""
+        self._timing = timing
+        self._released.set()
         events, self._held_back = self._held_back, []
         for event in events:
             self._emit(event)
         self._voice.release()
 
     def pause(self, *, playback: bool) -> None:
-        """Send nothing for now.
-
-        Args:
-            playback: whether the client stops playing too, or plays what it has.
-        """
+        """Send nothing until :meth:`resume`; with ``playback`` the client pauses playback too."""
         self._voice.hold()
         if playback:
-            self.playout.pause(_now())
+            self.playout.pause(loop_time())
 
     def resume(self) -> None:
-        """Go on where it was."""
-        self.playout.resume(_now())
+        """Continue after :meth:`pause`."""
+        self.playout.resume(loop_time())
         self._voice.release()
 
     async def run(self) -> None:
-        """Take the turn; returns when the user has heard it."""
+        """Generate and speak; returns when the audio was played."""
         try:
             async with asyncio.TaskGroup() as group:
-                self._thinking = group.create_task(self._think(), name=f"{self._name} thinking")
+                self._generation = group.create_task(self._generate(), name=f"{self._name} generation")
                 await self._voice.send_all()
         finally:
-            # However it ended: a client waits for it. A turn that was stopped says nothing more.
+            # In any case, because a client waits for it; after stop() nothing is sent.
             audio_ms = round(self.playout.sent_ms)
             self._emit(
                 ResponseDone(
                     turn=self.number,
                     response_id=self.response_id,
                     audio_ms=audio_ms,
-                    finish_reason="length" if self._thinker.log.cut else "stop",
+                    finish_reason="length" if self._source.log.cut else "stop",
                 )
             )
-        await self._given.wait()
+        await self._released.wait()
         if self._voice.sent_at is not None:
             await self._voice.wait_until_played()
 
     def stop(self) -> HeardSpeech:
-        """Say nothing more; returns what was heard."""
+        """Send nothing more; returns what was played."""
         self._stopped = True
         return self._heard()
 
     def _heard(self) -> HeardSpeech:
         if self._output.aloud:
-            return self.playout.heard(_now())
-        # What is not spoken is read as soon as it is written.
+            return self.playout.heard(loop_time())
+        # Text without speech counts as read at once.
         texts = enumerate(answer.text.strip() for answer in self.rounds)
         return HeardSpeech(0, tuple((index, text) for index, text in texts if text))
 
     @property
     def rounds(self) -> Sequence[ToolRound]:
-        """What was found to say so far."""
-        return self._thinker.log.rounds
+        """The generated text and tool calls so far."""
+        return self._source.log.rounds
 
     def remaining_ms(self) -> float | None:
-        """Audio that the user has not heard; None: nobody knows yet."""
+        """Audio that was not played; None: not all audio is synthesised."""
         if not self._voice.complete:
             return None
-        return self._voice.made_ms - self.playout.played_ms(_now())
+        return self._voice.made_ms - self.playout.played_ms(loop_time())
 
     @property
     def asks(self) -> bool:
-        """Whether what was found to say so far ends with a question."""
+        """Whether the text so far ends with a question."""
         return bool(self.rounds) and self.rounds[-1].text.rstrip().endswith("?")
 
     def memory(self, heard: HeardSpeech | None = None) -> list[ChatMessage]:
-        """What is to be remembered, if the user has heard ``heard``; None: what there was to hear."""
+        """Messages for the history. ``heard``: what was played; None: all of it."""
         if heard is None and self.failed:
             heard = self._heard()
-        self._thinker.log.settle()
+        self._source.log.complete_results()
         return remember(self.rounds, heard)
 
     def metrics(self, *, interrupted: bool) -> TurnMetrics:
-        """Where the time went."""
-        times, voice, log = self._timing, self._voice, self._thinker.log
+        """Latencies and token counts."""
+        times, voice, log = self._timing, self._voice, self._source.log
         return TurnMetrics(
             turn=self.number,
             asr_final_ms=_between(times.detected_at, times.heard_at),
@@ -219,29 +210,29 @@ class AgentTurn:
             speculated=times.speculated,
         )
 
-    # --- thinking -------------------------------------------------------------------------
+    # --- text -------------------------------------------------------------------------
 
-    async def _think(self) -> None:
-        floor = TurnContext(
-            self.number, self._name, self._write, self._say, self._given, aloud=self._output.aloud
+    async def _generate(self) -> None:
+        context = TurnContext(
+            self.number, self._name, self._write, self._say, self._released, aloud=self._output.aloud
         )
         try:
-            await self._thinker.think(floor)
+            await self._source.generate(context)
         except ParleyError as error:
             self._fail(error)
             await self._apologise()
-        except Exception:  # noqa: BLE001 - logged and told to the client
+        except Exception:  # noqa: BLE001 - logged and reported to the client
             _log.exception("%s: the turn failed", self.response_id)
             self._fail(ParleyError("the turn failed unexpectedly"))
             await self._apologise()
-        # After a failure, what was said so far is still spoken.
+        # After a failure, the text so far is still spoken.
         await self._voice.finish()
 
     async def _apologise(self) -> None:
-        """Silence would be the worst answer; what tools have done must not be asked for again."""
+        """Speak a fixed sentence after a failure; after a tool one that does not invite a repetition."""
         config = self._output.config
         apology = config.acted_apology if self.acted else config.apology
-        if apology and self._given.is_set() and not self._thinker.log.answered:
+        if apology and self._released.is_set() and not self._source.log.answered:
             self._write(apology)
             await self._say(UNREMEMBERED, apology)
 
@@ -249,7 +240,7 @@ class AgentTurn:
         if self._output.aloud:
             await self._voice.say(round_number, text)
 
-    # --- telling the client ---------------------------------------------------------------
+    # --- events ---------------------------------------------------------------
 
     def _write(self, text: str) -> None:
         self._emit(ResponseText(turn=self.number, response_id=self.response_id, text=text))
@@ -258,13 +249,13 @@ class AgentTurn:
         self.failed = True
         self._emit(ErrorEvent.of(error, tools_ran=self.acted))
 
-    def _lose_voice(self, error: ParleyError) -> None:
-        """Nothing more can be said: there is no use in thinking on."""
+    def _on_speech_failed(self, error: ParleyError) -> None:
+        """Speech is impossible: stop generating text too."""
         self._fail(error)
-        if self._thinking is not None:
-            self._thinking.cancel()
+        if self._generation is not None:
+            self._generation.cancel()
 
-    def _change_voice(self, fallback: TtsFallback) -> None:
+    def _on_fallback(self, fallback: TtsFallback) -> None:
         text = (
             f"{fallback.from_engine} ({fallback.reason}); {fallback.to_engine} speaks the rest of the answer"
         )
@@ -273,7 +264,7 @@ class AgentTurn:
     def _emit(self, event: ServerEvent) -> None:
         if self._stopped:
             return
-        if self._given.is_set():
+        if self._released.is_set():
             self._output.emit(event, None)
         else:
             self._held_back.append(event)
@@ -283,12 +274,8 @@ class AgentTurn:
             self._output.emit(event, samples)
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def _between(start: float | None, end: float | None) -> float | None:
-    """Milliseconds from ``start`` to ``end``, which are seconds; nothing took less than no time."""
+    """Milliseconds between two times in seconds; at least 0."""
     return None if start is None or end is None else _rounded(max(0.0, end - start) * 1000)
 
 

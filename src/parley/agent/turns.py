@@ -1,4 +1,4 @@
-"""Whose turn it is: what the agent says, what it is about to say, and what it may have to say."""
+"""The agent's turns: the one under way, the queued ones, and the one that is prepared preemptively."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
 from parley.agent.endpointer import UserTurn
-from parley.agent.history_writer import HistoryWriter
+from parley.agent.memory import HistoryWriter
+from parley.agent.playout import HeardSpeech
 from parley.agent.preemption import PreemptionBudget, PreemptiveGeneration, PreparedResponse
 from parley.agent.response import FixedText, ResponseSource, SystemPrompt
 from parley.agent.tools import ToolExecutor
@@ -27,228 +28,241 @@ from parley.protocol import (
     SpeechIgnored,
     Truncated,
 )
+from parley.timeouts import loop_time
 
 InterruptReason: TypeAlias = Literal["words", "speech", "command", "input", "client"]
 ResumeReason: TypeAlias = Literal["noise", "backchannel", "echo", "too_short", "too_few_words", "no_words"]
 
 _MAX_WAITING = 16
 _MAX_JOINED = 8_000
-"""Characters of what the user has said while it could not be answered; the oldest are forgotten."""
+"""Characters of user text that waits for an answer; the oldest are dropped."""
 _log = logging.getLogger(__name__)
 
 
 class AgentTurnHandler(Protocol):
-    """Whoever wants to know how the agent's turns go."""
+    """Receives the events of the agent's turns. Apart because the implementation owns :class:`AgentTurns`."""
 
     def on_turn_started(self) -> None:
         """The agent is about to answer."""
         ...
 
     def on_interrupted(self) -> None:
-        """The agent was made to stop."""
+        """The turn was stopped before its end."""
         ...
 
     def on_turn_ended(self) -> None:
-        """A turn of the agent has ended by itself, well or not; another one may follow."""
+        """A turn has ended by itself or failed; another one may follow."""
         ...
 
     def on_agent_silent(self) -> None:
-        """The agent has nothing to say any more."""
+        """No turn is under way or queued."""
         ...
 
     def on_task_failed(self, what: str) -> None:
-        """Called in the handler of an exception that nobody expected."""
+        """Called in the handler of an unexpected exception."""
         ...
 
 
 class AgentTurns:
-    """Owns the agent's turns, and writes into the history what was said in them.
+    """Owns the agent's turns and writes them into the history.
 
-    There is at most one turn under way and one prepared. What is to be said next waits in a bounded queue.
+    At most one turn is under way and one prepared. Texts to be spoken next wait in a bounded queue.
 
     Args:
-        name: that no other session has or had.
-        stage: where turns are performed.
-        history: of the session; nobody else adds to it.
-        desk: runs the tools of the turn under way.
-        think: makes the thinker that answers a prompt.
+        name: unique for each session.
+        output: of the turns.
+        history: of the session; only this class adds to it.
+        tools: runs the tools of the turn under way.
+        make_response: makes the source of the answer to a prompt.
         by_speech: whether speech interrupts; typed text and the client always do.
-        handler: is told how it goes.
-        counted: takes what became of each answer that was prepared: ``used`` or ``discarded``.
+        handler: receives events.
+        count_prepared: called with ``used`` or ``discarded`` for each prepared answer.
     """
 
     def __init__(
         self,
         name: str,
-        stage: TurnOutput,
+        output: TurnOutput,
         history: History,
         *,
-        desk: ToolExecutor,
-        think: Callable[[SystemPrompt], ResponseSource],
+        tools: ToolExecutor,
+        make_response: Callable[[SystemPrompt], ResponseSource],
         by_speech: bool,
         handler: AgentTurnHandler,
-        counted: Callable[[str], None],
+        count_prepared: Callable[[str], None],
     ) -> None:
         self._name = name
-        self._output = stage
+        self._output = output
         self._by_speech = by_speech
         self._history = history
         self._history_writer = HistoryWriter(history)
-        self._tools = desk
-        self._think = think
+        self._tools = tools
+        self._make_response = make_response
         self._handler = handler
-        config = stage.config
+        config = output.config
         budget = PreemptionBudget(config.speculations_per_turn, config.wasted_speculations_per_minute)
-        self._preemptive = PreemptiveGeneration(budget, counted)
+        self._preemptive = PreemptiveGeneration(budget, count_prepared)
         self._turns = 0
         self._made = 0
         self._current: AgentTurn | None = None
         self._task: asyncio.Task[None] | None = None
         self._paused = False
-        self._pause_told = False
-        self._next: deque[Say | Respond] = deque()
-        self._waiting: UserTurn | None = None
+        self._pause_sent = False
+        self._queue: deque[Say | Respond] = deque()
+        self._unhandled: UserTurn | None = None
         self._unanswered = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
 
     def open(self, greeting: Say | None = None) -> None:
-        """The client is there: say the greeting first, and then what has come up meanwhile."""
+        """Start: speak the greeting first, then what was queued meanwhile."""
         self._open = True
         if greeting is not None:
-            self._next.appendleft(greeting)
-        if self._next or self._waiting is not None:
-            self._go_on()
+            self._queue.appendleft(greeting)
+        if self._queue or self._unhandled is not None:
+            self.start_next()
 
     @property
     def current(self) -> AgentTurn | None:
         """The turn under way."""
         return self._current
 
-    def change(self, stage: TurnOutput, *, by_speech: bool) -> None:
-        """The next turns are performed elsewhere, with another prompt or other tools."""
-        self._output, self._by_speech = stage, by_speech
+    def change(self, output: TurnOutput, *, by_speech: bool) -> None:
+        """Use another output, prompt or tools from the next turn on."""
+        self._output, self._by_speech = output, by_speech
         self.discard()
 
-    # --- what the user has said -----------------------------------------------------------
+    # --- turns of the user -----------------------------------------------------------
 
     def prepare(self, text: str) -> None:
-        """Begin an answer to what may be all that the user has to say."""
+        """Begin an answer before the user's turn is certainly over."""
         self.discard()
-        if self._current is not None or not self._open or not text or not self._preemptive.allowed():
+        if self._current is not None or not self._open or not text:
+            return
+        if not self._preemptive.budget.take(loop_time()):
             return
         prompt = SystemPrompt(self._history, text)
-        turn = self._make(self._think(prompt))
-        self._preemptive.keep(PreparedResponse(text, turn, prompt, self._run(turn)))
+        turn = self._make(self._make_response(prompt))
+        self._preemptive.set(PreparedResponse(text, turn, prompt, self._run(turn)))
 
     def discard(self) -> None:
-        """It was not all: throw away the answer that was begun."""
+        """The user's turn goes on: discard the prepared answer."""
         self._preemptive.discard()
 
     def answer(self, user: UserTurn) -> None:
-        """The user's turn is over. Without words it only counts if nobody has answered the one before."""
-        current = self._current
+        """Answer a turn of the user that is over, or keep it until the turn under way has ended.
+
+        A turn without words is answered only if the one before was not.
+        """
         if not user.text:
             self.discard()
-            if current is not None:
+            if self._current is not None:
                 return
             if not self._unanswered:
-                self._go_on()
+                self.start_next()
                 return
-        elif not self._open or not self._may_interrupt(current, user):
-            self._waiting = user if self._waiting is None else _joined(self._waiting, user)
+        elif not self._open or self._current is not None:
+            self._unhandled = user if self._unhandled is None else _joined(self._unhandled, user)
             return
-        elif current is not None:
-            self.interrupt("input" if user.requested else "words")
-        if self._waiting is not None:
-            user, self._waiting = _joined(self._waiting, user), None
+        if self._unhandled is not None:
+            user, self._unhandled = _joined(self._unhandled, user), None
         self._unanswered = False
         prepared = self._preemptive.take(user.text)
         if user.text:
             self._history.add_user(user.text)
-        occasion = TurnTiming(
+        timing = TurnTiming(
             user.heard_at,
             user.detected_at,
             user.decided_at,
-            self._preemptive.turn_over(),
+            self._preemptive.budget.end_turn(),
             prepared is not None,
         )
         self._handler.on_turn_started()
         if prepared is None:
-            turn = self._make(self._think(SystemPrompt(self._history)))
-            self._begin(turn, self._run(turn), occasion)
+            turn = self._make(self._make_response(SystemPrompt(self._history)))
+            self._begin(turn, self._run(turn), timing)
         else:
-            prepared.prompt.settle()
-            self._begin(prepared.turn, prepared.task, occasion)
+            prepared.prompt.drop_draft()
+            self._begin(prepared.turn, prepared.task, timing)
 
     def say(self, saying: Say | Respond) -> None:
-        """Say this, word for word, or what the language model has to say, after what is being said.
+        """Queue a text, or an answer of the language model.
 
         Raises:
-            OverloadedError: too much is waiting to be said.
+            OverloadedError: the queue is full.
         """
-        if len(self._next) >= _MAX_WAITING:
-            raise OverloadedError(f"{_MAX_WAITING} sentences are waiting to be said")
-        self._next.append(saying)
+        if len(self._queue) >= _MAX_WAITING:
+            raise OverloadedError(f"{_MAX_WAITING} texts are queued already")
+        self._queue.append(saying)
         if self._current is None and self._open:
-            self._go_on()
+            self.start_next()
 
-    def note(self, note: Remember) -> None:
-        """Remember this after what is being said, and do not answer it.
+    def add_message(self, message: Remember) -> None:
+        """Add a message to the history, behind the turn under way.
 
         Raises:
-            OverloadedError: too much is waiting to be remembered.
+            OverloadedError: too many messages wait for the end of the turn.
         """
-        self._history_writer.note(note)
+        self._history_writer.add_message(message)
         self.discard()
         if self._current is None:
-            self._history_writer.write_notes()
+            self._history_writer.write_messages()
 
-    # --- what the user does meanwhile -----------------------------------------------------
+    # --- interruptions -----------------------------------------------------
 
     def pause(self, at_ms: int, *, playback: bool) -> None:
         """The user may be speaking over the agent."""
         turn = self._current
         if turn is None or self._paused:
             return
-        self._paused, self._pause_told = True, playback
+        self._paused, self._pause_sent = True, playback
         turn.pause(playback=playback)
         if playback:
             self._output.emit(Paused(turn=turn.number, response_id=turn.response_id, at_ms=at_ms), None)
 
     def resume(self, reason: ResumeReason, text: str) -> bool:
-        """Go on with the turn if it is paused; returns whether an event has told the reason and the text."""
+        """Continue a paused turn; returns whether an event has reported the reason and the text."""
         turn = self._current
         if turn is None or not self._paused:
             return False
         self._paused = False
-        if self._pause_told:
+        if self._pause_sent:
             event = Resumed(turn=turn.number, response_id=turn.response_id, reason=reason, text=text)
             self._output.emit(event, None)
         turn.resume()
-        return self._pause_told
+        return self._pause_sent
 
     def ignore(self, reason: ResumeReason, text: str) -> None:
-        """Go on: what the user has said is no turn."""
-        told = self.resume(reason, text)
-        if text and not told and reason != "noise":
+        """Continue: the user's words are no turn."""
+        reported = self.resume(reason, text)
+        if text and not reported and reason != "noise":
             self._output.emit(SpeechIgnored(reason=reason, text=text), None)
 
-    def interrupt(self, reason: InterruptReason) -> None:
-        """Stop the turn under way, unless it must not be; only what the user has heard of it was said."""
+    def yields_to(self, user: UserTurn) -> bool:
+        """Whether a turn of the user interrupts the one under way."""
+        turn = self._current
+        by_user = self._by_speech or user.requested
+        return self._open and turn is not None and bool(user.text) and turn.interruptible and by_user
+
+    def interrupt(self, reason: InterruptReason) -> bool:
+        """Stop the turn under way; the history keeps what was played of it.
+
+        Returns:
+            False: there is no turn, or it is not interruptible.
+        """
         turn = self._current
         if turn is None or self._task is None or not (turn.interruptible or reason == "client"):
-            return
+            return False
         self._current, self._paused = None, False
-        self._next = deque(
-            waits for waits in self._next if isinstance(waits, Say) and not waits.interruptible
+        self._queue = deque(
+            queued for queued in self._queue if isinstance(queued, Say) and not queued.interruptible
         )
         heard = turn.stop()
         self._task.cancel()
         self._tools.drop(turn.number)
-        self._history_writer.add(turn, heard)
+        self._remember(turn, heard)
         self._unanswered = self._history.unanswered or (turn.acted and not heard.text)
-        self._history_writer.write_notes()
+        self._history_writer.write_messages()
         self._output.emit(
             Interrupted(
                 turn=turn.number,
@@ -261,47 +275,55 @@ class AgentTurns:
         )
         self._output.emit(turn.metrics(interrupted=True), None)
         self._handler.on_interrupted()
+        return True
 
-    def stop(self, response_id: str | None) -> None:
-        """The client wants no more of this response, or of any, nor of what waits to be said."""
+    def stop(self, response_id: str | None) -> bool:
+        """Stop this response, or any, and drop queued ones; returns whether a turn was stopped.
+
+        The caller starts the next turn: :meth:`start_next`.
+        """
         current = self._current
         if response_id is not None and (current is None or current.response_id != response_id):
-            return
-        self._next.clear()
-        if current is not None:
-            self.interrupt("client")
-            self._go_on()
+            return False
+        self._queue.clear()
+        return self.interrupt("client")
 
-    def truncate(self, response_id: str, played_ms: int) -> None:
-        """The client knows how much of a response was heard.
+    def check_truncation(self, response_id: str, played_ms: int) -> None:
+        """Prepare the truncation of the response under way; the caller then stops it.
 
         Raises:
-            InvalidMessageError: nothing is known of that response any more.
+            InvalidMessageError: the response has no audio yet.
         """
         current = self._current
         if current is not None and current.response_id == response_id:
             if not current.playout.sent_ms:
                 raise InvalidMessageError(f"response {response_id!r} has no audio yet")
-            self.played(response_id, played_ms)
-            self.stop(response_id)
+            self.mark_played(response_id, played_ms)
+
+    def truncate(self, response_id: str, played_ms: int) -> None:
+        """Correct how much of a response that is over was played.
+
+        Raises:
+            InvalidMessageError: the response is unknown, or too old.
+        """
         heard = self._history_writer.correct(response_id, played_ms)
-        # What was begun early has read the old history.
+        # A prepared answer has read the old history.
         self.discard()
         if self._current is None:
             self._unanswered = self._history.unanswered
         event = Truncated(response_id=response_id, played_ms=heard.played_ms, spoken_text=heard.text)
         self._output.emit(event, None)
 
-    def played(self, response_id: str, played_ms: int) -> None:
-        """The client has played so much; marks of a response that is over by now are late, not wrong."""
+    def mark_played(self, response_id: str, played_ms: int) -> None:
+        """Record what the client has played; a mark of a response that is over is ignored."""
         if self._current is not None and self._current.response_id == response_id:
-            self._current.playout.mark(played_ms, _now())
+            self._current.playout.mark(played_ms, loop_time())
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Say nothing more; returns what is still ending."""
+        """Stop all turns; returns the tasks that are still ending."""
         self._open = False
-        self._next.clear()
-        self._waiting = None
+        self._queue.clear()
+        self._unhandled = None
         self.discard()
         turn, self._current = self._current, None
         if turn is not None and self._task is not None:
@@ -312,75 +334,71 @@ class AgentTurns:
 
     # --- turns ----------------------------------------------------------------------------
 
-    def _make(self, thinker: ResponseSource, *, interruptible: bool = True) -> AgentTurn:
+    def _make(self, source: ResponseSource, *, interruptible: bool = True) -> AgentTurn:
         self._made += 1
         number = self._turns + 1
         response_id = f"{self._name}-{number}"
-        # A prepared answer may be thrown away, and the one that takes its number is another.
+        # A prepared answer may be discarded; the next one gets the same number.
         name = f"{response_id}.{self._made}"
-        return AgentTurn(number, response_id, name, self._output, thinker, interruptible=interruptible)
+        return AgentTurn(number, response_id, name, self._output, source, interruptible=interruptible)
 
-    def _begin(self, turn: AgentTurn, task: asyncio.Task[None], occasion: TurnTiming) -> None:
+    def _begin(self, turn: AgentTurn, task: asyncio.Task[None], timing: TurnTiming) -> None:
         self._turns = turn.number
         self._current, self._task = turn, task
-        turn.give(occasion)
+        turn.release(timing)
 
     def _run(self, turn: AgentTurn) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._take(turn), name=turn.response_id)
+        task = asyncio.create_task(self._perform(turn), name=turn.response_id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _take(self, turn: AgentTurn) -> None:
+    async def _perform(self, turn: AgentTurn) -> None:
         complete = False
         try:
             await turn.run()
             complete = True
-        except Exception:  # noqa: BLE001 - logged and told to the client
+        except Exception:  # noqa: BLE001 - logged and reported to the client
             turn.failed = True
             if self._current is turn:
                 self._handler.on_task_failed("turn")
             else:
-                _log.exception("%s: an answer that was prepared failed", turn.response_id)
+                _log.exception("%s: a prepared answer failed", turn.response_id)
         if self._current is turn:
-            self.resume("no_words", "")  # it has failed while it was paused
+            self.resume("no_words", "")  # it failed while paused
             self._current = None
-            self._history_writer.add(turn, None if complete else turn.stop())
-            self._history_writer.write_notes()
+            self._remember(turn, None if complete else turn.stop())
+            self._history_writer.write_messages()
             self._output.emit(turn.metrics(interrupted=False), None)
             self._handler.on_turn_ended()
-            self._go_on()
+            self.start_next()
 
-    def _go_on(self) -> None:
-        """Say what is to be said next."""
-        if not self._open:
+    def _remember(self, turn: AgentTurn, heard: HeardSpeech | None) -> None:
+        messages = turn.memory(heard)
+        self._history_writer.add(turn.response_id, turn.rounds, turn.playout, messages)
+
+    def start_next(self) -> None:
+        """Start the next queued turn, unless one is under way."""
+        if not self._open or self._current is not None:
             return
-        if self._next:
+        if self._queue:
             self.discard()
-            turn = self._make_next(self._next.popleft())
+            turn = self._make_next(self._queue.popleft())
             self._begin(turn, self._run(turn), TurnTiming())
-        elif self._waiting is not None:
-            user, self._waiting = self._waiting, None
+        elif self._unhandled is not None:
+            user, self._unhandled = self._unhandled, None
             self.answer(user)
         else:
             self._handler.on_agent_silent()
 
     def _make_next(self, what: Say | Respond) -> AgentTurn:
         if isinstance(what, Say):
-            recital = FixedText(what.text, remember=what.remember)
-            return self._make(recital, interruptible=what.interruptible)
+            return self._make(FixedText(what.text, remember=what.remember), interruptible=what.interruptible)
         self._unanswered = False
         self._handler.on_turn_started()
         prompt = SystemPrompt(self._history, system_prompt=what.system_prompt, use_tools=what.use_tools)
-        return self._make(self._think(prompt))
-
-    def _may_interrupt(self, current: AgentTurn | None, user: UserTurn) -> bool:
-        return current is None or (current.interruptible and (self._by_speech or user.requested))
+        return self._make(self._make_response(prompt))
 
 
 def _joined(first: UserTurn, then: UserTurn) -> UserTurn:
     return replace(then, text=f"{first.text} {then.text}".strip()[-_MAX_JOINED:])
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What a session may ask for when it starts."""
+"""Checks of what a client asks for, and the description of the agent that it gets."""
 
 from __future__ import annotations
 
@@ -8,36 +8,45 @@ import msgspec
 
 from parley.agent.config import AgentConfig
 from parley.agent.ports import Engines
-from parley.agent.spoken_text import check_spoken
-from parley.agent.user_idle import choose_idle_settings
+from parley.agent.user_idle import UserIdleSettings
 from parley.engines.base import Synthesizer
-from parley.errors import (
-    InvalidMessageError,
-    UnsupportedSampleRateError,
-    UnsupportedVoiceError,
-)
+from parley.errors import InvalidMessageError, UnsupportedSampleRateError, UnsupportedVoiceError
 from parley.llm.history import estimate_tokens
-from parley.llm.sampling import choose_sampling
+from parley.llm.messages import choose_sampling
 from parley.protocol import (
     INPUT_SAMPLE_RATE,
     MAX_ALTERNATIVES,
     OUTPUT_SAMPLE_RATES,
     AgentDescription,
+    SilenceOptions,
     Start,
     Tool,
     encode,
 )
 from parley.tools.base import ServerTools
 from parley.tools.schema import SchemaError, argument_schema
+from parley.tts.text import has_words
 from parley.turns.settings import choose_settings
 from parley.vad.segmenter import check_options as check_vad_options
 
+MAX_SPOKEN = 4_000
+"""Characters of what is said at once."""
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-
-
 _MAX_VOICE_NAME = 200
 _MAX_BARGE_IN_MS = 5_000
 _MAX_BARGE_IN_WORDS = 10
+_MIN_IDLE_MS = 1_000
+_MAX_IDLE_MS = 600_000
+_MAX_IDLE_PROMPTS = 8
+_MAX_IDLE_PROMPT_CHARACTERS = 500
+
+
+def check_spoken(text: str, name: str, most: int = MAX_SPOKEN) -> None:
+    """Refuse a text without words or with more than ``most`` characters; ``name`` is its field."""
+    if not has_words(text):
+        raise InvalidMessageError(f"{name} has no words")
+    if len(text) > most:
+        raise InvalidMessageError(f"{name} has {len(text)} characters; at most {most} are allowed")
 
 
 def check_start(
@@ -46,16 +55,12 @@ def check_start(
     config: AgentConfig,
     server_tools: ServerTools | None = None,
 ) -> None:
-    """Refuse a session that could not be held as asked.
+    """Refuse a session whose options are invalid or not supported.
 
-    Args:
-        start: the client's first message.
-        synthesizer: has the voice and speaks the language, or may: then it is asked when the session begins.
-        config: the agent's limits.
-        server_tools: the tools that the session has besides its own.
+    A voice that ``synthesizer`` may have is not refused here, but checked when the session begins.
 
     Raises:
-        InvalidInputError: of the kind that says what is wrong.
+        InvalidInputError: the subclass has the code of the reason.
     """
     if start.input_sample_rate != INPUT_SAMPLE_RATE:
         raise UnsupportedSampleRateError(
@@ -75,8 +80,8 @@ def check_start(
         check_spoken(start.greeting, "greeting")
     if len(start.tools) > config.max_tools:
         raise InvalidMessageError(f"{len(start.tools)} tools; at most {config.max_tools} are allowed")
-    # The recogniser has limits of its own for phrases: no prompt holds them.
-    # Nor does a client answer for the server's own tools, which are bounded where they come from.
+    # Phrases are not part of the prompt, and the recogniser limits them. The server's own tools are not
+    # counted here either: the toolbox limits them.
     in_prompt = msgspec.structs.replace(start, phrases=[])
     _check_size("the system prompt and the tools take", encode(in_prompt).decode(), config)
     names = [tool.name for tool in start.tools]
@@ -137,6 +142,36 @@ def _check_numbers(start: Start) -> None:
             raise InvalidMessageError(f"{name} is {value}; it must be 0 to {most}")
 
 
+def choose_idle_settings(options: SilenceOptions, default: UserIdleSettings) -> UserIdleSettings:
+    """The idle settings of a session: the client's options, else the server's ``default``.
+
+    Raises:
+        InvalidMessageError: a time is out of its range, or a prompt is empty or too long.
+    """
+    prompts = default.prompts if options.prompts is None else options.prompts
+    if not 1 <= len(prompts) <= _MAX_IDLE_PROMPTS:
+        raise InvalidMessageError(
+            f"silence.prompts has {len(prompts)} entries; it must have 1 to {_MAX_IDLE_PROMPTS}"
+        )
+    for prompt in prompts:
+        check_spoken(prompt, "a text of silence.prompts", _MAX_IDLE_PROMPT_CHARACTERS)
+    return UserIdleSettings(
+        prompt_after_s=_idle_seconds("prompt_after_ms", options.prompt_after_ms, default.prompt_after_s),
+        prompts=tuple(prompts),
+        hang_up_after_s=_idle_seconds("hang_up_after_ms", options.hang_up_after_ms, default.hang_up_after_s),
+    )
+
+
+def _idle_seconds(name: str, value_ms: int | None, default_s: float) -> float:
+    if value_ms is None:
+        return default_s
+    if value_ms != 0 and not _MIN_IDLE_MS <= value_ms <= _MAX_IDLE_MS:
+        raise InvalidMessageError(
+            f"silence.{name} is {value_ms}; it must be 0, or {_MIN_IDLE_MS} to {_MAX_IDLE_MS}"
+        )
+    return value_ms / 1000
+
+
 def _check_tool(tool: Tool) -> None:
     if not _TOOL_NAME.fullmatch(tool.name):
         raise InvalidMessageError(
@@ -149,7 +184,7 @@ def _check_tool(tool: Tool) -> None:
 
 
 def describe(engines: Engines, config: AgentConfig) -> AgentDescription:
-    """The agent as it is configured now; its prompt is nobody's business."""
+    """The agent's description for clients, without its prompt."""
     voices = engines.synthesizer.voices
     synthesizers = [name for name in config.tts if name not in config.absent_models]
     return AgentDescription(

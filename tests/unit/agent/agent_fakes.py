@@ -69,10 +69,10 @@ def all_of_utterance(number: int, start_ms: int, end_ms: int, text: str) -> list
 
 
 class FakeRecognizer:
-    """Delivers the rail's script as the audio reaches the given times."""
+    """Delivers the recognition's script as the audio reaches the given times."""
 
-    def __init__(self, rail: FakeRail, name: str) -> None:
-        self.rail = rail
+    def __init__(self, recognition: FakeRecognition, name: str) -> None:
+        self.recognition = recognition
         self.name = name
         self.opened = False
         self.closed = False
@@ -82,14 +82,14 @@ class FakeRecognizer:
 
     async def check(self, options) -> None:
         assert not self.opened
-        self.rail.checks.append(options)
-        if self.rail.refusals:
-            raise self.rail.refusals.popleft()
+        self.recognition.checks.append(options)
+        if self.recognition.refusals:
+            raise self.recognition.refusals.popleft()
 
     async def start(self, options) -> None:
-        await asyncio.sleep(self.rail.start_s)
-        if self.rail.start_failures:
-            raise self.rail.start_failures.popleft()
+        await asyncio.sleep(self.recognition.start_s)
+        if self.recognition.start_failures:
+            raise self.recognition.start_failures.popleft()
         self.opened = True
         self.options = options
 
@@ -97,33 +97,33 @@ class FakeRecognizer:
         assert self.opened
         assert not self.closed
         with self._alone():
-            await asyncio.sleep(self.rail.push_s)
-        if self.rail.push_failures:
-            raise self.rail.push_failures.popleft()
+            await asyncio.sleep(self.recognition.push_s)
+        if self.recognition.push_failures:
+            raise self.recognition.push_failures.popleft()
         self.samples += len(audio)
-        self.rail.pushes.append(len(audio))
+        self.recognition.pushes.append(len(audio))
         return self._reply()
 
-    def turn_over(self) -> None:
-        self.rail.turns_over.append(self.samples // 16)
+    def begin_turn(self) -> None:
+        self.recognition.turns_over.append(self.samples // 16)
 
     async def flush(self) -> AsrReply:
         self.flushes += 1
         with self._alone():
-            await asyncio.sleep(self.rail.push_s)
-        events = list(self.rail.on_flush) or self._rest_of_utterance()
+            await asyncio.sleep(self.recognition.push_s)
+        events = list(self.recognition.on_flush) or self._rest_of_utterance()
         return AsrReply(events=events, stream_ms=self.samples // 16)
 
     def _rest_of_utterance(self) -> list[AsrEvent]:
         """What the script has left of the utterance that has begun, which ends now."""
-        rail, rest = self.rail, []
-        while rail.speaking:
-            event = rail.script.popleft()[1]
+        recognition, rest = self.recognition, []
+        while recognition.speaking:
+            event = recognition.script.popleft()[1]
             if isinstance(event, SpeechStoppedEvent):
                 at_ms = self.samples // 16
                 event = SpeechStoppedEvent(utterance=event.utterance, at_ms=at_ms, detected_at_ms=at_ms)
             rest.append(event)
-            rail.speaking = not (isinstance(event, TranscriptEvent) and event.is_final)
+            recognition.speaking = not (isinstance(event, TranscriptEvent) and event.is_final)
         return rest
 
     async def close(self) -> None:
@@ -140,17 +140,17 @@ class FakeRecognizer:
 
     def _reply(self) -> AsrReply:
         events = []
-        script = self.rail.script
+        script = self.recognition.script
         while script and script[0][0] * 16 <= self.samples:
             events.append(script.popleft()[1])
             if isinstance(events[-1], SpeechStartedEvent):
-                self.rail.speaking = True
+                self.recognition.speaking = True
             elif isinstance(events[-1], SpeechStoppedEvent):
-                self.rail.speaking = False
+                self.recognition.speaking = False
         return AsrReply(events=events, stream_ms=self.samples // 16)
 
 
-class FakeRail:
+class FakeRecognition:
     """Makes recognisers that share one script."""
 
     def __init__(self) -> None:
@@ -451,7 +451,7 @@ class FakeCall:
     """A client on a host with fake engines; sends its audio in real time."""
 
     def __init__(self, config: AgentConfig | None = None, session_id: str | int = "call") -> None:
-        self.rail = FakeRail()
+        self.recognition = FakeRecognition()
         self.chat = FakeChat()
         self.synthesizer = FakeSynthesizer()
         self.turn_model = FakeTurnModel()
@@ -467,7 +467,7 @@ class FakeCall:
         """What the microphone hears in the chunk that begins at this time."""
         self._microphone: asyncio.Task[None] | None = None
         scoring = TurnScoring(self.turn_model, self.unscored.append)
-        engines = Engines(self.rail, self.chat, self.synthesizer, scoring, self.speculated.append)
+        engines = Engines(self.recognition, self.chat, self.synthesizer, scoring, self.speculated.append)
         self.host = Host(engines, config or AgentConfig(), self._release)
 
     async def _release(self, session_id: str | int, request_id: str) -> None:
@@ -500,7 +500,7 @@ class FakeCall:
     def hears(self, *utterances: tuple[int, int, str]) -> None:
         """The user says (start_ms, end_ms, text), ..."""
         for number, (start_ms, end_ms, text) in enumerate(utterances, 1):
-            self.rail.script.extend(all_of_utterance(number, start_ms, end_ms, text))
+            self.recognition.script.extend(all_of_utterance(number, start_ms, end_ms, text))
 
     def send(self, message=None, audio: bytes = b"", *, end: bool = False) -> FakeOutlet:
         """One request; returns its own outlet."""
@@ -544,5 +544,5 @@ class FakeCall:
         assert not self.chat.running
         assert not self.synthesizer.running
         assert not self.turn_model.running
-        assert all(stream.closed for stream in self.rail.streams if stream.opened)
+        assert all(stream.closed for stream in self.recognition.streams if stream.opened)
         assert len(self.host) == 0

@@ -64,8 +64,8 @@ def fill(
     call.turn_model.scores += [
         rng.choice((rng.random(), rng.random(), InferenceError("x"), no_score)) for _ in range(20)
     ]
-    call.rail.script.extend(heard(rng))
-    call.rail.push_s = rng.choice((0.001, 0.005, 0.15))
+    call.recognition.script.extend(heard(rng))
+    call.recognition.push_s = rng.choice((0.001, 0.005, 0.15))
     call.chat.answers += [answer(rng) for _ in range(20)]
     call.chat.first_s = rng.choice(first_s)
     call.chat.token_s = rng.choice((0.0, 0.01, 0.1))

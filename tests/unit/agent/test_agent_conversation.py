@@ -145,7 +145,7 @@ async def test_a_second_turn_remembers_the_first():
 
 async def test_metrics_tell_where_the_time_went():
     call = FakeCall()
-    call.rail.push_s = 0.004
+    call.recognition.push_s = 0.004
     call.hears((200, 1000, "hello"))
     call.chat.answers.append(says("Hello! How are you?"))
     await call.start()
@@ -184,10 +184,10 @@ async def test_two_sessions_do_not_hear_each_other():
     await call.start()
     other = FakeCall(session_id=7)
     other.host = call.host
-    other.rail = call.rail
+    other.recognition = call.recognition
     await other.start()
     assert [outlet.events[0].session_id for outlet in (call.outlet, other.outlet)] == ["call", "7"]
-    assert len({stream.name for stream in call.rail.streams}) == 2
+    assert len({stream.name for stream in call.recognition.streams}) == 2
     await other.hang_up()
     other.send(end=True)
     await call.end()

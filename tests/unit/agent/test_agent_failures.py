@@ -186,14 +186,14 @@ async def test_a_recogniser_that_fails_is_replaced(failure):
     call.hears((200, 1_000, "hello"))
     await call.start()
     await call.wait_for(TurnMetrics)
-    call.rail.push_failures.append(failure)
+    call.recognition.push_failures.append(failure)
     await call.until(4_000)
     # The new stream counts its time and its utterances from the beginning.
-    call.rail.script.extend(utterance(1, 3_000, 3_500, "again"))
+    call.recognition.script.extend(utterance(1, 3_000, 3_500, "again"))
     stopped = await call.wait_for(SpeechStopped, 2)
     await call.wait_for(TurnMetrics, 2)
     await call.end()
-    assert len(call.rail.streams) == 2
+    assert len(call.recognition.streams) == 2
     assert call.outlet.codes == [failure.code]
     assert [event.utterance for event in call.outlet.of(Transcript) if event.is_final] == [1, 2]
     # The new stream begins with the chunk that failed, and times stay those of the client's recording.
@@ -205,11 +205,11 @@ async def test_utterances_keep_their_numbers_when_a_late_text_crosses_the_next()
     call = FakeCall()
     begun, stopped, (_, final) = utterance(1, 200, 1_000, "hello")
     second, _, _ = utterance(2, 1_400, 9_000, "")
-    call.rail.script.extend([begun, stopped, second, (1_600, final)])
+    call.recognition.script.extend([begun, stopped, second, (1_600, final)])
     await call.start()
     await call.wait_for(Transcript)
-    call.rail.push_failures.append(InferenceError("lost"))
-    call.rail.script.extend(utterance(1, 500, 1_000, "again"))
+    call.recognition.push_failures.append(InferenceError("lost"))
+    call.recognition.script.extend(utterance(1, 500, 1_000, "again"))
     await call.wait_for(Transcript, 3)
     await call.end()
     heard = [(event.utterance, event.text) for event in call.outlet.of(Transcript)]
@@ -219,12 +219,12 @@ async def test_utterances_keep_their_numbers_when_a_late_text_crosses_the_next()
 async def test_a_recogniser_that_is_busy_hears_the_same_audio_again():
     call = FakeCall()
     call.hears((200, 1_000, "hello"))
-    call.rail.push_failures += [OverloadedError("busy"), OverloadedError("busy")]
+    call.recognition.push_failures += [OverloadedError("busy"), OverloadedError("busy")]
     await call.start()
     stopped = await call.wait_for(SpeechStopped)
     await call.wait_for(TurnMetrics)
     await call.end()
-    assert len(call.rail.streams) == 1
+    assert len(call.recognition.streams) == 1
     assert (stopped.at_ms, call.outlet.codes) == (1_000, [])
 
 
@@ -232,7 +232,7 @@ async def test_a_recogniser_that_takes_another_model_says_so_and_the_conversatio
     call = FakeCall()
     begun, stopped, final = utterance(1, 200, 1_000, "hello")
     replaced = AsrFallbackEvent(utterance=1, from_model="first", to_model="second", reason="overloaded")
-    call.rail.script.extend([begun, (stopped[0], replaced), stopped, final])
+    call.recognition.script.extend([begun, (stopped[0], replaced), stopped, final])
     await call.start()
     await call.wait_for(ResponseDone)
     await call.end()
@@ -273,7 +273,7 @@ async def test_a_recogniser_that_breaks_off_an_utterance_ends_it():
     call.hears((200, 9_000, "never finished"))
     await call.start()
     await call.wait_for(SpeechStarted)
-    call.rail.push_failures.append(InferenceError("broken"))
+    call.recognition.push_failures.append(InferenceError("broken"))
     final = await call.wait_for(Transcript)
     await call.end()
     assert (final.is_final, final.text, final.utterance) == (True, "", 1)
@@ -285,11 +285,11 @@ async def test_what_was_understood_of_an_utterance_that_is_broken_off_is_answere
     call = FakeCall()
     begun, _, _ = utterance(1, 200, 9_000, "")
     partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
-    call.rail.script.extend([begun, (600, partial)])
+    call.recognition.script.extend([begun, (600, partial)])
     call.chat.answers.append(says("It is noon."))
     await call.start()
     await call.wait_for(Transcript)
-    call.rail.push_failures.append(InferenceError("broken"))
+    call.recognition.push_failures.append(InferenceError("broken"))
     await call.wait_for(ResponseDone)
     await call.end()
     heard = [(event.text, event.is_final) for event in call.outlet.of(Transcript)]
@@ -301,12 +301,12 @@ async def test_the_rest_of_an_utterance_that_is_broken_off_belongs_to_the_same_t
     call = FakeCall()
     begun, _, _ = utterance(1, 200, 9_000, "")
     partial = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
-    call.rail.script.extend([begun, (600, partial)])
+    call.recognition.script.extend([begun, (600, partial)])
     call.chat.answers.append(says("It is noon."))
     await call.start(Start(turn=TurnOptions(eagerness="normal")))
     await call.wait_for(Transcript)
-    call.rail.push_failures.append(InferenceError("broken"))
-    call.rail.script.extend(utterance(1, 100, 500, "in tokyo"))
+    call.recognition.push_failures.append(InferenceError("broken"))
+    call.recognition.script.extend(utterance(1, 100, 500, "in tokyo"))
     await call.wait_for(ResponseDone)
     await call.end()
     assert call.chat.prompt()[-1] == ("user", "what time is it in tokyo")
@@ -318,11 +318,11 @@ async def test_what_was_understood_of_two_utterances_whose_texts_are_lost_is_kep
     again, _, _ = utterance(2, 1_300, 9_000, "")
     first = TranscriptEvent(utterance=1, text="what time is it", is_final=False, confidence=0.9)
     second = TranscriptEvent(utterance=2, text="in tokyo", is_final=False, confidence=0.9)
-    call.rail.script.extend([begun, (600, first), stopped, again, (1_800, second)])
+    call.recognition.script.extend([begun, (600, first), stopped, again, (1_800, second)])
     call.chat.answers.append(says("It is noon."))
     await call.start()
     await call.wait_for(Transcript, 2)
-    call.rail.push_failures.append(InferenceError("broken"))
+    call.recognition.push_failures.append(InferenceError("broken"))
     await call.wait_for(ResponseDone)
     await call.end()
     finals = [(event.utterance, event.text) for event in call.outlet.of(Transcript) if event.is_final]
@@ -334,8 +334,8 @@ async def test_a_recogniser_that_stays_away_closes_the_session():
     call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
     await call.until(500)
-    call.rail.push_failures.append(ModelUnavailableError("gone"))
-    call.rail.start_failures += [ModelUnavailableError("still gone")] * 100
+    call.recognition.push_failures.append(ModelUnavailableError("gone"))
+    call.recognition.start_failures += [ModelUnavailableError("still gone")] * 100
     await call.until(19_000)
     assert call.outlet.reason is None
     await call.until(30_000)
@@ -359,13 +359,13 @@ async def test_a_recogniser_that_opens_and_then_fails_is_not_replaced_for_ever()
     # As when a network behind it is gone: a new stream is opened without it.
     call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
-    call.rail.push_failures = Endless(ModelUnavailableError("silero_vad is gone"))
+    call.recognition.push_failures = Endless(ModelUnavailableError("silero_vad is gone"))
     await call.until(19_000)
     assert call.outlet.reason is None
     await call.until(30_000)
     assert call.outlet.reason == "failed"
     assert call.outlet.codes.count("model_unavailable") < 20
-    assert len(call.rail.streams) < 20
+    assert len(call.recognition.streams) < 20
     await call.hang_up()
     await call.check_nothing_left()
 
@@ -374,13 +374,13 @@ async def test_a_recogniser_that_is_away_for_a_moment_hears_all_that_was_said_me
     call = FakeCall()
     await call.start()
     await call.until(500)
-    call.rail.push_failures += [ModelUnavailableError("silero_vad is gone")] * 4
+    call.recognition.push_failures += [ModelUnavailableError("silero_vad is gone")] * 4
     await call.until(4_000)
-    heard = call.rail.streams[-1].samples
+    heard = call.recognition.streams[-1].samples
     await call.end()
-    assert len(call.rail.streams) == 5
+    assert len(call.recognition.streams) == 5
     # The first stream has heard half a second.
-    assert call.rail.streams[0].samples + heard > 3_800 * 16
+    assert call.recognition.streams[0].samples + heard > 3_800 * 16
     assert call.outlet.codes == ["model_unavailable"] * 4
     assert [request.text for request in call.synthesizer.requests] == [AgentConfig().deaf_apology]
 
@@ -389,11 +389,11 @@ async def test_a_piece_that_the_recogniser_refuses_is_left_out():
     call = FakeCall()
     await call.start()
     await call.until(500)
-    call.rail.push_failures.append(InvalidAudioError("not this one"))
+    call.recognition.push_failures.append(InvalidAudioError("not this one"))
     await call.until(1_500)
-    heard = sum(stream.samples for stream in call.rail.streams)
+    heard = sum(stream.samples for stream in call.recognition.streams)
     await call.end()
-    assert len(call.rail.streams) == 2
+    assert len(call.recognition.streams) == 2
     assert 1_300 * 16 < heard < 1_480 * 16
     assert call.outlet.codes == ["invalid_audio"]
     assert call.synthesizer.requests == []
@@ -403,7 +403,7 @@ async def test_failures_far_apart_are_no_outage():
     call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_outage_s=20.0)))
     await call.start()
     for second in range(5, 60, 5):
-        call.rail.push_failures.append(InferenceError("broken"))
+        call.recognition.push_failures.append(InferenceError("broken"))
         await call.until(second * 1_000)
     assert call.outlet.codes == ["inference_failed"] * 11
     await call.end()
@@ -414,10 +414,10 @@ async def test_a_recogniser_that_returns_is_used_again():
     call = FakeCall()
     await call.start()
     await call.until(500)
-    call.rail.push_failures.append(ModelUnavailableError("gone"))
-    call.rail.start_failures += [ModelUnavailableError("still gone")] * 3
+    call.recognition.push_failures.append(ModelUnavailableError("gone"))
+    call.recognition.start_failures += [ModelUnavailableError("still gone")] * 3
     await call.until(4_000)
-    call.rail.script.extend(utterance(1, 200, 700, "hello again"))
+    call.recognition.script.extend(utterance(1, 200, 700, "hello again"))
     await call.wait_for(ResponseDone, 2)
     await call.end()
     assert call.outlet.reason == "ended"
@@ -468,7 +468,7 @@ async def test_an_outlet_that_fails_leaves_nothing_running():
     call.send(end=True)
     await asyncio.sleep(10)
     assert call.outlet.finished
-    assert all(stream.closed for stream in call.rail.streams)
+    assert all(stream.closed for stream in call.recognition.streams)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -492,7 +492,7 @@ async def test_a_call_that_the_stopping_server_refuses_ends_the_session(part):
     call.hears((200, 1_000, "hello"))
     refusal = ShuttingDownError("Server not ready")
     if part == "recogniser":
-        call.rail.push_failures.append(refusal)
+        call.recognition.push_failures.append(refusal)
     elif part == "language model":
         call.chat.answers.append([refusal])
     else:
@@ -506,7 +506,7 @@ async def test_a_call_that_the_stopping_server_refuses_ends_the_session(part):
 
 async def test_a_session_that_the_stopping_server_does_not_open():
     call = FakeCall()
-    call.rail.start_failures.append(ShuttingDownError("Server not ready"))
+    call.recognition.start_failures.append(ShuttingDownError("Server not ready"))
     await call.start()
     await call.wait_for(Closed)
     assert call.outlet.of(Closed)[0].reason == "shutdown"

@@ -1,17 +1,21 @@
-"""The agent's settings in the two profiles."""
+"""The agent's settings in the two profiles, and its description of itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from parley.agent.config import AgentConfig
+from parley.agent.ports import Engines
 from parley.agent.user_idle import UserIdleSettings
+from parley.agent.validation import describe
 from parley.errors import ModelLoadingError
-from parley.runtime.parameters import Parameters
+from parley.protocol import AgentDescription
+from parley.runtime.parameters import LOADED_MODELS_VARIABLE, Parameters
 
 FOLDER = Path(__file__).resolve().parents[3] / "model_repository" / "voice_agent"
 
@@ -57,3 +61,28 @@ def test_what_is_said_by_itself_can_be_chosen_and_switched_off():
     assert config.silence == UserIdleSettings(8.0, ("Hello?",), 60.0)
     assert not config.written_forms
     assert not config.log_transcripts
+
+
+def test_it_is_what_the_agent_is_configured_with():
+    parameters = Parameters(
+        "voice_agent",
+        {"asr": "hears", "system_prompt": "A secret.", "examples": " set a timer | hello|| "},
+        environment={"PARLEY_VOICE_AGENT_TTS": "speaks,sings", LOADED_MODELS_VARIABLE: "speaks"},
+    )
+    engines = Engines(
+        recognizer=None,
+        chat=None,
+        synthesizer=SimpleNamespace(languages=("en", "de"), voices=("anna",)),
+        server_tools=SimpleNamespace(names={"b", "a"}),
+    )
+    described = describe(engines, AgentConfig.from_parameters(parameters))
+    assert described == AgentDescription(
+        recognizer="hears",
+        language_model="qwen3",
+        synthesizers=["speaks"],
+        languages=["en", "de"],
+        voices=["anna"],
+        tools=["a", "b"],
+        examples=["set a timer", "hello"],
+    )
+    assert "secret" not in repr(described)

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from parley.agent.fillers import DEFAULT_FILLERS, Filler, parse_fillers
-from parley.tts.espeak_voices import LANGUAGES
+from parley.agent.config import DEFAULT_FILLERS, parse_fillers
+from parley.agent.response import Filler
+from parley.tts.espeak import LANGUAGES
 
 
 class Mouth:
@@ -24,40 +25,25 @@ def nothing_left():
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_it_is_said_when_tools_take_long():
+@pytest.mark.parametrize(
+    ("phrase", "after_s", "rounds_s", "said"),
+    [
+        pytest.param("One moment.", 1.5, [4], [(1.5, "One moment.")], id="slow tools"),
+        pytest.param("One moment.", 1.5, [4, 4, 4], [(1.5, "One moment.")], id="once in a turn"),
+        pytest.param("One moment.", 1.5, [1.4, 1.4, 1.4], [], id="quick tools"),
+        pytest.param("", 1.5, [100], [], id="no phrase"),
+        pytest.param("One moment.", 0.0, [100], [], id="switched off"),
+    ],
+)
+async def test_a_phrase_is_spoken_when_tools_are_slow(phrase, after_s, rounds_s, said):
     mouth = Mouth()
-    async with Filler("One moment.", 1.5, mouth).while_waiting():
-        await asyncio.sleep(4)
-    assert mouth.said == [(1.5, "One moment.")]
-    assert nothing_left()
-
-
-async def test_it_is_said_once():
-    mouth = Mouth()
-    filler = Filler("One moment.", 1.5, mouth)
-    for _ in range(3):
+    filler = Filler(phrase, after_s, mouth)
+    for round_s in rounds_s:
         async with filler.while_waiting():
-            await asyncio.sleep(4)
-    assert len(mouth.said) == 1
-
-
-async def test_it_is_not_said_when_tools_are_quick():
-    mouth = Mouth()
-    filler = Filler("One moment.", 1.5, mouth)
-    for _ in range(3):
-        async with filler.while_waiting():
-            await asyncio.sleep(1.4)
+            await asyncio.sleep(round_s)
         await asyncio.sleep(10)
-    assert mouth.said == []
+    assert mouth.said == said
     assert nothing_left()
-
-
-@pytest.mark.parametrize(("phrase", "after_s"), [("", 1.5), ("One moment.", 0.0)])
-async def test_it_can_be_switched_off(phrase, after_s):
-    mouth = Mouth()
-    async with Filler(phrase, after_s, mouth).while_waiting():
-        await asyncio.sleep(100)
-    assert mouth.said == []
 
 
 async def test_tools_that_fail_take_it_with_them():
@@ -106,7 +92,7 @@ async def test_a_mouth_that_breaks_breaks_nothing_else(caplog):
 
     async with Filler("One moment.", 1.5, broken).while_waiting():
         await asyncio.sleep(2)
-    assert "the filler was not said" in caplog.text
+    assert "the filler was not spoken" in caplog.text
 
 
 def test_phrases_have_languages():

@@ -82,11 +82,11 @@ def prepare(rng: random.Random) -> FakeCall:
     call.synthesizer.marks = rng.random() < 0.8
     call.synthesizer.failures += [InferenceError("voice") if rng.random() < 0.1 else None for _ in range(20)]
     if rng.random() < 0.2:
-        call.rail.push_failures += [rng.choice((OverloadedError("x"), InferenceError("x")))] * rng.randint(
-            1, 4
-        )
+        call.recognition.push_failures += [
+            rng.choice((OverloadedError("x"), InferenceError("x")))
+        ] * rng.randint(1, 4)
     if rng.random() < 0.1:
-        call.rail.start_failures += [ModelUnavailableError("x")] * rng.randint(1, 3)
+        call.recognition.start_failures += [ModelUnavailableError("x")] * rng.randint(1, 3)
     return call
 
 

@@ -233,7 +233,7 @@ async def test_a_sound_that_is_no_speech_pauses_the_agent_for_a_moment():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"))
     call.chat.answers += [says(STORY)]
-    call.rail.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_064, OnsetLostEvent())]
+    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_064, OnsetLostEvent())]
     await call.start()
     await call.wait_for(TurnMetrics)
     await call.end()
@@ -375,7 +375,7 @@ async def test_what_the_client_wants_said_is_said_in_order_and_remembered():
 
 async def test_what_comes_before_the_session_is_open_is_said_after_the_greeting():
     call = FakeCall()
-    call.rail.start_s = 0.5
+    call.recognition.start_s = 0.5
     starting = asyncio.create_task(call.start(Start(greeting="Welcome.")))
     await asyncio.sleep(0.1)
     call.send(Say(text="It is a nice day."))
@@ -535,7 +535,7 @@ async def test_words_that_the_recogniser_doubts_count_while_the_agent_thinks():
     call.hears((100, 500, "i want to go"))
     for at_ms, event in all_of_utterance(2, 1_000, 1_200, "rome"):
         doubted = msgspec.structs.replace(event, confidence=0.1) if hasattr(event, "confidence") else event
-        call.rail.script.append((at_ms, doubted))
+        call.recognition.script.append((at_ms, doubted))
     await call.start()
     await call.wait_for(TurnMetrics, 2)
     await call.end()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from agent_fakes import now
 
+from parley.agent.audio_recognition import AudioRecognition
 from parley.agent.config import AgentConfig
-from parley.agent.recognizer_feed import RecognizerFeed
 from parley.asr.messages import (
     AsrOptions,
     AsrReply,
@@ -45,7 +45,7 @@ class Recognizer:
         self.text_after_s = None
         return AsrReply(events=[TranscriptEvent(utterance=1, text="hello", is_final=True)])
 
-    def turn_over(self):
+    def begin_turn(self):
         raise AssertionError("nobody said so")
 
     async def close(self):
@@ -74,10 +74,10 @@ class Handler:
 async def listen(recognizer):
     """Hear one window of audio, and nothing after it."""
     handler = Handler()
-    listener = RecognizerFeed(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
-    listener.hear(np.zeros(512, np.int16))
+    listener.push_audio(np.zeros(512, np.int16))
     return handler, running
 
 
@@ -96,10 +96,10 @@ async def test_a_text_that_comes_later_than_the_end_that_somebody_asked_for_is_a
 
     recognizer.flush = flush
     handler = Handler()
-    listener = RecognizerFeed(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda _: recognizer, "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
-    listener.finish()
+    listener.end_utterance()
     async with asyncio.timeout(5):
         await handler.heard_at
     assert [length for _, length in recognizer.pushes] == [0]
@@ -179,10 +179,10 @@ class Order(Handler):
 @pytest.mark.parametrize(("text_after_s", "heard"), [(0.5, ["one", "two", 2]), (60.0, [1])])
 async def test_an_end_waits_for_what_is_hidden_behind_a_late_text_but_not_for_ever(text_after_s, heard):
     handler = Order()
-    listener = RecognizerFeed(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
+    listener = AudioRecognition(lambda _: Behind(text_after_s), "call", AsrOptions(), handler, AgentConfig())
     await listener.open()
     running = asyncio.create_task(listener.run())
-    listener.finish(after=handler.ended)
+    listener.end_utterance(on_finished=handler.ended)
     await asyncio.sleep(10)
     assert handler.heard == heard
     await stop(running)

@@ -45,6 +45,16 @@ from parley.protocol import (
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
+async def speaking_call():
+    """A call in the middle of a long answer, and its first audio."""
+    call = FakeCall()
+    call.chat.token_s = 0.2
+    call.hears((200, 1_000, "hello"))
+    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
+    await call.start()
+    return call, await call.wait_for(Audio)
+
+
 @pytest.mark.parametrize(
     ("message", "code"),
     [
@@ -93,7 +103,7 @@ async def test_a_session_that_cannot_be_held_is_refused(message, code):
     # The sequence is ended for a client that does not do it, so that its place is free again.
     await asyncio.sleep(5)
     assert call.released == ["call"]
-    assert call.rail.streams == []
+    assert call.recognition.streams == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ async def test_the_recogniser_gets_the_options_of_the_session():
     start = Start(vad=vad, language="en-GB", phrases=["Ljubljana"], phrase_weight=2.0, alternatives=3)
     await call.start(start)
     await call.end()
-    assert call.rail.streams[0].options == AsrOptions(
+    assert call.recognition.streams[0].options == AsrOptions(
         vad=vad, language="en", phrases=["Ljubljana"], phrase_weight=2.0, nbest=3, join_ms=20_000
     )
 
@@ -129,7 +139,9 @@ async def test_a_final_text_comes_with_its_other_readings():
     call = FakeCall()
     begun, stopped, (at, final) = utterance(1, 200, 1_000, "hello")
     readings = [Alternative(text="hello", score=-0.1), Alternative(text="yellow", score=-0.9)]
-    call.rail.script.extend([begun, stopped, (at, msgspec.structs.replace(final, alternatives=readings))])
+    call.recognition.script.extend(
+        [begun, stopped, (at, msgspec.structs.replace(final, alternatives=readings))]
+    )
     await call.start(Start(alternatives=2))
     await call.wait_for(Transcript)
     await call.end()
@@ -143,7 +155,7 @@ async def test_a_client_may_choose_the_longest_id(longest):
         await call.start()
         assert call.outlet.of(Connected)[0].session_id == longest
         await call.end()
-    names = [call.rail.streams[0].name for call in (first, second)]
+    names = [call.recognition.streams[0].name for call in (first, second)]
     assert len(set(names)) == 2
     # Triton takes 128 bytes, and what is made of it is longer.
     assert all(len(name.encode()) <= 100 for name in names)
@@ -165,14 +177,14 @@ async def test_phrases_are_no_part_of_the_prompt():
 )
 async def test_what_the_recogniser_does_not_have_is_refused_before_a_stream_is_opened(start, refusal):
     call = FakeCall()
-    call.rail.refusals.append(refusal)
+    call.recognition.refusals.append(refusal)
     await call.start(start)
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == ([refusal.code], "failed")
-    assert [(options.language, options.phrases) for options in call.rail.checks] == [
+    assert [(options.language, options.phrases) for options in call.recognition.checks] == [
         (start.language, start.phrases)
     ]
-    assert not any(stream.opened for stream in call.rail.streams)
+    assert not any(stream.opened for stream in call.recognition.streams)
     assert isinstance(call.outlet.last, Closed)
     await call.hang_up()
     await call.check_nothing_left()
@@ -221,7 +233,7 @@ async def test_the_name_of_a_voice_is_bounded():
 
 async def test_a_recogniser_that_does_not_open_fails_the_session():
     call = FakeCall()
-    call.rail.start_failures.append(ModelUnavailableError("loading"))
+    call.recognition.start_failures.append(ModelUnavailableError("loading"))
     await call.start()
     await call.wait_for(Closed)
     assert (call.outlet.codes, call.outlet.reason) == (["model_unavailable"], "failed")
@@ -235,7 +247,7 @@ async def test_a_start_that_fails_unexpectedly_gives_its_sequence_back(failing, 
         raise ZeroDivisionError("a bug")
 
     call = FakeCall()
-    name = {"check": "check_start", "session": "Session"}[failing]
+    name = {"check": "check_start", "session": "AgentSession"}[failing]
     monkeypatch.setattr(f"parley.agent.host.{name}", fail)
     call.host.handle(Incoming("call", message=encode(Start()), start=True), call.outlet)
     assert call.outlet.codes == ["internal_error"]
@@ -472,12 +484,7 @@ async def test_a_stopping_server_gets_every_sequence_back():
 
 
 async def test_end_in_the_middle_of_the_answer():
-    call = FakeCall()
-    call.chat.token_s = 0.2
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
-    await call.start()
-    await call.wait_for(Audio)
+    call, _ = await speaking_call()
     await call.end()
     assert call.outlet.reason == "ended"
     assert len(call.chat.aborted) == 1
@@ -493,12 +500,7 @@ async def test_start_and_end_at_once_still_connects():
 
 
 async def test_a_client_that_goes_away():
-    call = FakeCall()
-    call.chat.token_s = 0.2
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
-    await call.start()
-    audio = await call.wait_for(Audio)
+    call, audio = await speaking_call()
     await call.hang_up()
     call.outlet.gone = True
     closed = await call.wait_for(Closed)
@@ -521,12 +523,7 @@ async def test_a_client_that_falls_silent():
 
 
 async def test_the_server_stops():
-    call = FakeCall()
-    call.chat.token_s = 0.2
-    call.hears((200, 1_000, "hello"))
-    call.chat.answers.append(says("A long answer, that goes on and on and on and on."))
-    await call.start()
-    await call.wait_for(Audio)
+    call, _ = await speaking_call()
     await call.host.shut_down()
     assert call.outlet.reason == "shutdown"
     await call.hang_up()
@@ -540,7 +537,7 @@ async def test_the_server_stops():
 async def test_mute_finishes_what_was_said_and_ignores_the_rest():
     call = FakeCall()
     call.hears((200, 9_000, "never finished"))
-    call.rail.on_flush = [
+    call.recognition.on_flush = [
         SpeechStoppedEvent(utterance=1, at_ms=900, detected_at_ms=900),
         TranscriptEvent(utterance=1, text="hello", is_final=True, confidence=0.9),
     ]
@@ -550,9 +547,9 @@ async def test_mute_finishes_what_was_said_and_ignores_the_rest():
     await call.wait_for(TurnMetrics)
     assert call.outlet.finals == ["hello"]
     await call.until(8_000)
-    assert sum(call.rail.pushes) == 16_000
-    call.rail.script.clear()
-    call.rail.script.extend(utterance(2, 1_100, 1_150, "again"))
+    assert sum(call.recognition.pushes) == 16_000
+    call.recognition.script.clear()
+    call.recognition.script.extend(utterance(2, 1_100, 1_150, "again"))
     call.send(Control(action="unmute"))
     # The recogniser has not heard the pause; the client's times contain it.
     started = await call.wait_for(SpeechStarted, 2)
@@ -566,22 +563,22 @@ async def test_a_long_mute_does_not_lose_the_audio_stream():
     await call.until(1_000)
     call.send(Control(action="mute"))
     await call.until(2_000)
-    call.rail.pushes.clear()
+    call.recognition.pushes.clear()
     await call.until(121_000)
     # The recogniser forgets a stream that is silent for a minute.
-    assert len(call.rail.pushes) >= 4
-    assert sum(call.rail.pushes) == 0
-    call.rail.script.extend(utterance(1, 1_100, 1_300, "again"))
+    assert len(call.recognition.pushes) >= 4
+    assert sum(call.recognition.pushes) == 0
+    call.recognition.script.extend(utterance(1, 1_100, 1_300, "again"))
     call.send(Control(action="unmute"))
     started = await call.wait_for(SpeechStarted)
     assert started.at_ms == pytest.approx(121_100, abs=20)
     await call.end()
-    assert len(call.rail.streams) == 1
+    assert len(call.recognition.streams) == 1
 
 
 async def test_audio_that_nobody_can_hear_in_time_is_dropped():
     call = FakeCall()
-    call.rail.push_s = 8.0
+    call.recognition.push_s = 8.0
     call.hears((200, 300, "hello"))
     config_buffer_ms = 5_000
     await call.start()
@@ -589,12 +586,12 @@ async def test_audio_that_nobody_can_hear_in_time_is_dropped():
     errors = call.outlet.of(ErrorEvent)
     assert {error.code for error in errors} == {"deadline_exceeded", "audio_dropped"}
     await call.end()
-    assert max(call.rail.pushes, default=0) <= config_buffer_ms * 16
+    assert max(call.recognition.pushes, default=0) <= config_buffer_ms * 16
 
 
 async def test_dropped_audio_is_reported_once_a_second():
     call = FakeCall(AgentConfig(deadlines=AgentDeadlines(asr_s=60.0)))
-    call.rail.push_s = 12.0
+    call.recognition.push_s = 12.0
     await call.start()
     await call.until(11_900)
     assert 5 <= call.outlet.codes.count("audio_dropped") <= 8
@@ -603,19 +600,19 @@ async def test_dropped_audio_is_reported_once_a_second():
 
 async def test_audio_is_pushed_in_whole_windows_and_one_call_at_a_time():
     call = FakeCall()
-    call.rail.push_s = 0.09
+    call.recognition.push_s = 0.09
     await call.start()
     await call.until(5_000)
     await call.end()
-    assert all(length % 512 == 0 for length in call.rail.pushes)
+    assert all(length % 512 == 0 for length in call.recognition.pushes)
     # What arrives during a call goes into the next: 90 ms of audio per call.
-    assert len(call.rail.pushes) <= 5_000 / 80
+    assert len(call.recognition.pushes) <= 5_000 / 80
 
 
 async def test_a_new_final_text_without_a_start_replaces_the_answer():
     call = FakeCall()
     call.hears((200, 1_000, "hello"))
-    call.rail.script.append((1_400, TranscriptEvent(utterance=2, text="world", is_final=True)))
+    call.recognition.script.append((1_400, TranscriptEvent(utterance=2, text="world", is_final=True)))
     await call.start()
     await call.wait_for(Transcript, 2)
     await call.wait_for(TurnMetrics, 2)
@@ -687,19 +684,19 @@ async def test_a_client_that_cannot_be_told_anything_either_is_not_kept(caplog):
     await asyncio.sleep(10)
     assert call.outlet.finished
     assert len(call.host) == 0
-    assert "could not be told that the session is over" in caplog.text
+    assert "closed could not be sent" in caplog.text
 
 
 async def test_sessions_that_begin_and_end_at_once_do_not_pile_up():
     call = FakeCall(AgentConfig(max_sessions=1))
-    call.rail.start_s = 1.0
+    call.recognition.start_s = 1.0
     outlets = [FakeOutlet() for _ in range(3)]
     for number, outlet in enumerate(outlets):
         call.host.handle(Incoming(number, message=encode(Start()), start=True, end=True), outlet)
     assert [outlet.codes for outlet in outlets] == [[], [], ["too_many_sessions"]]
     await asyncio.sleep(5)
     assert [outlet.reason for outlet in outlets] == ["ended", "ended", "failed"]
-    assert len(call.rail.streams) == 2
+    assert len(call.recognition.streams) == 2
     await call.start(microphone=False)
     await call.end()
 

@@ -1,14 +1,14 @@
-"""How much of an answer was heard."""
+"""How much of an answer was heard and is remembered."""
 
 from __future__ import annotations
 
 import pytest
 
 from parley.agent.memory import ToolRound, remember
-from parley.agent.playout import HeardSpeech, Playout, SpokenWord
+from parley.agent.playout import HeardSpeech, PlayedWord, Playout
 from parley.llm.messages import ToolCall
 
-WORDS = [SpokenWord(0, 5, 0.0), SpokenWord(6, 12, 500.0)]
+WORDS = [PlayedWord(0, 5, 0.0), PlayedWord(6, 12, 500.0)]
 
 
 def spoken(*, complete=True):
@@ -33,7 +33,7 @@ def test_playing_stands_still_while_there_is_nothing_to_play():
     playout = spoken()
     assert playout.played_ms(2.0) == 1_000
     playout.begin(0, "More.")
-    playout.sent(1_000.0, [SpokenWord(0, 5, 0.0)], 3.0)
+    playout.sent(1_000.0, [PlayedWord(0, 5, 0.0)], 3.0)
     assert playout.played_ms(3.5) == pytest.approx(1_500)
 
 
@@ -112,3 +112,18 @@ def test_of_a_segment_that_has_not_begun_nothing_was_heard():
     playout.begin(0, "Nothing of this was made into audio.")
     assert playout.heard(0.9).text == "Hello there."
     assert playout.heard(1.5).text == "Hello there."
+
+
+@pytest.mark.parametrize(
+    ("text", "heard", "remembered"),
+    [
+        ("Hello there! \U0001f642", "Hello there!", "Hello there! \U0001f642"),
+        ("One.  Two.", "One. Two.", "One.  Two."),
+        ("One. Two.", "One.", "One…"),
+        ("\U0001f642", "", None),
+        ("One.", "", None),
+    ],
+)
+def test_what_is_never_spoken_is_not_missing(text, heard, remembered):
+    messages = remember([ToolRound(text=text)], HeardSpeech(0, ((0, heard),) if heard else ()))
+    assert [message.content for message in messages] == ([remembered] if remembered else [])

@@ -30,7 +30,7 @@ WATCHED = SilenceOptions(prompt_after_ms=2_000, prompts=["Hello?"], hang_up_afte
 async def test_a_sound_alone_is_never_speech_however_long_it_has_to_be():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"))
-    call.rail.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_160, OnsetLostEvent())]
+    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), (3_160, OnsetLostEvent())]
     call.chat.answers.append(says(STORY))
     await call.start(Start(barge_in=BargeInOptions(min_words=0, min_speech_ms=50)))
     await call.wait_for(TurnMetrics)
@@ -127,7 +127,7 @@ async def test_a_text_that_does_not_come_does_not_keep_the_agent_silent():
     call = FakeCall()
     call.hears((200, 1_000, "tell me a story"))
     begun, stopped, _ = utterance(2, 3_000, 3_600, "lost")
-    call.rail.script += [(3_032, OnsetEvent(at_ms=3_000)), begun, stopped]
+    call.recognition.script += [(3_032, OnsetEvent(at_ms=3_000)), begun, stopped]
     call.chat.answers.append(says(STORY))
     await call.start()
     resumed = await call.wait_for(Resumed)
@@ -158,7 +158,7 @@ async def test_a_key_that_is_no_turn_does_not_stop_the_clock():
 
 async def test_the_clock_does_not_run_while_the_first_answer_is_made():
     call = FakeCall()
-    call.rail.start_s = 0.5
+    call.recognition.start_s = 0.5
     call.chat.first_s = 3.0
     starting = asyncio.create_task(call.start(Start(silence=WATCHED)))
     await asyncio.sleep(0.1)

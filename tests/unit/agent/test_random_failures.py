@@ -111,7 +111,7 @@ def prepare(rng: random.Random) -> FakeCall:
         call.synthesizer.character_ms = 0  # it makes no audio at all
     if rng.random() < 0.2:
         failure = rng.choice((OverloadedError("x"), InferenceError("x")))
-        call.rail.push_failures += [failure] * rng.randint(1, 4)
+        call.recognition.push_failures += [failure] * rng.randint(1, 4)
     return call
 
 
@@ -175,8 +175,8 @@ def check_quiet(observer: Observer) -> None:
     conversation = observer.session._conversation
     answers = conversation._agent_turns
     assert answers._current is None, "a turn is stuck"
-    assert not answers._next, "something waits to be said"
-    assert answers._waiting is None, "a turn of the user waits"
+    assert not answers._queue, "something waits to be said"
+    assert answers._unhandled is None, "a turn of the user waits"
     assert not conversation._interruptions.undecided
     assert not conversation._endpointer.pending
     assert not conversation._tools._running

@@ -139,7 +139,7 @@ async def test_what_is_discarded_was_not_said(eagerness):
 
 async def test_a_text_that_comes_after_the_discarding_does_not_count():
     call = FakeCall()
-    call.rail.push_s = 0.3
+    call.recognition.push_s = 0.3
     call.hears((200, 900, "forget this"), (6_000, 6_900, "what time is it"))
     await call.start(Start(turn=MANUAL))
     await call.until(800)
@@ -189,7 +189,7 @@ async def test_a_yes_that_the_client_claims_is_no_sign_of_listening():
 
 async def test_a_cough_that_the_client_claims_does_not_stop_the_agent():
     call = FakeCall()
-    call.rail.script.extend(late_utterance(1, 1_000, 1_200, ""))
+    call.recognition.script.extend(late_utterance(1, 1_000, 1_200, ""))
     await call.start(Start(greeting=STORY))
     await call.until(1_600)
     call.send(Commit())
@@ -219,7 +219,7 @@ async def test_without_judged_pauses_too_an_end_by_hand_is_told():
 async def test_what_is_said_after_the_end_is_another_turn():
     call = FakeCall()
     first, second = late_utterance(1, 500, 1_200, "first"), late_utterance(2, 1_700, 2_000, "second")
-    call.rail.script.extend(sorted([*first, *second], key=lambda scripted: scripted[0]))
+    call.recognition.script.extend(sorted([*first, *second], key=lambda scripted: scripted[0]))
     await call.start(Start(turn=MANUAL))
     await call.until(1_650)
     call.send(Commit())
@@ -250,7 +250,7 @@ async def test_an_utterance_that_begins_while_another_is_discarded_does_not_coun
     call = FakeCall()
     stopped = SpeechStoppedEvent(utterance=1, at_ms=400, detected_at_ms=400)
     text = TranscriptEvent(utterance=1, text="forget this", is_final=True, confidence=0.9)
-    call.rail.on_flush = [SpeechStartedEvent(utterance=1, at_ms=100), stopped, text]
+    call.recognition.on_flush = [SpeechStartedEvent(utterance=1, at_ms=100), stopped, text]
     await call.start()
     await call.until(400)
     call.send(Discard())
@@ -721,7 +721,7 @@ async def test_a_turn_by_hand_that_is_no_longer_ended_by_hand_is_judged(said):
 
 async def test_a_turn_that_has_begun_ends_as_it_would_have():
     call = FakeCall()
-    call.rail.script.extend(late_utterance(1, 500, 1_200, "what time is it"))
+    call.recognition.script.extend(late_utterance(1, 500, 1_200, "what time is it"))
     await call.start(Start(turn=TurnOptions(eagerness="off")))
     await call.until(1_700)
     call.send(Update(turn=TurnOptions(eagerness="normal")))
@@ -749,23 +749,23 @@ async def test_the_recogniser_listens_anew_between_two_utterances():
     await call.until(600)
     call.send(Update(phrases=["Anna"], vad=VadOptions(threshold=0.7)))
     await call.until(900)
-    assert len(call.rail.streams) == 1
+    assert len(call.recognition.streams) == 1
     await call.wait_for(TurnMetrics, 1)
     await call.until(4_000)
-    assert len(call.rail.streams) == 2
-    assert call.rail.streams[1].options.phrases == ["Anna"]
-    assert call.rail.streams[1].options.vad.threshold == 0.7
+    assert len(call.recognition.streams) == 2
+    assert call.recognition.streams[1].options.phrases == ["Anna"]
+    assert call.recognition.streams[1].options.vad.threshold == 0.7
     await call.end()
 
 
 async def test_phrases_that_the_recogniser_refuses_are_not_kept():
     call = FakeCall()
     await call.start()
-    call.rail.refusals.append(InvalidInputError("too many phrases"))
+    call.recognition.refusals.append(InvalidInputError("too many phrases"))
     call.send(Update(phrases=["Anna"]))
     await call.wait_for(ErrorEvent)
     await call.until(1_000)
-    assert call.rail.streams[-1].options.phrases == []
+    assert call.recognition.streams[-1].options.phrases == []
     await call.end()
     assert call.outlet.codes == ["invalid_input"]
 

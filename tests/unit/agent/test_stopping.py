@@ -9,7 +9,7 @@ import pytest
 
 from parley.errors import InferenceError
 from parley.inference import ModelRequest, SequenceFlags
-from parley.models.voice_agent import EndingPort
+from parley.models.voice_agent import SequenceEndingClient
 from parley.triton.request_loop import wait_for_stop
 
 SERVES = "Please use 'decoupled=True' argument to the 'exec'"
@@ -104,7 +104,7 @@ class FakePort:
 )
 async def test_only_the_end_of_an_open_sequence_takes_the_stream(flags, way):
     port = FakePort()
-    answer = await EndingPort(port).infer(ModelRequest("m", {}, (), sequence=flags))
+    answer = await SequenceEndingClient(port).infer(ModelRequest("m", {}, (), sequence=flags))
     assert port.ways == [way]
     assert answer == ({"REPLY": 2} if way == "stream" else {})
 
@@ -117,4 +117,6 @@ async def test_an_end_that_is_not_answered_is_a_failed_call():
 
     # Whoever asked looks for an output by its name.
     with pytest.raises(InferenceError, match="m ended its stream without an answer"):
-        await EndingPort(Silent()).infer(ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True)))
+        await SequenceEndingClient(Silent()).infer(
+            ModelRequest("m", {}, (), sequence=SequenceFlags("s", end=True))
+        )

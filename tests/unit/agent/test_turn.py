@@ -9,7 +9,7 @@ from agent_fakes import FakeChat, FakeSynthesizer, says
 
 from parley.agent.config import AgentConfig, AgentDeadlines
 from parley.agent.response import LlmResponse, SystemPrompt
-from parley.agent.speech import Speaker
+from parley.agent.speech import SpeechSettings
 from parley.agent.tools import ToolExecutor
 from parley.agent.turn import AgentTurn, TurnOutput, TurnTiming
 from parley.errors import InferenceError
@@ -27,14 +27,14 @@ class Room:
         self.chat.answers.append(answer)
         stage = TurnOutput(
             self.synthesizer,
-            Speaker(None, "en", 16_000),
+            SpeechSettings(None, "en", 16_000),
             config,
             lambda event, audio: self.sent.append(event),
         )
         thinker = LlmResponse(
             self.chat,
             SystemPrompt(History("", 1_000)),
-            desk=ToolExecutor((), self.sent.append, config),
+            tools=ToolExecutor((), self.sent.append, config),
             sampling=config.sampling,
             config=config,
         )
@@ -47,7 +47,7 @@ LONG = "A long answer, that goes on and on. And on and on."
 
 async def test_a_stopped_turn_is_silent_even_before_its_task_has_ended():
     room = Room(says(LONG))
-    room.turn.give(TurnTiming())
+    room.turn.release(TurnTiming())
     await asyncio.sleep(0.3)
     room.turn.stop()
     before = len(room.sent)
@@ -62,7 +62,7 @@ async def test_a_turn_that_is_not_given_makes_audio_and_says_nothing():
     assert room.sent == []
     assert room.synthesizer.requests
     given = asyncio.get_running_loop().time()
-    room.turn.give(TurnTiming(detected_at=given))
+    room.turn.release(TurnTiming(detected_at=given))
     await asyncio.sleep(0.001)
     assert isinstance(room.sent[0], ResponseText)
     assert any(isinstance(event, Audio) for event in room.sent)
@@ -77,14 +77,14 @@ async def test_what_goes_wrong_in_a_turn_that_is_not_given_is_told_when_it_is():
     await asyncio.sleep(1)
     assert room.sent == []
     assert room.turn.failed
-    room.turn.give(TurnTiming())
+    room.turn.release(TurnTiming())
     assert isinstance(room.sent[0], ErrorEvent)
     await room.task
 
 
 async def test_a_paused_turn_goes_on_where_it_was():
     room = Room(says(LONG))
-    room.turn.give(TurnTiming())
+    room.turn.release(TurnTiming())
     await asyncio.sleep(1)
     room.turn.pause(playback=True)
     before, played = len(room.sent), room.turn.playout.played_ms(asyncio.get_running_loop().time())

@@ -269,11 +269,11 @@ async def test_settings_that_make_no_sense_are_refused(turn):
 async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for():
     call = FakeCall()
     begun, stopped, _ = utterance(1, 200, 1_000, "never told")
-    call.rail.script.extend([begun, stopped])  # the text was to come in a later reply
+    call.recognition.script.extend([begun, stopped])  # the text was to come in a later reply
     await call.start(NORMAL)
     await call.wait_for(SpeechStopped)
-    call.rail.push_failures.append(InferenceError("lost"))
-    call.rail.script.extend(utterance(1, 500, 1_000, "the second"))
+    call.recognition.push_failures.append(InferenceError("lost"))
+    call.recognition.script.extend(utterance(1, 500, 1_000, "the second"))
     await call.wait_for(TurnMetrics)
     await call.end()
     assert call.outlet.finals == ["", "the second"]
@@ -285,11 +285,11 @@ async def test_a_final_text_that_is_lost_with_its_recogniser_is_not_waited_for()
 
 def reads_again(call: FakeCall, *, before: str, text: str, first: int = 1) -> None:
     """The last utterance of the script is read together with those from ``first`` on."""
-    at, event = call.rail.script.pop()
+    at, event = call.recognition.script.pop()
     anew = TranscriptEvent(
         utterance=event.utterance, text=text, is_final=True, confidence=0.9, first=first, before=before
     )
-    call.rail.script.append((at, anew))
+    call.recognition.script.append((at, anew))
 
 
 async def test_what_was_read_together_with_the_rest_of_the_turn_is_answered():
@@ -307,8 +307,8 @@ async def test_the_recogniser_is_told_when_a_turn_is_over():
     call = FakeCall()
     call.hears((200, 1_000, "set a timer for"), (2_200, 3_000, "ten minutes"))
     await answered(call)
-    assert len(call.rail.turns_over) == 1
-    assert call.rail.turns_over[0] >= 3_300, "not in the pause within the turn"
+    assert len(call.recognition.turns_over) == 1
+    assert call.recognition.turns_over[0] >= 3_300, "not in the pause within the turn"
 
 
 @pytest.mark.parametrize("eagerness", ["off", "normal"])
@@ -316,7 +316,7 @@ async def test_the_recogniser_is_told_of_the_end_of_every_turn(eagerness):
     call = FakeCall()
     call.hears((200, 1_000, "what time is it"), (5_200, 6_000, "thank you"))
     await answered(call, Start(turn=TurnOptions(eagerness=eagerness)), turns=2)
-    assert {at // 1_000 for at in call.rail.turns_over} == {1, 6}
+    assert {at // 1_000 for at in call.recognition.turns_over} == {1, 6}
 
 
 async def test_what_is_no_interruption_is_not_read_together_with_what_follows():
@@ -327,7 +327,7 @@ async def test_what_is_no_interruption_is_not_read_together_with_what_follows():
     await call.wait_for(TurnMetrics)
     await call.end()
     assert call.outlet.of(Interrupted) == []
-    assert {at // 1_000 for at in call.rail.turns_over} == {1, 3}
+    assert {at // 1_000 for at in call.recognition.turns_over} == {1, 3}
 
 
 async def test_after_a_failure_utterances_are_still_told_apart():
@@ -336,7 +336,7 @@ async def test_after_a_failure_utterances_are_still_told_apart():
     call.hears((200, 1_000, "hello there"))
     await call.start(NORMAL)
     await call.wait_for(TurnMetrics)
-    call.rail.push_failures.append(ModelUnavailableError("gone"))
+    call.recognition.push_failures.append(ModelUnavailableError("gone"))
     await call.wait_for(ErrorEvent)
     call.hears((1_200, 2_000, "set a timer for the"), (3_200, 4_000, "ten minutes"))
     reads_again(call, before="set a timer for", text="ten minutes")

@@ -1,4 +1,4 @@
-"""The desk by itself: what becomes of every call, and that nothing is left of it."""
+"""ToolExecutor: the result of every call, and no call left behind."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Rig:
         self.events = []
         self.more = asyncio.Event()
         self.server = FakeServerTools()
-        self.desk = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server)
+        self.executor = ToolExecutor(CLIENT_TOOLS, self._emit, AgentConfig(**config), self.server)
 
     def _emit(self, event):
         self.events.append(event)
@@ -77,7 +77,7 @@ class Rig:
 
     def begin(self, name, arguments=None, call_id="call-1-1", turn=1):
         call = ToolCall(id=call_id, name=name, arguments=arguments or {})
-        return asyncio.create_task(self.desk.call(turn, call))
+        return asyncio.create_task(self.executor.call(turn, call))
 
     async def call(self, *args, **kwargs):
         return json.loads(await self.begin(*args, **kwargs))
@@ -90,182 +90,182 @@ class Rig:
 
 @asynccontextmanager
 async def rig(**config):
-    """A desk; afterwards nothing may be left of it."""
+    """A executor; afterwards nothing may be left of it."""
     made = Rig(**config)
     yield made
     await asyncio.sleep(5)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert made.server.running == 0
-    assert made.desk._running == {}
+    assert made.executor._running == {}
 
 
 async def test_the_model_may_correct_a_call_once_in_a_turn():
-    async with rig() as desk:
-        first = await desk.call("get_weather", {"city": 5})
+    async with rig() as executor:
+        first = await executor.call("get_weather", {"city": 5})
         assert first["error"].startswith(
             "invalid arguments for get_weather: arguments.city: 5 is not of type"
         )
         assert first["error"].endswith("Correct the call, or do without it.")
-        assert desk.codes == []
-        second = await desk.call("get_weather", {}, "call-1-2")
+        assert executor.codes == []
+        second = await executor.call("get_weather", {}, "call-1-2")
         assert "'city' is a required property" in second["error"]
         assert second["error"].endswith("Do not call it again.")
-        assert desk.codes == ["invalid_tool_call"]
-        assert desk.of(ToolRequest) == []
-        later = await desk.call("get_weather", {}, "call-2-1", turn=2)
+        assert executor.codes == ["invalid_tool_call"]
+        assert executor.of(ToolRequest) == []
+        later = await executor.call("get_weather", {}, "call-2-1", turn=2)
         assert later["error"].endswith("or do without it.")
-        assert desk.codes == ["invalid_tool_call"]
+        assert executor.codes == ["invalid_tool_call"]
 
 
 async def test_tools_that_do_not_exist_count_as_invalid_calls():
-    async with rig() as desk:
-        await desk.call("close_door")
-        told = await desk.call("fly", call_id="call-1-2")
+    async with rig() as executor:
+        await executor.call("close_door")
+        told = await executor.call("fly", call_id="call-1-2")
         assert told == {"error": "there is no tool fly. Do not call it again."}
-        assert desk.codes == ["invalid_tool_call"]
+        assert executor.codes == ["invalid_tool_call"]
 
 
 async def test_a_valid_call_after_an_invalid_one_is_made():
-    async with rig() as desk:
-        await desk.call("get_weather", {"city": 5})
-        task = desk.begin("get_weather", {"city": "Rome"}, "call-1-2")
-        await desk.asked()
-        desk.desk.resolve(ToolResponse(call_id="call-1-2", output="sunny"))
+    async with rig() as executor:
+        await executor.call("get_weather", {"city": 5})
+        task = executor.begin("get_weather", {"city": "Rome"}, "call-1-2")
+        await executor.asked()
+        executor.executor.resolve(ToolResponse(call_id="call-1-2", output="sunny"))
         assert json.loads(await task) == "sunny"
 
 
 async def test_responses_that_nobody_waits_for_are_refused_with_a_reason():
-    async with rig() as desk:
-        task = desk.begin("open_door")
-        await desk.asked()
-        desk.desk.resolve(ToolResponse(call_id="call-1-1", output=1))
+    async with rig() as executor:
+        task = executor.begin("open_door")
+        await executor.asked()
+        executor.executor.resolve(ToolResponse(call_id="call-1-1", output=1))
         with pytest.raises(UnknownToolCallError, match="has been answered"):
-            desk.desk.resolve(ToolResponse(call_id="call-1-1", output=2))
+            executor.executor.resolve(ToolResponse(call_id="call-1-1", output=2))
         assert json.loads(await task) == 1
-        await desk.call("open_door", call_id="call-1-2")
+        await executor.call("open_door", call_id="call-1-2")
         with pytest.raises(UnknownToolCallError, match="took too long"):
-            desk.desk.resolve(ToolResponse(call_id="call-1-2"))
+            executor.executor.resolve(ToolResponse(call_id="call-1-2"))
         with pytest.raises(UnknownToolCallError, match="was never made"):
-            desk.desk.resolve(ToolResponse(call_id="call-9-9"))
-        dropped = desk.begin("open_door", call_id="call-1-3")
-        await desk.asked(3)
-        desk.desk.drop(1)
+            executor.executor.resolve(ToolResponse(call_id="call-9-9"))
+        dropped = executor.begin("open_door", call_id="call-1-3")
+        await executor.asked(3)
+        executor.executor.drop(1)
         await dropped
         with pytest.raises(UnknownToolCallError, match="was cancelled"):
-            desk.desk.resolve(ToolResponse(call_id="call-1-3"))
+            executor.executor.resolve(ToolResponse(call_id="call-1-3"))
 
 
 async def test_a_client_cannot_answer_for_the_server():
-    async with rig() as desk:
-        task = desk.begin("slow")
+    async with rig() as executor:
+        task = executor.begin("slow")
         await asyncio.sleep(0.1)
         with pytest.raises(UnknownToolCallError, match="run by the server"):
-            desk.desk.resolve(ToolResponse(call_id="call-1-1"))
+            executor.executor.resolve(ToolResponse(call_id="call-1-1"))
         await task
 
 
 async def test_the_client_is_told_when_a_call_times_out(caplog):
-    async with rig() as desk:
-        assert await desk.call("open_door") == {"error": "timeout"}
-        (cancelled,) = desk.of(ToolCancelled)
+    async with rig() as executor:
+        assert await executor.call("open_door") == {"error": "timeout"}
+        (cancelled,) = executor.of(ToolCancelled)
         assert (cancelled.call_id, cancelled.reason, cancelled.turn) == ("call-1-1", "timeout", 1)
-        assert desk.codes == ["tool_timeout"]
+        assert executor.codes == ["tool_timeout"]
         assert caplog.text.count("tool open_door did not answer") == 1
 
 
 @pytest.mark.parametrize(
-    ("end", "reason"), [(lambda desk: desk.drop(1), "interrupted"), (ToolExecutor.close, "closed")]
+    ("end", "reason"), [(lambda executor: executor.drop(1), "interrupted"), (ToolExecutor.close, "closed")]
 )
 async def test_the_client_is_told_of_every_call_that_is_dropped(end, reason):
-    async with rig() as desk:
-        tasks = [desk.begin("open_door", call_id=f"call-1-{n}") for n in (1, 2, 3)]
-        await desk.asked(3)
-        desk.desk.resolve(ToolResponse(call_id="call-1-2", output="done"))
-        end(desk.desk)
-        end(desk.desk)
-        assert [event.call_id for event in desk.of(ToolCancelled)] == ["call-1-1", "call-1-3"]
-        assert {event.reason for event in desk.of(ToolCancelled)} == {reason}
+    async with rig() as executor:
+        tasks = [executor.begin("open_door", call_id=f"call-1-{n}") for n in (1, 2, 3)]
+        await executor.asked(3)
+        executor.executor.resolve(ToolResponse(call_id="call-1-2", output="done"))
+        end(executor.executor)
+        end(executor.executor)
+        assert [event.call_id for event in executor.of(ToolCancelled)] == ["call-1-1", "call-1-3"]
+        assert {event.reason for event in executor.of(ToolCancelled)} == {reason}
         # Nobody cancelled the tasks that wait: they get an answer.
         told = [json.loads(text) for text in await asyncio.gather(*tasks)]
         assert told == [{"error": "cancelled"}, "done", {"error": "cancelled"}]
 
 
 async def test_a_call_that_begins_a_moment_too_late_is_not_made():
-    async with rig() as desk:
-        task = desk.begin("open_door")
-        desk.desk.drop(1)
+    async with rig() as executor:
+        task = executor.begin("open_door")
+        executor.executor.drop(1)
         assert json.loads(await task) == {"error": "cancelled"}
-        assert desk.events == []
+        assert executor.events == []
 
 
 async def test_after_the_end_nothing_is_asked_for():
-    async with rig() as desk:
-        desk.desk.close()
-        assert await desk.call("open_door") == {"error": "the session is over"}
-        assert desk.events == []
+    async with rig() as executor:
+        executor.executor.close()
+        assert await executor.call("open_door") == {"error": "the session is over"}
+        assert executor.events == []
 
 
 async def test_a_turn_that_is_cancelled_takes_its_calls_with_it():
-    async with rig() as desk:
-        client, server = desk.begin("open_door"), desk.begin("slow", call_id="call-1-2")
-        await desk.asked()
+    async with rig() as executor:
+        client, server = executor.begin("open_door"), executor.begin("slow", call_id="call-1-2")
+        await executor.asked()
         client.cancel()
         server.cancel()
         await asyncio.wait([client, server])
         assert client.cancelled()
         assert server.cancelled()
-        assert [event.reason for event in desk.of(ToolCancelled)] == ["interrupted"]
-        assert [event.call_id for event in desk.of(ToolRun)] == ["call-1-2"]
-        desk.desk.drop(1)
-        assert len(desk.events) == 3
+        assert [event.reason for event in executor.of(ToolCancelled)] == ["interrupted"]
+        assert [event.call_id for event in executor.of(ToolRun)] == ["call-1-2"]
+        executor.executor.drop(1)
+        assert len(executor.events) == 3
 
 
 async def test_a_tool_of_the_servers_is_run_and_reported():
-    async with rig() as desk:
-        assert await desk.call("quick", {"a": 1}) == {"got": {"a": 1}}
-        (run,) = desk.events
+    async with rig() as executor:
+        assert await executor.call("quick", {"a": 1}) == {"got": {"a": 1}}
+        (run,) = executor.events
         assert (run.name, run.arguments, run.is_error, run.turn) == ("quick", {"a": 1}, False, 1)
 
 
 async def test_a_tool_of_the_servers_has_a_limit_of_its_own():
-    async with rig() as desk:
-        assert await desk.call("slow") == {"error": "timeout"}
-        (run,) = desk.of(ToolRun)
+    async with rig() as executor:
+        assert await executor.call("slow") == {"error": "timeout"}
+        (run,) = executor.of(ToolRun)
         assert (run.is_error, run.duration_ms) == (True, 2_000)
-        assert desk.codes == ["tool_timeout"]
-        assert desk.of(ToolCancelled) == []
+        assert executor.codes == ["tool_timeout"]
+        assert executor.of(ToolCancelled) == []
 
 
 async def test_a_tool_that_breaks_is_a_result_and_its_words_are_not_logged(caplog):
-    async with rig() as desk:
-        assert await desk.call("broken") == {"error": "the tool failed"}
-        assert desk.of(ToolRun)[0].is_error
+    async with rig() as executor:
+        assert await executor.call("broken") == {"error": "the tool failed"}
+        assert executor.of(ToolRun)[0].is_error
     assert "ValueError" in caplog.text
     assert "what the user said" not in caplog.text
 
 
 async def test_a_dropped_tool_of_the_servers_is_stopped_and_cleans_up_undisturbed():
-    async with rig() as desk:
-        task = desk.begin("stubborn")
+    async with rig() as executor:
+        task = executor.begin("stubborn")
         await asyncio.sleep(0.1)
-        desk.desk.drop(1)
+        executor.executor.drop(1)
         task.cancel()  # as a turn does that is interrupted
         await asyncio.sleep(0.4)
-        assert desk.server.running == 1, "it still cleans up"
+        assert executor.server.running == 1, "it still cleans up"
         await asyncio.wait([task])
-        assert desk.server.running == 0
+        assert executor.server.running == 0
 
 
 async def test_memory_of_calls_that_are_over_is_bounded():
-    async with rig() as desk:
+    async with rig() as executor:
         for number in range(1_000):
-            await desk.call("quick", call_id=f"call-1-{number}")
-        assert len(desk.desk._ended) <= 256
+            await executor.call("quick", call_id=f"call-1-{number}")
+        assert len(executor.executor._ended) <= 256
 
 
 async def test_an_answer_of_the_greatest_size_is_cut():
-    async with rig(max_tool_output=100) as desk:
-        task = desk.begin("open_door")
-        await desk.asked()
-        desk.desk.resolve(ToolResponse(call_id="call-1-1", output=["x" * 250_000]))
+    async with rig(max_tool_output=100) as executor:
+        task = executor.begin("open_door")
+        await executor.asked()
+        executor.executor.resolve(ToolResponse(call_id="call-1-1", output=["x" * 250_000]))
         assert len(await task) < 150

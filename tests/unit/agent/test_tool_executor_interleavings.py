@@ -6,7 +6,7 @@ import asyncio
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_tool_desk import Rig
+from test_tool_executor import Rig
 from virtual_loop import VirtualLoop
 
 from parley.errors import UnknownToolCallError
@@ -30,7 +30,7 @@ async def play(steps):
             tasks.append(rig.begin(value, {"city": "Rome", "id": call_id}, call_id, turn=1 + len(tasks) // 3))
         elif kind == "answer":
             try:
-                rig.desk.resolve(ToolResponse(call_id=f"call-{value}", output=value))
+                rig.executor.resolve(ToolResponse(call_id=f"call-{value}", output=value))
                 answered.add(f"call-{value}")
             except UnknownToolCallError:
                 pass
@@ -40,17 +40,17 @@ async def play(steps):
         elif kind == "pass":
             await asyncio.sleep(value)
         elif kind == "drop":
-            rig.desk.drop(1 + (len(tasks) - 1) // 3)
+            rig.executor.drop(1 + (len(tasks) - 1) // 3)
         else:
-            rig.desk.close()
-    rig.desk.close()
+            rig.executor.close()
+    rig.executor.close()
     at_close = len(rig.events)
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=3)
         assert not late
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert rig.server.running == 0
-    assert rig.desk._running == {}
+    assert rig.executor._running == {}
     assert all(task.cancelled() or isinstance(task.result(), str) for task in tasks)
     assert all(isinstance(event, ToolRun) for event in rig.events[at_close:]), (
         "nothing is asked after the end"

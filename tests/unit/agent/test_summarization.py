@@ -63,7 +63,7 @@ class Conversation:
         self.count += 1
         self.history.add_user(f"question {self.count} " + "x" * 60)
         self.history.extend([ChatMessage(role="assistant", content=f"answer {self.count}")])
-        self.summariser.note_change()
+        self.summariser.on_history_changed()
 
     def grow(self):
         """Until a summary is begun."""
@@ -104,7 +104,7 @@ async def test_one_that_fails_is_not_made_again_until_there_is_more_to_summarise
     call.writer.failure = InferenceError("broken")
     call.grow()
     await asyncio.sleep(10)
-    call.summariser.note_change()
+    call.summariser.on_history_changed()
     await asyncio.sleep(10)
     assert len(call.writer.summaries) == 1
     assert call.system == "be brief"

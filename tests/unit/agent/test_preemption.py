@@ -1,11 +1,14 @@
-"""Answers that are begun before it is certain that the user's turn is over."""
+"""Preemptive generation: answers that are begun before the end of the user's turn is certain."""
 
 from __future__ import annotations
 
 import pytest
 from agent_fakes import FakeCall, calls, says, utterance
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley.agent.config import AgentConfig
+from parley.agent.preemption import PreemptionBudget
 from parley.errors import InferenceError
 from parley.protocol import (
     Audio,
@@ -127,7 +130,49 @@ async def test_what_is_thrown_away_in_a_minute_is_bounded():
 
 async def test_an_interruption_is_prepared_for_as_well():
     call = FakeCall()
-    call.rail.script.extend(utterance(1, 200, 1_000, "hello"))
-    call.rail.script.extend(utterance(2, 6_000, 6_800, "what time is it"))
+    call.recognition.script.extend(utterance(1, 200, 1_000, "hello"))
+    call.recognition.script.extend(utterance(2, 6_000, 6_800, "what time is it"))
     await answered(call, turns=2)
     assert call.speculated == ["used", "used"]
+
+
+def test_the_budget_of_a_turn_is_its_number_of_attempts():
+    budget = PreemptionBudget(per_turn=2, wasted_per_minute=10)
+    assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
+    assert budget.end_turn() == 2
+    assert budget.take(0.0)
+    assert budget.end_turn() == 1
+
+
+def test_tokens_of_discarded_answers_are_refilled():
+    budget = PreemptionBudget(per_turn=100, wasted_per_minute=2)
+    for _ in range(2):
+        assert budget.take(0.0)
+        budget.record_discarded(0.0)
+    assert not budget.take(0.0)
+    assert not budget.take(29.0)
+    assert budget.take(30.1)
+
+
+def test_used_answers_cost_no_tokens():
+    budget = PreemptionBudget(per_turn=1, wasted_per_minute=1)
+    for second in range(100):
+        assert budget.take(float(second))
+        budget.end_turn()
+
+
+def test_a_budget_of_zero_allows_none():
+    assert not PreemptionBudget(per_turn=0, wasted_per_minute=5).take(0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), max_size=200), st.integers(1, 8))
+def test_discarded_answers_are_bounded_for_any_sequence(turns, most):
+    budget = PreemptionBudget(per_turn=1, wasted_per_minute=most)
+    now, wasted = 0.0, 0
+    for passed, useful in turns:
+        now += passed
+        if budget.take(now) and not useful:
+            budget.record_discarded(now)
+            wasted += 1
+        budget.end_turn()
+    assert wasted <= most + most * now / 60 + 1e-6

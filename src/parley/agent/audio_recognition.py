@@ -1,0 +1,298 @@
+"""Speech recognition of one conversation: the client's audio in, speech events out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.agent.config import AgentConfig
+from parley.agent.speech_events import SpeechEventMapper, SpeechHandler
+from parley.asr.messages import AsrOptions, AsrReply
+from parley.audio.buffer import AudioPiece
+from parley.audio.pcm import samples_to_ms
+from parley.engines.base import Recognizer
+from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
+from parley.errors import (
+    AudioDroppedError,
+    InferenceError,
+    InvalidInputError,
+    OverloadedError,
+    ParleyError,
+)
+from parley.protocol import INPUT_SAMPLE_RATE
+from parley.timeouts import best_effort, loop_time, with_timeout
+
+_PER_MS = INPUT_SAMPLE_RATE // 1000
+_REPORT_INTERVAL_S = 1.0
+_MAX_MARKS = 16
+_MAX_POLL_S = 0.256
+_REOPEN_WAITS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+_HEALTHY_S = 3.0
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _UtteranceEnd:
+    on_reached: Callable[[int], None] | None
+    on_finished: Callable[[int], None] | None
+
+
+class AudioRecognition:
+    """Keeps one recogniser stream open for a conversation.
+
+    A recogniser that fails is replaced by a new stream; audio waits in the buffer meanwhile, and times and
+    utterance numbers continue.
+
+    ``make_recognizer`` makes a recogniser for a stream of the given name, which begins with ``name``.
+    """
+
+    def __init__(
+        self,
+        make_recognizer: Callable[[str], Recognizer],
+        name: str,
+        options: AsrOptions,
+        handler: SpeechHandler,
+        config: AgentConfig,
+    ) -> None:
+        self._make_recognizer = make_recognizer
+        self._name = name
+        self._options = options
+        self._new_options: AsrOptions | None = None
+        self._handler = handler
+        self._config = config
+        self._feed: RecognizerFeed[_UtteranceEnd] = RecognizerFeed(
+            config.audio_buffer_ms * _PER_MS, max_poll_s=_MAX_POLL_S
+        )
+        self._speech_events = SpeechEventMapper(handler)
+        self._recognizer: Recognizer | None = None
+        self._streams = 0
+        self._muted = False
+        self._backoff = ReconnectBackoff(config.deadlines.asr_outage_s)
+        self._failing = False  # since the last reply
+        self._unavailable = False
+        self._dropped = 0
+        self._dropped_at = -_REPORT_INTERVAL_S
+
+    # --- what the session calls -------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the first stream.
+
+        Raises:
+            ParleyError: the recogniser refuses the options, or does not answer.
+        """
+        self._streams += 1
+        self._recognizer = self._make_recognizer(f"{self._name}-{self._streams}")
+        await self._with_timeout(self._recognizer.check(self._options))
+        await self._with_timeout(self._recognizer.start(self._options))
+
+    def push_audio(self, samples: NDArray[np.int16]) -> None:
+        """Add a chunk of the client's audio; never waits."""
+        now = loop_time()
+        if self._muted:
+            self._feed.buffer.skip(len(samples))
+        else:
+            self._dropped += self._feed.append(samples, now)
+        self._speech_events.arrived(self._feed.buffer.position, now)
+        if self._dropped and now - self._dropped_at >= _REPORT_INTERVAL_S:
+            length_ms = samples_to_ms(self._dropped, INPUT_SAMPLE_RATE)
+            self._dropped, self._dropped_at = 0, now
+            self._handler.on_error(AudioDroppedError(f"{length_ms:.0f} ms of audio dropped"))
+
+    def mute(self) -> None:
+        """Ignore audio from now on; audio that was sent before is still transcribed.
+
+        Raises:
+            OverloadedError: as :meth:`end_utterance`; audio is ignored all the same.
+        """
+        if not self._muted:
+            self._muted = True
+            self.end_utterance()
+
+    def unmute(self) -> None:
+        """Accept audio again."""
+        self._muted = False
+
+    def begin_turn(self) -> None:
+        """Later utterances are of another turn: the recogniser does not decode them with earlier ones."""
+        if self._recognizer is not None:
+            self._recognizer.begin_turn()
+
+    def end_utterance(
+        self,
+        *,
+        on_reached: Callable[[int], None] | None = None,
+        on_finished: Callable[[int], None] | None = None,
+    ) -> None:
+        """End the utterance under way after the audio so far.
+
+        Args:
+            on_reached: called when all audio so far was processed; takes the number of the last utterance.
+            on_finished: called after the utterance's final transcript, or when that is overdue.
+
+        Raises:
+            OverloadedError: too many earlier ends were not reached.
+        """
+        if self._feed.marks >= _MAX_MARKS:
+            raise OverloadedError(f"{_MAX_MARKS} ends of turns are waiting for the recogniser")
+        self._feed.mark(_UtteranceEnd(on_reached, on_finished))
+
+    def change(self, options: AsrOptions) -> None:
+        """Use other options from the next utterance on."""
+        self._new_options = None if options == self._options else options
+        self._feed.wake()
+
+    async def run(self) -> None:
+        """Recognise speech until cancelled.
+
+        Raises:
+            ParleyError: the recogniser has been unavailable for too long.
+        """
+        while True:
+            work = self._feed.take()
+            if work is None:
+                if self._new_options is not None and self._speech_events.idle:
+                    await self._restart(self._new_options)
+                    continue
+                work = await self._feed.wait(awaits_final=self._speech_events.awaits_text)
+            if isinstance(work, Mark):
+                await self._end_utterance(work.payload)
+            elif work is not None:
+                await self._push(work)
+
+    async def close(self) -> None:
+        """End the stream; never raises."""
+        if self._recognizer is not None:
+            what = f"ending the audio stream of {self._name}"
+            await best_effort(self._recognizer.close(), self._config.deadlines.close_s, what)
+
+    # --- requests to the recogniser ---------------------------------------------------------
+
+    async def _push(self, piece: AudioPiece) -> None:
+        reply = None
+        while reply is None:
+            try:
+                reply = await self._request(lambda: self._opened().push(piece.samples))
+            except InvalidInputError as error:  # the piece itself is at fault
+                await self._reopen(error)
+                return
+            except ParleyError as error:
+                # The stream that may have processed the piece is gone: the new one begins with it.
+                await self._reopen(error)
+        self._failing = self._unavailable = False
+        if len(piece.samples):
+            self._speech_events.on_processed(piece)
+            self._backoff.worked(len(piece.samples) / INPUT_SAMPLE_RATE)
+            self._handler.on_audio_processed(piece)
+        self._speech_events.pass_on(reply)
+
+    async def _end_utterance(self, end: _UtteranceEnd) -> None:
+        if end.on_reached is not None:
+            end.on_reached(self._speech_events.utterance)
+        try:
+            self._speech_events.pass_on(await self._request(lambda: self._opened().flush()))
+        except ParleyError as error:
+            await self._reopen(error)
+        # Late transcripts come before those of later audio.
+        await self._feed.await_finals(
+            lambda: self._speech_events.awaits_text, self._push, self._config.deadlines.asr_s
+        )
+        if end.on_finished is not None:
+            end.on_finished(self._speech_events.utterance)
+
+    async def _request(self, request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
+        return await retry_if_busy(lambda: self._with_timeout(request()))
+
+    def _opened(self) -> Recognizer:
+        if self._recognizer is None:
+            raise InferenceError("the recogniser's stream is not open")
+        return self._recognizer
+
+    async def _reopen(self, error: ParleyError) -> None:
+        """Replace a stream that has failed."""
+        if not self._backoff.failed(loop_time()):
+            raise error
+        self._handler.on_error(error)
+        self._handler.on_onset_cancelled()
+        if self._failing:  # the replacement has not answered either
+            self._report_unavailable()
+        self._failing = True
+        while True:
+            await self.close()
+            self._speech_events.lose_stream(self._feed.buffer.position)
+            await asyncio.sleep(self._backoff.wait_s())
+            try:
+                await self.open()
+            except ParleyError as failure:
+                if not self._backoff.failed(loop_time()):
+                    raise
+                _log.warning("%s: recogniser not reopened: %s", self._name, failure.to_log())
+                self._report_unavailable()
+            else:
+                self._speech_events.begin_stream()
+                return
+
+    async def _restart(self, options: AsrOptions) -> None:
+        """Open a stream with other options, between two utterances; refused options are dropped."""
+        self._new_options = None
+        before, self._options = self._options, options
+        await self.close()
+        try:
+            try:
+                await self.open()
+            except InvalidInputError as error:
+                self._handler.on_error(error)
+                self._options = before
+                await self.open()
+        except ParleyError as error:
+            await self._reopen(error)
+        else:
+            self._speech_events.begin_stream()
+
+    def _report_unavailable(self) -> None:
+        if not self._unavailable:
+            self._unavailable = True
+            self._handler.on_recognizer_unavailable()
+
+    async def _with_timeout(self, call: Awaitable[T]) -> T:
+        return await with_timeout(call, self._config.deadlines.asr_s, "the recogniser")
+
+
+class ReconnectBackoff:
+    """The attempts of one outage: from a failure until a replacement has worked for three seconds.
+
+    A replacement that fails earlier continues the outage. Otherwise a recogniser that opens and then fails
+    would be replaced for ever. ``limit_s`` is the longest outage.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._began: float | None = None
+        self._attempts = 0
+        self._worked_s = 0.0
+
+    def failed(self, now: float) -> bool:
+        """Record a failure at ``now`` (seconds); returns whether another attempt is allowed."""
+        if self._began is None:
+            self._began, self._attempts = now, 0
+        self._worked_s = 0.0
+        return now - self._began <= self._limit_s
+
+    def wait_s(self) -> float:
+        """Seconds to wait before the next attempt; grows with each."""
+        self._attempts += 1
+        return _REOPEN_WAITS_S[min(self._attempts, len(_REOPEN_WAITS_S)) - 1]
+
+    def worked(self, seconds: float) -> None:
+        """Record audio that the replacement has processed."""
+        if self._began is not None:
+            self._worked_s += seconds
+            if self._worked_s >= _HEALTHY_S:
+                self._began = None
