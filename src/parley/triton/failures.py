@@ -1,4 +1,7 @@
-"""Errors on their way into Triton's messages and back."""
+"""Errors as texts of Triton, and back.
+
+Apart because the launcher reads such texts, without numpy and gRPC.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import re
 
 from parley.errors import InferenceError, ModelUnavailableError, ParleyError, ShuttingDownError, from_wire
 
-# What Triton itself says of every call from the moment at which it stops. It says the same while it is
-# starting; but then nobody calls.
+# Triton's answer to every call while it stops. It is the same while it starts, when there are no calls.
 _STOPPING = re.compile(r"server not ready", re.IGNORECASE)
-# What Triton itself says about a model that is missing, unloaded or still loading.
+# Triton's answer for a model that is missing, unloaded or still loading.
 _UNAVAILABLE = re.compile(
     r"is not ready|is not found|unknown model|not loaded|has no available version|unavailable|connect",
     re.IGNORECASE,

@@ -2,8 +2,8 @@
 
 ::
 
-    port = GrpcModelClient(lambda: channel)
-    reply = await port.infer(ModelRequest("parakeet_tdt", inputs, ("REPLY",), sequence=flags))
+    client = GrpcModelClient(lambda: channel)
+    reply = await client.infer(ModelRequest("parakeet_tdt", inputs, ("REPLY",), sequence=flags))
 """
 
 from __future__ import annotations
@@ -24,22 +24,27 @@ from tritonclient.utils import (
 )
 
 from parley.errors import (
-    DeadlineExceededError,
     InferenceError,
     ModelUnavailableError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
 )
-from parley.inference import ModelRequest, ModelResponse, Tensor
+from parley.inference import ModelRequest, ModelResponse, Tensor, overdue
 from parley.triton.failures import read_failure
 
-# A stream that nobody listens to any more may end by itself within this time (seconds).
+# A stream without a reader may end by itself within this time.
 _SETTLE_S = 2.0
 _CANCEL_S = 1.0
 # For each stream that may be under way: requests that free others, and streams that are being drained. A
 # turn that is interrupted leaves its streams, and each takes one request that stops the model.
 _RESERVE = 4
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Connections to the same machine need no proxy.
+    ("grpc.enable_http_proxy", 0),
+]
 
 
 class GrpcModelClient:
@@ -49,11 +54,11 @@ class GrpcModelClient:
     one call never touch another.
 
     A stream that is left early is read to its end, and cancelled only if that takes longer than two
-    seconds; tell the model to stop. Triton 24.10 forgets a stream that is cancelled just as it
+    seconds: send the request that stops the model. Triton 24.10 forgets a stream that is cancelled just as it
     ends, and with it keeps the model loaded, so that the server stops only at its exit timeout.
 
     Args:
-        connect: gives the channel, which belongs to the caller; called once, when it is first needed,
+        connect: returns the channel, which the caller owns; called once, when it is first needed,
             because a channel belongs to the running event loop.
         max_calls: calls to ordinary models that may be under way at once.
         max_streams: calls to decoupled models that may be under way at once. Requests that free others
@@ -89,14 +94,14 @@ class GrpcModelClient:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model, in order, without the empty final one."""
         stub = self._connected(request)
-        self._take_place(request)
+        self._acquire_slot(request)
         ended = False
         rpc = read = None
         try:
             rpc = stub.ModelStreamInfer()
             self._open.add(rpc)
             # Each in a task of its own: gRPC cancels the RPC when the task that reads is cancelled.
-            read = asyncio.ensure_future(_ask(request, rpc))
+            read = asyncio.ensure_future(_send_request(request, rpc))
             while True:
                 try:
                     message = await asyncio.shield(read)
@@ -106,17 +111,17 @@ class GrpcModelClient:
                 if message is None:
                     ended = True
                     return
-                read = asyncio.ensure_future(_next(request, rpc))
+                read = asyncio.ensure_future(_read_next(request, rpc))
                 if message.error_message:
                     raise read_failure(message.error_message)
                 if outputs := read_response(message.infer_response):
                     yield outputs
         finally:
-            self._give_place_back(request)
+            self._release_slot(request)
             if ended or read is None:
                 self._end_stream(rpc)
             else:
-                self._leave(request, rpc, read)
+                self._drain_later(request, rpc, read)
 
     async def close(self) -> None:
         """Cancel what is under way; streams that were left get a moment to end by themselves."""
@@ -139,9 +144,9 @@ class GrpcModelClient:
         self._calls += 1
         self._open.discard(rpc)
         if not call.cancelled():
-            call.exception()  # looked at: perhaps nobody waits for it any more
+            call.exception()  # marks it as retrieved: its caller may have been cancelled
 
-    def _take_place(self, request: ModelRequest) -> None:
+    def _acquire_slot(self, request: ModelRequest) -> None:
         if (self._freeing if request.frees else self._streams) == 0:
             raise OverloadedError(f"too many streams under way to call {request.model}")
         if request.frees:
@@ -149,7 +154,7 @@ class GrpcModelClient:
         else:
             self._streams -= 1
 
-    def _give_place_back(self, request: ModelRequest) -> None:
+    def _release_slot(self, request: ModelRequest) -> None:
         if request.frees:
             self._freeing += 1
         else:
@@ -160,7 +165,7 @@ class GrpcModelClient:
             rpc.cancel()
             self._open.discard(rpc)
 
-    def _leave(self, request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
+    def _drain_later(self, request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> None:
         """Read the rest of a stream in the background."""
         if len(self._left) >= self._most_left:
             oldest = next(iter(self._left))
@@ -181,39 +186,38 @@ async def _infer(request: ModelRequest, rpc: Any) -> ModelResponse:
     try:
         return read_response(await rpc)
     except grpc.aio.AioRpcError as error:
-        raise _read_status(request, error.code(), error.details() or "") from error
+        raise _error_of_status(request, error.code(), error.details() or "") from error
     except asyncio.CancelledError:
         raise _cut_off(request) from None
 
 
-async def _ask(request: ModelRequest, rpc: Any) -> Any:
+async def _send_request(request: ModelRequest, rpc: Any) -> Any:
     """Send the request and wait for the first answer."""
     try:
-        # With the end of the requests we say that no more follow: the server ends the RPC after the
-        # model's final response.
+        # After the end of the requests the server ends the RPC with the model's final response.
         async with asyncio.timeout(request.timeout_s):
             await rpc.write(to_message(request))
             await rpc.done_writing()
     except TimeoutError as error:
-        raise _overdue(request) from error
+        raise overdue(request) from error
     except grpc.aio.AioRpcError as error:
-        raise _read_status(request, error.code(), error.details() or "") from error
+        raise _error_of_status(request, error.code(), error.details() or "") from error
     except asyncio.InvalidStateError as error:  # the RPC ended before
-        raise _read_status(request, await rpc.code(), await rpc.details() or "") from error
+        raise _error_of_status(request, await rpc.code(), await rpc.details() or "") from error
     except asyncio.CancelledError:
         raise _cut_off(request) from None
-    return await _next(request, rpc)
+    return await _read_next(request, rpc)
 
 
-async def _next(request: ModelRequest, rpc: Any) -> Any:
+async def _read_next(request: ModelRequest, rpc: Any) -> Any:
     """The next answer; None at the end."""
     try:
         async with asyncio.timeout(request.timeout_s):
             message = await rpc.read()
     except TimeoutError as error:
-        raise _overdue(request) from error
+        raise overdue(request) from error
     except grpc.aio.AioRpcError as error:
-        raise _read_status(request, error.code(), error.details() or "") from error
+        raise _error_of_status(request, error.code(), error.details() or "") from error
     except asyncio.CancelledError:
         raise _cut_off(request) from None
     return None if message is grpc.aio.EOF else message
@@ -223,40 +227,36 @@ async def _drain(request: ModelRequest, rpc: Any, read: asyncio.Future[Any]) -> 
     try:
         async with asyncio.timeout(_SETTLE_S):
             while await read is not None:
-                read = asyncio.ensure_future(_next(request, rpc))
+                read = asyncio.ensure_future(_read_next(request, rpc))
     except (TimeoutError, ParleyError):
         pass  # the reader has left: there is no use for the rest
 
 
 def _cut_off(request: ModelRequest) -> BaseException:
-    """What a cancelled RPC means to whoever waits for it."""
+    """The exception of a call whose RPC was cancelled: with its task, or by the closing of the client."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         return asyncio.CancelledError()
     return ShuttingDownError(f"call to {request.model} was cut off: the connection is closed")
 
 
-def _read_status(request: ModelRequest, status: grpc.StatusCode, text: str) -> ParleyError:
+def _error_of_status(request: ModelRequest, status: grpc.StatusCode, text: str) -> ParleyError:
+    """The error behind the status of a failed call."""
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return _overdue(request)
-    if status is grpc.StatusCode.UNAVAILABLE:
-        error = read_failure(text)
-        return (
-            error
-            if isinstance(error, ShuttingDownError)
-            else ModelUnavailableError(f"{request.model}: {text}")
-        )
+        return overdue(request)
     if status is grpc.StatusCode.CANCELLED:
         return ShuttingDownError(f"call to {request.model} was cut off: {text}")
-    return read_failure(text)
+    error = read_failure(text)
+    if status is grpc.StatusCode.UNAVAILABLE and not isinstance(error, ShuttingDownError):
+        return ModelUnavailableError(f"{request.model}: {text}")
+    return error
 
 
-def _overdue(request: ModelRequest) -> DeadlineExceededError:
-    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
+def to_message(request: ModelRequest, *, empty_final: bool = False) -> Any:
+    """The request as a ``ModelInferRequest``.
 
-
-def to_message(request: ModelRequest) -> Any:
-    """The request as a ``ModelInferRequest``."""
+    ``empty_final``: a decoupled model's FINAL flag comes in a response of its own, without outputs.
+    """
     message = service_pb2.ModelInferRequest(model_name=request.model, id=request.request_id)
     if request.sequence is not None:
         # To Triton, 5 and "5" are two sequences.
@@ -267,6 +267,8 @@ def to_message(request: ModelRequest) -> Any:
             message.parameters["sequence_id"].int64_param = key
         message.parameters["sequence_start"].bool_param = request.sequence.start
         message.parameters["sequence_end"].bool_param = request.sequence.end
+    if empty_final:
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
     for name, value in request.inputs.items():
         message.inputs.add(name=name, datatype=np_to_triton_dtype(value.dtype), shape=value.shape)
         message.raw_input_contents.append(_to_raw(value))
@@ -290,25 +292,16 @@ def read_response(response: Any) -> dict[str, Tensor]:
         else:
             kind = triton_to_np_dtype(output.datatype)
             if kind is None:
-                raise InferenceError(f"output {output.name} has a type that numpy does not know")
+                raise InferenceError(f"output {output.name} has a type without a numpy counterpart")
             value = np.frombuffer(raw, dtype=kind)
         outputs[output.name] = value.reshape(tuple(output.shape))
     return outputs
-
-
-_CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # Connections to one's own machine need no proxy.
-    ("grpc.enable_http_proxy", 0),
-]
 
 
 class LoopbackClient(GrpcModelClient):
     """:class:`parley.triton.grpc_client.GrpcModelClient` over a channel of its own, without TLS.
 
     Args:
-        url: host and port of the server's gRPC endpoint.
         max_calls: calls to ordinary models that may be under way at once.
         max_streams: calls to decoupled models that may be under way at once.
     """

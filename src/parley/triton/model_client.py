@@ -1,10 +1,10 @@
 """Calls to other models from inside Triton's Python backend (business logic scripting).
 
-What the adapter works around, all of it measured on Triton 24.10:
+What :class:`InProcessClient` works around, all of it measured on Triton 24.10:
 
 * ``async_exec`` runs in the event loop's default executor, which has a handful of threads, and a
   call occupies its thread until the model answers. A few slow calls would hold up every other
-  call: the port gives the loop an executor of its own size.
+  call: the client gives the loop an executor of its own size.
 * Tensors of a response live in shared memory that Triton takes back: they are copied to numpy.
 * Decoupled calls are not made here; :class:`parley.triton.model_client.TritonModelClient` says why.
 """
@@ -12,25 +12,32 @@ What the adapter works around, all of it measured on Triton 24.10:
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parley.errors import (
     DeadlineExceededError,
     InferenceError,
+    ModelUnavailableError,
     OverloadedError,
     ParleyError,
     ShuttingDownError,
 )
-from parley.inference import ModelRequest, ModelResponse
+from parley.inference import ModelRequest, ModelResponse, overdue
 from parley.runtime.parameters import Parameters
 from parley.triton.failures import read_failure
 from parley.triton.responses import read_tensors, to_triton
 
 if TYPE_CHECKING:
     from parley.triton.grpc_client import LoopbackClient
+GRPC_URL_VARIABLE = "PARLEY_GRPC_URL"
+_CLOSE_S = 5.0
+_log = logging.getLogger(__name__)
 
 
 def _triton_request(pb_utils: Any, request: ModelRequest) -> Any:
@@ -57,10 +64,10 @@ def _read_response(response: Any) -> ModelResponse:
     return read_tensors(response.output_tensors())
 
 
-def infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
+def _infer_blocking(pb_utils: Any, request: ModelRequest) -> ModelResponse:
     """Call a model and wait for its answer, however long it takes.
 
-    Triton offers no deadline for this call: see :mod:`parley.triton.blocking_client`.
+    Triton offers no deadline for this call: see :mod:`parley.triton.model_client`.
 
     Raises:
         ParleyError: the model failed.
@@ -79,7 +86,6 @@ class InProcessClient:
     All calls must come from one event loop.
 
     Args:
-        pb_utils: Triton's module.
         max_calls: calls that may be under way at once, counted until the model has answered.
     """
 
@@ -128,7 +134,7 @@ class InProcessClient:
             loop.set_default_executor(self._executor)
             self._loop = loop
         elif self._loop is not loop:
-            raise InferenceError("all calls through one port must come from the same event loop")
+            raise InferenceError("all calls through one client must come from the same event loop")
 
 
 async def _within_deadline(request: ModelRequest, future: asyncio.Future[Any]) -> Any:
@@ -137,18 +143,11 @@ async def _within_deadline(request: ModelRequest, future: asyncio.Future[Any]) -
         async with asyncio.timeout(request.timeout_s):
             return await asyncio.shield(future)
     except TimeoutError as error:
-        raise _overdue(request) from error
+        raise overdue(request) from error
     except ParleyError:
         raise
     except Exception as error:
         raise read_failure(f"call to {request.model} failed: {error}") from error
-
-
-def _overdue(request: ModelRequest) -> DeadlineExceededError:
-    return DeadlineExceededError(f"{request.model} did not answer within {request.timeout_s:g} s")
-
-
-GRPC_URL_VARIABLE = "PARLEY_GRPC_URL"
 
 
 class TritonModelClient:
@@ -183,7 +182,7 @@ class TritonModelClient:
 
 
 def make_model_client(pb_utils: Any, parameters: Parameters) -> TritonModelClient:
-    """The port of a model with these parameters.
+    """The client of a model with these parameters.
 
     ``PARLEY_GRPC_URL`` or ``grpc_url``: the server's own gRPC endpoint (``127.0.0.1:8001``).
     ``bls_max_calls`` and ``bls_max_streams``: calls under way at once.
@@ -198,3 +197,93 @@ def make_model_client(pb_utils: Any, parameters: Parameters) -> TritonModelClien
     url = parameters.environment.get(GRPC_URL_VARIABLE) or parameters.text("grpc_url", "127.0.0.1:8001")
     streams = LoopbackClient(url, max_streams=parameters.integer("bls_max_streams", 64, minimum=1))
     return TritonModelClient(calls, streams)
+
+
+class InProcessBlockingClient:
+    """Calls inside the server (``InferenceRequest.exec``), each with its deadline.
+
+    Triton cannot take such a call back, and has no deadline for it: a model that hangs would
+    hang its caller for ever. So every model is called from a thread of its own (its *lane*), and
+    a model that has not answered is not called again: all that it can hold is this one thread.
+
+    One thread makes all calls.
+    """
+
+    def __init__(self, pb_utils: Any) -> None:
+        self._pb = pb_utils
+        self._lanes: dict[str, _Lane] = {}
+        self._closed = False
+
+    def infer(self, request: ModelRequest) -> ModelResponse:
+        """The single response of a model."""
+        if self._closed:
+            raise ShuttingDownError(f"no more calls to {request.model}: the server is stopping")
+        lane = self._lanes.get(request.model)
+        if lane is None:
+            lane = self._lanes[request.model] = _Lane(self._pb, request.model)
+        return lane.infer(request)
+
+    def close(self) -> None:
+        """End the threads; one that still waits for its model is left behind."""
+        self._closed = True
+        end = time.monotonic() + _CLOSE_S
+        for lane in self._lanes.values():
+            lane.close(end)
+
+
+class _Call(NamedTuple):
+    request: ModelRequest
+    answer: Future[ModelResponse]
+    began: float
+
+
+class _Lane:
+    """The thread that calls one model."""
+
+    def __init__(self, pb_utils: Any, model: str) -> None:
+        self._pb = pb_utils
+        self._model = model
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._owed: _Call | None = None
+        # A daemon, and no executor: the interpreter's end must not wait for a model that hangs.
+        self._thread = threading.Thread(target=self._serve, name=f"calls-{model}", daemon=True)
+        self._thread.start()
+
+    def infer(self, request: ModelRequest) -> ModelResponse:
+        if self._owed is not None and not self._owed.answer.done():
+            waited = time.monotonic() - self._owed.began
+            raise ModelUnavailableError(f"{self._model} has not answered an earlier call for {waited:.1f} s")
+        call = self._owed = _Call(request, Future(), time.monotonic())
+        self._calls.put(call)
+        try:
+            answer = call.answer.result(request.timeout_s)
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"{self._model} did not answer within {request.timeout_s:g} s"
+            ) from error
+        except ParleyError:
+            self._owed = None
+            raise
+        self._owed = None
+        return answer
+
+    def close(self, end: float) -> None:
+        self._calls.put(None)
+        self._thread.join(max(0.0, end - time.monotonic()))
+        if self._thread.is_alive():
+            _log.error("%s has not answered", self._model)
+
+    def _serve(self) -> None:
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        # A function of its own: an answer is freed before the next call is awaited.
+        call = self._calls.get()
+        if call is None:
+            return False
+        try:
+            call.answer.set_result(_infer_blocking(self._pb, call.request))
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            call.answer.set_exception(error)
+        return True

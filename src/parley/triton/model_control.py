@@ -52,7 +52,7 @@ class CountRestarts(msgspec.Struct, frozen=True, tag="count_restarts"):
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
-    """What became of a request."""
+    """The result of a request."""
 
     error: str = ""
     """Triton's words, empty after success."""
@@ -82,12 +82,7 @@ def receive_all(connection: socket.socket) -> bytes:
 
 
 class ControlService:
-    """Answers the launcher, one request after the other, in a thread.
-
-    Args:
-        pb_utils: Triton's module.
-        path: of the socket.
-    """
+    """Answers the launcher, one request after the other, in a thread."""
 
     def __init__(self, pb_utils: Any, path: Path) -> None:
         self._pb = pb_utils
@@ -104,7 +99,7 @@ class ControlService:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; a request under way is waited for."""
+        """Stop listening; waits for a request under way."""
         # Closing alone does not wake a thread that waits in accept.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -126,12 +121,12 @@ class ControlService:
 
     def _answer(self, message: bytes) -> ControlAnswer:
         try:
-            self._obey(msgspec.json.decode(message, type=ControlRequest))
+            self._execute(msgspec.json.decode(message, type=ControlRequest))
         except Exception as error:  # noqa: BLE001 - Triton's errors have no type of their own
             return ControlAnswer(error=str(error) or type(error).__name__)
         return ControlAnswer()
 
-    def _obey(self, request: ControlRequest) -> None:
+    def _execute(self, request: ControlRequest) -> None:
         match request:
             case Load(model, config):
                 self._pb.load_model(model_name=model, config=config)

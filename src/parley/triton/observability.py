@@ -42,17 +42,11 @@ def log_to_triton(pb_utils: Any, model: str, level: int = logging.INFO) -> None:
 class Counter:
     """A number that only grows, for each combination of labels that occurs.
 
-    The caller sees to it that labels have few values: each combination is kept for ever.
+    Labels must have few values: each combination exists for ever.
     """
 
     def __init__(self, pb_utils: Any, name: str, description: str) -> None:
-        """Register the counter.
-
-        Args:
-            pb_utils: Triton's module.
-            name: as it appears on the page.
-            description: what is counted.
-        """
+        """Register the counter."""
         self._family = pb_utils.MetricFamily(
             name=name, description=description, kind=pb_utils.MetricFamily.COUNTER
         )

@@ -1,4 +1,4 @@
-"""An event loop beside Triton's own thread, where the requests of a decoupled model are answered.
+"""An event loop in a thread of its own, where the requests of a decoupled model are answered.
 
 ``execute`` hands requests over and returns at once, so that the next ones (an abort, for
 example) are never held up by those before them.
@@ -11,22 +11,67 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+
+import msgspec
 
 from parley.errors import ShuttingDownError
-from parley.inference import Tensor
+from parley.inference import Tensor, decode_request
 from parley.runtime.process_end import end_failed_process
 from parley.triton.model_control import FOLDER_VARIABLE
-from parley.triton.responses import Responder, read_tensors
+from parley.triton.responses import Responder, receive_requests
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+P = ParamSpec("P")
+RequestT = TypeVar("RequestT")
 
 Handler: TypeAlias = Callable[[Responder, Mapping[str, Tensor]], Awaitable[None]]
 """Answers one request; the request is ended for it."""
+# "Server not ready" while the server exits, the others while this model is being unloaded.
+_STOPPING = re.compile(r"not ready|no available version|unknown model|not found", re.IGNORECASE)
+_ANSWER_S = 5.0
+_INTERVAL_S = 1.0
+
+
+class StructHandler(ABC, Generic[RequestT]):
+    """A :data:`Handler` of requests that are JSON messages in the tensor ``REQUEST``.
+
+    A decoupled model is a struct for its messages, a service, and a subclass that connects the two.
+
+    Args:
+        messages: decodes the messages.
+    """
+
+    def __init__(self, messages: msgspec.json.Decoder[RequestT]) -> None:
+        self._messages = messages
+
+    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
+        """Answer one request.
+
+        Raises:
+            ParleyError: the request failed; the caller sends the error and ends the request.
+        """
+        await self.answer(responder, decode_request(inputs["REQUEST"], self._messages), inputs)
+
+    @abstractmethod
+    async def answer(self, responder: Responder, message: RequestT, inputs: Mapping[str, Tensor]) -> None:
+        """Answer one message; ``inputs`` are all tensors of its request."""
+
+
+async def stream_responses(
+    responder: Responder, events: AsyncGenerator[T, None], outputs: Callable[[T], Mapping[str, Tensor]]
+) -> None:
+    """Send each event as ``outputs`` of it, and close ``events`` when the request has ended."""
+    async with aclosing(events):
+        async for event in events:
+            if not responder.send(outputs(event)):
+                return
 
 
 class RequestLoop:
@@ -35,9 +80,8 @@ class RequestLoop:
     The number of requests at once is bounded by the handler's own admission.
 
     Args:
-        pb_utils: Triton's module.
         handler: answers one request.
-        poll_cancelled_s: how often callers that have gone away are looked for (seconds).
+        poll_cancelled_s: interval of the checks whether callers have disconnected.
     """
 
     def __init__(self, pb_utils: Any, handler: Handler, *, poll_cancelled_s: float = 0.05) -> None:
@@ -49,27 +93,20 @@ class RequestLoop:
         self._loop = LoopThread("requests")
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """See :meth:`parley.triton.request_loop.LoopThread.run`."""
+        """See :meth:`LoopThread.run`."""
         return self._loop.run(work, timeout_s)
 
     def submit(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; called by ``execute``."""
-        for request in requests:
-            responder = Responder(self._pb, request)
-            try:
-                # Copied now: the tensors are gone when execute returns.
-                inputs = read_tensors(request.inputs())
-                self._loop.call(self._begin, responder, inputs)
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                responder.fail(error)
+        receive_requests(
+            self._pb, requests, lambda responder, inputs: self._loop.call(self._begin, responder, inputs)
+        )
 
     def close(self, release: Callable[[], Awaitable[None]] | None = None, timeout_s: float = 15.0) -> None:
         """End every request with ``shutting_down``, free what they used, and stop the loop.
 
-        Args:
-            release: frees what the handler uses; awaited when no request runs any more, or when half of
-                the time is over.
-            timeout_s: seconds for all of it.
+        ``release`` frees what the handler uses; it is awaited when no request runs any more, or when half of
+        the time is over.
         """
         try:
             self.run(self._end_all(release, timeout_s / 2), timeout_s)
@@ -99,16 +136,16 @@ class RequestLoop:
             _log.error("a request could not be ended", exc_info=error)
 
     async def _watch_callers(self) -> None:
-        """Cancel the work for callers that have gone away, while there is any work."""
+        """Cancel the requests of callers that have disconnected, while any runs."""
         while self._tasks:
             await asyncio.sleep(self._poll_cancelled_s)
             for task, responder in tuple(self._tasks.items()):
                 try:
                     if responder.cancelled:
-                        responder.finish()  # nobody is there to read an error
+                        responder.finish()  # no caller to read an error
                         task.cancel()
-                except Exception:  # noqa: BLE001 - logged; the other callers are still to be looked for
-                    _log.exception("a caller could not be asked about: its request is ended")
+                except Exception:  # noqa: BLE001 - logged; the other callers are still checked
+                    _log.exception("the state of a caller is unknown: its request is ended")
                     task.cancel()
 
     async def _end_all(self, release: Callable[[], Awaitable[None]] | None, patience_s: float) -> None:
@@ -125,15 +162,8 @@ class RequestLoop:
             await release()
 
 
-P = ParamSpec("P")
-
-
 class LoopThread:
-    """A thread that runs an event loop until :meth:`stop`.
-
-    Args:
-        name: of the thread.
-    """
+    """A thread that runs an event loop until :meth:`stop`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -169,22 +199,13 @@ class LoopThread:
             self._loop.close()
 
 
-# "Server not ready" while the server exits, the others while this model is being unloaded.
-_STOPPING = re.compile(r"not ready|no available version|unknown model|not found", re.IGNORECASE)
-_ANSWER_S = 5.0
-
-
 async def wait_for_stop(
     pb_utils: Any, model: str, has_served: Callable[[], bool], interval_s: float = 0.5
 ) -> None:
     """Return when the server or ``model``, once it serves, is being stopped.
 
-    Args:
-        pb_utils: Triton's module.
-        model: name of the calling model, which must be decoupled.
-        has_served: whether the model has had a request; then the server is certainly not loading
-            any more.
-        interval_s: seconds between two looks.
+    ``model`` is the calling model, which must be decoupled; ``has_served``: whether it has had a request, so
+    that the server is certainly not loading any more.
     """
     served = False
     while True:
@@ -197,13 +218,13 @@ async def wait_for_stop(
             continue
         if not _STOPPING.search(text):
             served = True
-        elif served or has_served():  # the same words are said while the server is still loading
+        elif served or has_served():  # a loading server refuses in the same words
             _log.info("the server is stopping: %s", text)
             return
 
 
-def tell_failure(task: asyncio.Task[None]) -> None:
-    """Log why a task that waits for the stop failed: nobody awaits it."""
+def log_failure(task: asyncio.Task[None]) -> None:
+    """Log why a task failed that is never awaited."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("%s failed", task.get_name(), exc_info=error)
 
@@ -218,20 +239,13 @@ async def _refusal(pb_utils: Any, model: str) -> str:
     return str(response.error().message()) if response.has_error() else ""
 
 
-_INTERVAL_S = 1.0
-
-
 def heartbeat_path(folder: Path, pid: int) -> Path:
     """The file that a process touches as long as its event loop turns."""
     return folder / f"{pid}.heartbeat"
 
 
 async def beat(interval_s: float = _INTERVAL_S) -> None:
-    """Touch this process's file for ever; returns at once if no launcher looks at it.
-
-    Args:
-        interval_s: between two times (seconds).
-    """
+    """Touch this process's file for ever; returns at once if no launcher reads it."""
     folder = os.environ.get(FOLDER_VARIABLE)
     while folder:
         heartbeat_path(Path(folder), os.getpid()).touch(mode=0o600)

@@ -1,6 +1,6 @@
 """Answers to one request of a decoupled model, with an end that cannot be forgotten.
 
-A decoupled request that never gets its FINAL flag leaves the client waiting for ever, and an
+A decoupled request that never gets its FINAL flag makes the client wait for ever, and an
 exception in an asynchronous handler is otherwise only logged. So every handler is written as::
 
     with Responder(pb_utils, request) as responder:
@@ -24,6 +24,7 @@ from parley.runtime.batching import Tensors
 from parley.triton.failures import wire_text
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Responder:
@@ -73,7 +74,7 @@ class Responder:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has gone away. Asks the server: not for tight loops."""
+        """Whether the caller has disconnected. Calls the server: not for tight loops."""
         with self._lock:
             return self._open and bool(self._sender.is_cancelled())
 
@@ -128,6 +129,22 @@ def read_tensors(tensors: Iterable[Any]) -> dict[str, Tensor]:
     return {tensor.name(): to_numpy(tensor) for tensor in tensors}
 
 
+def receive_requests(
+    pb_utils: Any, requests: Iterable[Any], begin: Callable[[Responder, dict[str, Tensor]], None]
+) -> None:
+    """Pass each request of a decoupled model to ``begin``, with a copy of its tensors.
+
+    The originals become invalid when ``execute`` returns. A request whose ``begin`` raises is ended with
+    that error.
+    """
+    for request in requests:
+        responder = Responder(pb_utils, request)
+        try:
+            begin(responder, read_tensors(request.inputs()))
+        except Exception as error:  # noqa: BLE001 - sent to the caller and logged
+            responder.fail(error)
+
+
 def make_response(pb_utils: Any, outputs: Mapping[str, Tensor]) -> Any:
     """An ``InferenceResponse`` with these outputs."""
     return pb_utils.InferenceResponse(
@@ -138,9 +155,6 @@ def make_response(pb_utils: Any, outputs: Mapping[str, Tensor]) -> Any:
 def make_error(pb_utils: Any, error: BaseException) -> Any:
     """An ``InferenceResponse`` that reports ``error`` (see :func:`parley.triton.failures.wire_text`)."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(wire_text(error)))
-
-
-T = TypeVar("T")
 
 
 def answer(pb_utils: Any, result: T | ParleyError, outputs: Callable[[T], Mapping[str, Tensor]]) -> Any:
