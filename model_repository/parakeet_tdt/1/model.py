@@ -13,7 +13,7 @@ from parley.asr.offline.stream import StreamLimits
 from parley.models.recognition import RecognitionModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingClient
+from parley.triton.model_client import InProcessBlockingClient
 from parley.triton.observability import log_to_triton
 
 

@@ -1,4 +1,4 @@
-"""The model ``chatterbox`` out of its settings."""
+"""The model ``chatterbox``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.inference import ModelClient, Tensor, decode_request, struct_tensor
+from parley.inference import ModelClient, Tensor, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
 from parley.triton.model_client import make_model_client
-from parley.triton.request_loop import RequestLoop, tell_failure, wait_for_stop
+from parley.triton.request_loop import RequestLoop, StructHandler, log_failure, wait_for_stop
 from parley.triton.responses import Responder
 from parley.tts.chatterbox.limits import ChatterboxLimits
 from parley.tts.chatterbox.service import ChatterboxService
-from parley.tts.chatterbox.utterance import Parts
+from parley.tts.chatterbox.utterance import ChatterboxParts
 from parley.tts.messages import AbortSpeech, MoreText, SpeechChunk, SpeechRequest
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import SpokenText, TextNormalizer
 from parley.tts.s3gen.client import AudioModel
 from parley.tts.t3.checkpoint import find_checkpoint, read_shape
 from parley.tts.t3.client import SpeechTokenModel
-from parley.tts.voices.store import open_store
+from parley.tts.voices.store import open_cache
 
 _log = logging.getLogger(__name__)
+_START_S = 900.0  # grammars may have to be compiled
 
 
 class ThreadNormalizer:
@@ -60,26 +61,19 @@ class ThreadNormalizer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-_START_S = 900.0  # grammars may have to be compiled
-
-
 class ChatterboxModel:
     """What ``model.py`` of ``chatterbox`` runs.
 
     Parameters of the model, besides those of :func:`parley.triton.model_client.make_model_client`,
-    :func:`parley.tts.voices.store.open_store` and
+    :func:`parley.tts.voices.store.open_cache` and
     :meth:`parley.tts.chatterbox.limits.ChatterboxLimits.from_parameters`:
         ``weights``: folder of the checkpoint that ``t3`` and ``s3gen`` serve; its built-in voices are
-            used, and whether it knows tags such as ``[laugh]`` is read off it.
+            used, and whether it supports tags such as ``[laugh]`` is read from it.
         ``checkpoint``: its T3 file, if it has more than one.
         ``tokens_model``, ``audio_model``: names of the two models.
         ``default_voice``: of requests that name none.
-        ``sample_rate``: of requests that name none (hertz).
-        ``normalize``: languages whose text is written out before it is spoken, such as ``en,de``.
-
-    Args:
-        pb_utils: Triton's module.
-        parameters: the model's settings.
+        ``sample_rate``: of requests that name none (Hz).
+        ``normalize``: languages whose text is normalised before it is spoken, such as ``en,de``.
 
     Raises:
         ModelLoadingError: a setting is not usable, or the weights are missing.
@@ -89,7 +83,7 @@ class ChatterboxModel:
         self._pb = pb_utils
         self._model = parameters.model
         self._served = False
-        self._port: ModelClient
+        self._client: ModelClient
         self._service: ChatterboxService
         self._normalizer: ThreadNormalizer
         self._handle: ChatterboxHandler
@@ -117,13 +111,13 @@ class ChatterboxModel:
         self._normalizer = ThreadNormalizer(
             TextNormalizer(grammars, tags=variant == "turbo"), limit_s=limits.normalize_s
         )
-        self._port = make_model_client(self._pb, parameters)
-        parts = Parts(
+        self._client = make_model_client(self._pb, parameters)
+        parts = ChatterboxParts(
             SpeechTokenModel(
-                self._port, model=parameters.text("tokens_model", "t3"), timeout_s=2 * limits.tokens_s
+                self._client, model=parameters.text("tokens_model", "t3"), timeout_s=2 * limits.tokens_s
             ),
-            AudioModel(self._port, parameters.text("audio_model", "s3gen")),
-            open_store(parameters, weights),
+            AudioModel(self._client, parameters.text("audio_model", "s3gen")),
+            open_cache(parameters, weights),
             self._normalizer,
         )
         self._service = ChatterboxService(
@@ -135,7 +129,7 @@ class ChatterboxModel:
         await self._service.check_default_voice()
         self._handle = ChatterboxHandler(self._service)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
-        self._watch.add_done_callback(tell_failure)
+        self._watch.add_done_callback(log_failure)
 
     async def _follow_server(self) -> None:
         # A model that speaks is not unloaded: utterances must end by themselves when the server stops.
@@ -146,32 +140,28 @@ class ChatterboxModel:
         self._watch.cancel()
         await self._service.close()
         self._normalizer.close()
-        await self._port.close()
+        await self._client.close()
 
 
-_requests: msgspec.json.Decoder[SpeechRequest] = msgspec.json.Decoder(SpeechRequest)
-
-
-class ChatterboxHandler:
-    """Turns tensors into requests and audio into tensors."""
+class ChatterboxHandler(StructHandler[SpeechRequest]):
+    """Answers the requests of ``chatterbox``: tensors ``CHUNK`` and ``AUDIO`` out."""
 
     def __init__(self, service: ChatterboxService) -> None:
+        super().__init__(msgspec.json.Decoder(SpeechRequest))
         self._service = service
 
-    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        """Answer one request.
-
-        Raises:
-            ParleyError: the request failed; the caller answers with it.
-        """
-        request = decode_request(inputs["REQUEST"], _requests)
-        if isinstance(request, AbortSpeech):
-            await self._service.stop(request.request_id)
-        elif isinstance(request, MoreText):
-            self._service.push(request)
+    async def answer(
+        self, responder: Responder, message: SpeechRequest, inputs: Mapping[str, Tensor]
+    ) -> None:
+        """See :class:`parley.triton.request_loop.StructHandler`."""
+        del inputs
+        if isinstance(message, AbortSpeech):
+            await self._service.stop(message.request_id)
+        elif isinstance(message, MoreText):
+            self._service.push(message)
         else:
 
             def send(chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
                 return responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
 
-            await self._service.speak(request, send)
+            await self._service.speak(message, send)

@@ -7,15 +7,15 @@ from typing import Any
 from parley.models.synthesizer import SpeechModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.tts.clauses.english import load_front_end
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
+from parley.tts.english.pronouncer import load_front_end
 from parley.tts.kokoro.network import GRAPH, load_network
 
 
 class KokoroModel(SpeechModel):
     """What ``model.py`` of ``kokoro`` runs.
 
-    Parameters of the model, besides those of :func:`parley.tts.clauses.english.load_front_end`:
+    Parameters of the model, besides those of :func:`parley.tts.english.pronouncer.load_front_end`:
         ``weights``: folder of the graph and the voices.
         ``threads``: CPU threads of the network.
         ``max_requests``: requests open at once before more are refused.

@@ -13,10 +13,9 @@ from parley.asr.files.service import TranscriptionService
 from parley.asr.messages import TranscribeRequest
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.reader import LEAST_CONFIDENCE, Reader
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
 from parley.asr.moonshine.utterance import Window
-from parley.asr.moonshine.worker import ThreadedReader
+from parley.asr.moonshine.worker import LEAST_CONFIDENCE, Reader, ThreadedReader
 from parley.asr.offline.networks import RemoteModels
 from parley.errors import ModelLoadingError
 from parley.models.parakeet_transcribe import RecordingRequests, read_limits, read_vad
@@ -24,7 +23,7 @@ from parley.models.recognition import RecognitionModel
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingClient
+from parley.triton.model_client import InProcessBlockingClient
 
 _CLOSE_S = 5.0
 
@@ -70,7 +69,7 @@ def read_window(parameters: Parameters) -> Window:
 class MoonshineModel:
     """A recogniser in this process; voice activity by another model.
 
-    Parameters of the model, beside those of :class:`parley.models.recognition.RecognitionModel`,
+    Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`,
     :func:`load_reader` and :func:`read_window`:
         ``preroll_ms``: audio before the onset that is read too.
         ``max_utterance_ms``: speech without a pause is ended after this time.
@@ -95,29 +94,29 @@ class MoonshineModel:
         sessions = parameters.integer("max_sessions", 64, minimum=1)
         stall_s = parameters.integer("stall_ms", 20_000, minimum=1_000) / 1000
         timeout_s = parameters.number("timeout_s", 4.0, minimum=0.1)
-        self._port = InProcessBlockingClient(pb_utils)
-        self._desk = ThreadedReader(
+        self._client = InProcessBlockingClient(pb_utils)
+        self._reader = ThreadedReader(
             reader, room=parameters.integer("queue", 2 * sessions, minimum=1), stall_s=stall_s
         )
-        models = RemoteModels(self._port, timeout_s=timeout_s)
-        rail = MoonshinePipeline(reader, self._desk, models, limits)
-        self._model = RecognitionModel(pb_utils, args, parameters, rail)
+        models = RemoteModels(self._client, timeout_s=timeout_s)
+        pipeline = MoonshinePipeline(reader, self._reader, models, limits)
+        self._model = RecognitionModel(pb_utils, args, parameters, pipeline)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
         return self._model.execute(requests)
 
     def close(self) -> None:
-        """End what runs beside the executions."""
+        """Stop the threads."""
         self._model.close()
-        self._desk.close(_CLOSE_S)
-        self._port.close()
+        self._reader.close(_CLOSE_S)
+        self._client.close()
 
 
 class MoonshineTranscription(RecordingRequests):
     """Whole recordings to texts: networks of its own, so that no conversation waits for a recording.
 
-    Parameters of the model, beside those of :func:`load_reader` and :func:`read_window`, and those of
+    Parameters of the model, besides those of :func:`load_reader` and :func:`read_window`, and those of
     ``parakeet_transcribe`` that :func:`read_vad` and :func:`read_limits` read:
         ``preroll_ms``: audio before the onset that is read too.
         ``timeout_s``: limit of a call to the voice activity network.
@@ -133,10 +132,10 @@ class MoonshineTranscription(RecordingRequests):
         )
         timeout_s = parameters.number("timeout_s", 30.0, minimum=0.1)
         limits = read_limits(parameters)
-        port = InProcessBlockingClient(pb_utils)
-        rounds = MoonshineRounds(reader, RemoteModels(port, timeout_s=timeout_s))
+        client = InProcessBlockingClient(pb_utils)
+        rounds = MoonshineRounds(reader, RemoteModels(client, timeout_s=timeout_s))
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> MoonshineRecording:
             return MoonshineRecording(audio, request, reader, recording)
 
-        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), port)
+        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), client)

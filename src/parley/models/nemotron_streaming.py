@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -12,47 +13,102 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.checkpoint import ParakeetConfig
+from parley.asr.decoding.batch import make_decoder
 from parley.asr.features.log_mel import LogMel
 from parley.asr.messages import AsrFallbackEvent, TranscribeReply, TranscribeRequest
-from parley.asr.offline.networks import RemoteModels
+from parley.asr.offline.networks import OnnxJoint, RemoteModels
 from parley.asr.pipeline.segmentation import PER_MS
 from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import CacheAwareEncoder, StreamingExport, choose
 from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
-from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
-from parley.errors import ModelLoadingError, ShuttingDownError
+from parley.asr.streaming.recognizer import StreamingRecognizer
+from parley.errors import ModelLoadingError, ParleyError, ShuttingDownError
 from parley.inference import ModelClient, ModelRequest, struct_tensor, tensor_struct
 from parley.models.parakeet_decoder import beam_size
 from parley.models.recognition import RecognitionModel, max_chunk_ms
 from parley.runtime.onnx import open_configured
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingClient
-from parley.triton.model_client import make_model_client
+from parley.triton.model_client import InProcessBlockingClient, make_model_client
 from parley.triton.observability import Counter
 from parley.triton.request_loop import LoopThread
 from parley.vad.segmenter import MAX_MIN_SPEECH_MS
 
 _OWN = "own"
 _WINDOW_MS = 32
+_CLOSE_S = 5.0
+
+
+def load_recognizer(
+    export: StreamingExport,
+    look_aheads_ms: Sequence[int],
+    open_session: Callable[[Path], Any],
+    *,
+    mel: LogMel | None = None,
+    slots: int,
+    audio: int,
+    beam_size: int | None = None,
+) -> tuple[StreamingRecognizer, dict[int, int]]:
+    """Open the networks and run each once.
+
+    Args:
+        export: the model.
+        look_aheads_ms: what clients may choose (milliseconds of audio).
+        open_session: opens an ONNX file.
+        mel: the front end; None: numpy's.
+        slots: utterances at once.
+        audio: samples that may come for an utterance in one step.
+        beam_size: decode by beam search; None: greedily.
+
+    Returns:
+        The recogniser, and the feature frames of a chunk by look-ahead (milliseconds).
+
+    Raises:
+        ModelLoadingError: a network cannot be loaded or run.
+    """
+    encoders: dict[int, CacheAwareEncoder] = {}
+    chunks: dict[int, int] = {}
+    for look_ahead, path in choose(export, look_aheads_ms).items():
+        encoder = CacheAwareEncoder(
+            open_session(path),
+            lookahead=look_ahead,
+            channel=export.streaming.cache_last_channel,
+            time=export.streaming.cache_last_time,
+        )
+        try:
+            encoder.warm_up()
+        except ParleyError as error:
+            raise ModelLoadingError(f"{path} cannot be run: {error}") from error
+        encoders[encoder.chunk] = encoder
+        chunks[export.look_ahead_ms(look_ahead)] = encoder.chunk
+    joint = OnnxJoint(open_session(export.checkpoint.decoder))
+    recognizer = StreamingRecognizer(
+        encoders,
+        make_decoder(export.checkpoint, joint, beam_size=beam_size),
+        mel or LogMel(export.checkpoint.config),
+        slots=slots,
+        audio=audio,
+    )
+    return recognizer, chunks
 
 
 class StreamingModel:
     """A cache-aware recogniser in this process; voice activity and other transcripts by other models.
 
-    Parameters of the model, beside those of :class:`parley.models.recognition.RecognitionModel`:
+    Parameters of the model, besides those of :class:`parley.models.recognition.RecognitionModel`:
         ``lookaheads_ms``: what clients may choose, such as ``80,160``; each is a network in memory.
         ``default_lookahead_ms``: for clients that do not choose.
-        ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with so many hypotheses.
-        ``slots``: utterances that can be heard in one step (default: twice ``max_sessions``, because
+        ``decoding``, ``beam_size``: ``greedy``, or ``beam`` with this number of hypotheses.
+        ``slots``: utterances of one step (default: twice ``max_sessions``, because
             one that ends and the next one of its stream may come together).
         ``preroll_ms``: audio before the onset that is recognised too.
         ``max_utterance_ms``: speech without a pause is ended after this time.
         ``finals``: ``own``, or the model that transcribes every utterance anew at its end.
         ``fallback``: model for the utterances that this one fails at; without it such a piece of
             audio is refused.
-        ``finals_deadline_ms``: after this time the text of another model is not waited for any more.
-        ``finals_rest_ms``: so long a model that was late is not asked again.
+        ``finals_deadline_ms``: after this time the text of another model is no longer awaited.
+        ``finals_rest_ms``: time without requests to a model that was late.
         ``finals_wait_ms``: how long a step waits for it, which holds up all streams; after that it
             comes with a later piece of audio.
         ``timeout_s``: limit of a call to the voice activity network.
@@ -94,33 +150,33 @@ class StreamingModel:
                 f"lookaheads_ms has {', '.join(map(str, chunks))}"
             )
         policy = _policy(parameters)
-        self._port = InProcessBlockingClient(pb_utils)
-        self._transcribers = PortTranscribers(
+        self._client = InProcessBlockingClient(pb_utils)
+        self._transcribers = RemoteTranscribers(
             make_model_client(pb_utils, parameters), timeout_s=policy.deadline_s
         )
         self._fallbacks = Counter(
             pb_utils, "parley_asr_fallback_total", "Utterances for which one speech model replaced another"
         )
-        rail = StreamingPipeline(
+        pipeline = StreamingPipeline(
             export.checkpoint,
             recognizer,
-            RemoteModels(self._port, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
+            RemoteModels(self._client, timeout_s=parameters.number("timeout_s", 4.0, minimum=0.1)),
             FinalTranscriber(policy, self._transcribers, self._count, monotonic),
             chunks=chunks,
             default_ms=default_ms,
             limits=limits,
         )
-        self._model = RecognitionModel(pb_utils, args, parameters, rail)
+        self._model = RecognitionModel(pb_utils, args, parameters, pipeline)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer one piece of audio of each stream."""
         return self._model.execute(requests)
 
     def close(self) -> None:
-        """End what runs beside the executions."""
+        """Stop the threads and close the clients."""
         self._model.close()
         self._transcribers.close()
-        self._port.close()
+        self._client.close()
 
     def _count(self, event: AsrFallbackEvent) -> None:
         self._fallbacks.count(from_model=event.from_model, to_model=event.to_model, reason=event.reason)
@@ -157,18 +213,12 @@ def _policy(parameters: Parameters) -> FinalTranscriptPolicy:
     )
 
 
-_CLOSE_S = 5.0
+class RemoteTranscribers:
+    """:class:`parley.asr.streaming.final_transcripts.Transcribers` by calls of a bounded client."""
 
-
-class PortTranscribers:
-    """:class:`parley.asr.streaming.final_transcripts.Transcribers` behind a port,.
-
-    The port bounds how many calls are under way.
-    """
-
-    def __init__(self, port: ModelClient, *, timeout_s: float) -> None:
-        """Call through ``port``, which nobody else uses, with ``timeout_s`` for each call."""
-        self._port = port
+    def __init__(self, client: ModelClient, *, timeout_s: float) -> None:
+        """Call through ``client``, and close it at the end; each call has ``timeout_s``."""
+        self._client = client
         self._timeout_s = timeout_s
         self._loop = LoopThread("transcribers")
         self._closed = False
@@ -187,14 +237,14 @@ class PortTranscribers:
         """Take no more calls, and stop."""
         self._closed = True
         try:
-            self._loop.run(self._port.close(), _CLOSE_S)
+            self._loop.run(self._client.close(), _CLOSE_S)
         finally:
             self._loop.stop(_CLOSE_S)
 
     async def _transcribe(
         self, model: str, audio: NDArray[np.int16], request: TranscribeRequest
     ) -> TranscribeReply:
-        response = await self._port.infer(
+        response = await self._client.infer(
             ModelRequest(
                 model,
                 {"AUDIO": audio[None], "REQUEST": struct_tensor(request, batched=True)},

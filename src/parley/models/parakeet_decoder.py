@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.decoding.batch import RowDecoder, Rows, pack, unpack
-from parley.asr.decoding.readings import Reading
+from parley.asr.decoding.hypotheses import Reading
 from parley.asr.offline.networks import read_phrases
 from parley.errors import InvalidInputError, ParleyError
 from parley.inference import Tensor

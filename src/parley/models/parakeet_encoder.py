@@ -1,4 +1,4 @@
-"""What ``parakeet_encoder`` answers."""
+"""The batched service of ``parakeet_encoder``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from parley.runtime.batching import (
 class EncoderService:
     """Encoded speech.
 
-    Inputs: ``FEATURES`` f32 ``[B, bands, T]``, of which each row has ``LENGTH`` i64 ``[B, 1]``
-    frames; a single band stands for all. Outputs: ``ENCODED`` f32 ``[B, D, T']`` with
+    Inputs: ``FEATURES`` f32 ``[B, bands, T]``, ``LENGTH`` i64 ``[B, 1]`` valid frames in each
+    row; a single band stands for all. Outputs: ``ENCODED`` f32 ``[B, D, T']`` with
     ``ENCODED_LENGTH`` i64 ``[B, 1]`` frames.
     """
 

@@ -20,15 +20,15 @@ from parley.inference import BlockingModelClient, struct_tensor, tensor_bytes
 from parley.protocol import VadOptions
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.blocking_client import InProcessBlockingClient
-from parley.triton.responses import Responder, read_tensors
+from parley.triton.model_client import InProcessBlockingClient
+from parley.triton.responses import Responder, receive_requests
 from parley.vad.segmenter import DEFAULT_SILENCE_MS, check_options
 
 _CLOSE_S = 15.0
 
 
 class _TritonCaller:
-    """A Triton request as somebody who waits for a transcript."""
+    """Sends a transcript as the response to a Triton request."""
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
@@ -36,7 +36,7 @@ class _TritonCaller:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has gone away."""
+        """Whether the caller has disconnected."""
         return self._responder.cancelled
 
     def send(self, reply: TranscribeReply) -> None:
@@ -47,38 +47,32 @@ class _TritonCaller:
 class RecordingRequests:
     """Hands Triton's requests to a service."""
 
-    def __init__(self, pb_utils: Any, service: TranscriptionService[Any], port: BlockingModelClient) -> None:
-        """Own them.
-
-        Args:
-            pb_utils: Triton's module.
-            service: answers.
-            port: that the service's networks are called through.
-        """
+    def __init__(
+        self, pb_utils: Any, service: TranscriptionService[Any], client: BlockingModelClient
+    ) -> None:
+        """Own the service, and the client that calls its networks."""
         self._pb = pb_utils
         self._service = service
-        self._port = port
+        self._client = client
 
     def accept(self, requests: Iterable[Any]) -> None:
         """Take over Triton's requests; each is answered when it is done."""
-        for request in requests:
-            responder = Responder(self._pb, request)
-            try:
-                tensors = read_tensors(request.inputs())
-                self._service.submit(
-                    tensors["AUDIO"], tensor_bytes(tensors["REQUEST"]), _TritonCaller(responder)
-                )
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                responder.fail(error)
+        receive_requests(
+            self._pb,
+            requests,
+            lambda responder, tensors: self._service.submit(
+                tensors["AUDIO"], tensor_bytes(tensors["REQUEST"]), _TritonCaller(responder)
+            ),
+        )
 
     def close(self) -> None:
         """Refuse what is not done, and stop."""
         self._service.close(_CLOSE_S)
-        self._port.close()
+        self._client.close()
 
 
 def read_limits(parameters: Parameters) -> TranscriptionLimits:
-    """What is taken (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``)."""
+    """What is accepted (parameters ``languages``, ``max_audio_ms`` and ``max_pending_ms``)."""
     return TranscriptionLimits(
         parameters.names("languages", "en"),
         max_audio_ms=parameters.integer("max_audio_ms", 24 * 60_000, minimum=1_000),
@@ -116,16 +110,16 @@ class TranscriptionModel(RecordingRequests):
         recording = RecordingLimits(plan, read_vad(parameters), parameters.integer("preroll_ms", 320))
         mel = LogMel(export.config)
         limits = read_limits(parameters)
-        port = InProcessBlockingClient(pb_utils)
+        client = InProcessBlockingClient(pb_utils)
         rounds = TranscriptionRounds(
-            RemoteModels(port, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
+            RemoteModels(client, timeout_s=parameters.number("timeout_s", 30.0, minimum=0.1)),
             room=parameters.integer("room_ms", 120_000, minimum=1_000) // export.config.feature_ms,
         )
 
         def begin(audio: NDArray[np.int16], request: TranscribeRequest) -> Recording:
             return Recording(audio, request, export, mel, recording)
 
-        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), port)
+        super().__init__(pb_utils, TranscriptionService(begin, rounds, limits), client)
 
 
 def read_vad(parameters: Parameters) -> VadOptions | None:

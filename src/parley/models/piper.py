@@ -7,11 +7,11 @@ from typing import Any
 from parley.models.synthesizer import SpeechModel
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.tts.clauses.english import load_front_end
 from parley.tts.clauses.synthesizer import ClauseSynthesizer
+from parley.tts.english.pronouncer import load_front_end
 from parley.tts.piper.network import PiperNetwork
 from parley.tts.piper.notation import Notation, read_settings
-from parley.tts.piper.parts import Style, VoiceParts
+from parley.tts.piper.parts import PiperStyle, VoiceParts
 
 VOICE = "en_US-joe-medium.onnx"
 SETTINGS = f"{VOICE}.json"
@@ -20,7 +20,7 @@ SETTINGS = f"{VOICE}.json"
 class PiperModel(SpeechModel):
     """What ``model.py`` of ``piper`` runs.
 
-    Parameters of the model, besides those of :func:`parley.tts.clauses.english.load_front_end`:
+    Parameters of the model, besides those of :func:`parley.tts.english.pronouncer.load_front_end`:
         ``weights``: folder of the voice.
         ``threads``: CPU threads of the network.
         ``length_scale``: above 1 it speaks slower. Not set, it and the next two are as published.
@@ -38,7 +38,7 @@ class PiperModel(SpeechModel):
         network = PiperNetwork(
             VoiceParts(folder / VOICE, threads=parameters.integer("threads", 1, minimum=1)),
             Notation(settings.phoneme_id_map),
-            Style(
+            PiperStyle(
                 length=parameters.number("length_scale", published.length_scale, minimum=0.25),
                 noise=parameters.number("noise_scale", published.noise_scale),
                 rhythm_noise=parameters.number("noise_w", published.noise_w),

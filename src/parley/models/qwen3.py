@@ -1,22 +1,20 @@
-"""A chat service out of a model's settings."""
+"""The chat service of ``qwen3``, and its handler of requests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from parley.errors import InvalidModelOutputError, ModelLoadingError, ParleyError
-from parley.inference import Tensor, decode_request, struct_tensor
+from parley.inference import Tensor, struct_tensor
 from parley.llm.engine import Engine, EngineRequest, Translation
 from parley.llm.guidance import ToolGuidance
 from parley.llm.messages import AbortRequest, ChatMessage, GenerateRequest, LlmRequest, Priority, Sampling
 from parley.llm.prompt import PromptBuilder, Rendering, TemplateRendering
-from parley.llm.python_calls.format import PythonFormat
-from parley.llm.python_calls.grammar import CallGrammar
+from parley.llm.python_calls.format import CallGrammar, PythonFormat
 from parley.llm.python_calls.rendering import PythonRendering
 from parley.llm.replies import HermesFormat, ReplyFormat
 from parley.llm.service import ChatService
@@ -24,11 +22,21 @@ from parley.llm.startup import start_engine
 from parley.protocol import Tool
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
+from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
 
 _WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _OWN_FORMAT = "hermes"
 _PYTHON = "python"
+_WARM_UP = GenerateRequest(
+    request_id="warm-up",
+    messages=[ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Hello!")],
+    tools=[
+        Tool(name="get_time", parameters={"properties": {"city": {"type": "string"}}, "required": ["city"]})
+    ],
+    sampling=Sampling(max_tokens=8),
+    priority=Priority.WARM_UP,
+)
 
 
 def load_chat_service(
@@ -43,15 +51,12 @@ def load_chat_service(
             :mod:`parley.llm.python_calls`), or one of vLLM's tool parsers.
         ``tool_examples``: with ``python``, whether the prompt shows how to answer, which a model needs that
             was not trained for it.
-        ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. What it thinks is
+        ``reasoning_parser``: one of vLLM's, for a model that thinks before it answers. Its reasoning is
             dropped.
-        ``guided_tools``: whether the arguments of tool calls are kept to the tools' schemas.
+        ``guided_tools``: whether the arguments of tool calls are constrained to the tools' schemas.
         ``chat_template_kwargs``: variables of the chat template, as a JSON object.
 
-    Args:
-        parameters: the model's settings.
-        default_weights: where the settings name none.
-        died: is given the reason when the engine can never answer again.
+    ``died`` is called with the reason when the engine can never answer again.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -67,17 +72,6 @@ def load_chat_service(
     rendering, replies = _format(parameters, tokenizer, options)
     prompts = PromptBuilder(tokenizer, started.max_model_len, options, rendering)
     return ChatService(started.engine, prompts, replies, max_requests=max_requests), started.engine
-
-
-_WARM_UP = GenerateRequest(
-    request_id="warm-up",
-    messages=[ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Hello!")],
-    tools=[
-        Tool(name="get_time", parameters={"properties": {"city": {"type": "string"}}, "required": ["city"]})
-    ],
-    sampling=Sampling(max_tokens=8),
-    priority=Priority.WARM_UP,
-)
 
 
 async def warm_up(chat: ChatService) -> None:
@@ -98,16 +92,16 @@ async def warm_up(chat: ChatService) -> None:
 
 
 def _format(parameters: Parameters, tokenizer: Any, options: dict[str, Any]) -> tuple[Rendering, ReplyFormat]:
-    """How the model is told of tools, and how it calls them."""
+    """How the prompt describes tools, and how the model calls them."""
     check = None
-    if parameters.choice("guided_tools", "true", ("true", "false")) == "true":
+    if parameters.boolean("guided_tools", default=True):
         from xgrammar import Grammar  # noqa: PLC0415 - comes with vLLM
 
         check = Grammar.from_structural_tag
     tool_parser = parameters.text("tool_parser", _OWN_FORMAT)
     reasoning_parser = parameters.text("reasoning_parser", "")
     if tool_parser == _PYTHON and not reasoning_parser:
-        examples = parameters.choice("tool_examples", "true", ("true", "false")) == "true"
+        examples = parameters.boolean("tool_examples", default=True)
         return PythonRendering(examples=examples), PythonFormat(CallGrammar(check) if check else None)
     if tool_parser == _OWN_FORMAT and not reasoning_parser:
         return TemplateRendering(), HermesFormat(ToolGuidance(check) if check else None)
@@ -133,26 +127,18 @@ def _translation() -> Translation[EngineRequest]:
     return TextTranslation()
 
 
-_requests: msgspec.json.Decoder[LlmRequest] = msgspec.json.Decoder(LlmRequest)
-
-
-class ChatHandler:
-    """Turns tensors into requests and events into tensors."""
+class ChatHandler(StructHandler[LlmRequest]):
+    """Answers the requests of a chat model: tensor ``REQUEST`` in, tensors ``EVENT`` out."""
 
     def __init__(self, service: ChatService) -> None:
+        super().__init__(msgspec.json.Decoder(LlmRequest))
         self._service = service
 
-    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        """Answer one request.
-
-        Raises:
-            ParleyError: the request failed; the caller answers with it.
-        """
-        request = decode_request(inputs["REQUEST"], _requests)
-        if isinstance(request, AbortRequest):
-            await self._service.abort(request.request_id)
-            return
-        async with aclosing(self._service.generate(request)) as events:
-            async for event in events:
-                if not responder.send({"EVENT": struct_tensor(event)}):
-                    return
+    async def answer(self, responder: Responder, message: LlmRequest, inputs: Mapping[str, Tensor]) -> None:
+        """See :class:`parley.triton.request_loop.StructHandler`."""
+        del inputs
+        if isinstance(message, AbortRequest):
+            await self._service.abort(message.request_id)
+        else:
+            events = self._service.generate(message)
+            await stream_responses(responder, events, lambda event: {"EVENT": struct_tensor(event)})

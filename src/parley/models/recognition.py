@@ -1,4 +1,4 @@
-"""An ASR rail between Triton and :class:`parley.asr.pipeline.service.RecognitionService`."""
+"""A recogniser's pipeline between Triton and :class:`parley.asr.pipeline.service.RecognitionService`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from parley.triton.responses import answer, read_tensors
 
 _CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
+MAX_CHUNK_MS = 10_000
 
 
 class Periodic:
@@ -44,28 +45,24 @@ class Periodic:
                 _log.exception("a periodic task failed")
 
 
-MAX_CHUNK_MS = 10_000
-
-
 def max_chunk_ms(parameters: Parameters) -> int:
     """The longest audio of one request (parameter ``max_chunk_ms``)."""
     return parameters.integer("max_chunk_ms", MAX_CHUNK_MS, minimum=1_000)
 
 
 class RecognitionModel:
-    """What the models of all rails do: keep streams, serve their requests, drop the idle ones."""
+    """The part that all recognisers share: keeps streams, serves their requests, drops idle ones."""
 
     def __init__(
-        self, pb_utils: Any, args: Mapping[str, str], parameters: Parameters, rail: RecognizerPipeline[Any]
+        self,
+        pb_utils: Any,
+        args: Mapping[str, str],
+        parameters: Parameters,
+        pipeline: RecognizerPipeline[Any],
     ) -> None:
-        """Serve ``rail``.
+        """Serve ``pipeline`` with the parameters ``max_sessions``, ``languages`` and ``max_chunk_ms``.
 
-        Args:
-            pb_utils: Triton's module.
-            args: what Triton gives to ``initialize``.
-            parameters: the model's settings; ``max_sessions``, ``languages`` and ``max_chunk_ms`` are
-                read here, and the idle limit is that of the model's sequences.
-            rail: recognises.
+        The idle limit is that of the model's sequences.
 
         Raises:
             ModelLoadingError: a setting has a value that it cannot have.
@@ -74,7 +71,7 @@ class RecognitionModel:
         batching = json.loads(args["model_config"])["sequence_batching"]
         idle_s = int(batching["max_sequence_idle_microseconds"]) / 1e6
         self._service = RecognitionService(
-            rail,
+            pipeline,
             SessionTable(parameters.integer("max_sessions", 64, minimum=1), idle_s),
             languages=parameters.names("languages", "en"),
             max_chunk_ms=max_chunk_ms(parameters),
@@ -90,7 +87,7 @@ class RecognitionModel:
         ]
 
     def close(self) -> None:
-        """End what runs beside the executions."""
+        """Stop the thread that drops idle streams."""
         self._sweeper.close()
 
     def _read(self, request: Any) -> StreamRequest:

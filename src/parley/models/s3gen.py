@@ -15,35 +15,32 @@ from parley.errors import InvalidMessageError, ModelLoadingError, ParleyError
 from parley.inference import Tensor, decode_request, struct_tensor
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.triton.responses import Responder, read_tensors
+from parley.triton.responses import Responder, receive_requests
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import AudioVoice
-from parley.tts.s3gen.buckets import Buckets, compile_estimator, warm_up
-from parley.tts.s3gen.conformer import FRAMES_PER_TOKEN
-from parley.tts.s3gen.estimator import MEL_BANDS
-from parley.tts.s3gen.flow import SPEAKER_SIZE
+from parley.tts.s3gen.flow import SPEAKER_SIZE, AudioVoice, Buckets
 from parley.tts.s3gen.messages import AudioChunk, OpenUtterance, PushTokens, S3GenRequest
-from parley.tts.s3gen.prompts import DEFAULT_VOICES
-from parley.tts.s3gen.schedule import DEFAULT_CHUNKS, ChunkSchedule, parse_sizes
-from parley.tts.s3gen.scheduler import S3GenLimits
+from parley.tts.s3gen.networks import MEL_BANDS
+from parley.tts.s3gen.scheduling import DEFAULT_CHUNKS, ChunkSchedule, S3GenLimits, parse_sizes
 from parley.tts.s3gen.service import S3GenService, ServiceLimits
-from parley.tts.s3gen.synthesizer import AudioSynthesizer
+from parley.tts.s3gen.state import FRAMES_PER_TOKEN
+from parley.tts.s3gen.synthesizer import DEFAULT_VOICES, AudioSynthesizer, compile_estimator
 from parley.tts.s3gen.utterance import Plan
 from parley.tts.watermark import load_watermark
 
 _requests: msgspec.json.Decoder[S3GenRequest] = msgspec.json.Decoder(S3GenRequest)
 _NO_TOKENS = np.zeros(0, np.int64)
 _MAX_PROMPT_SENT = 1_000  # tokens that are read at all
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class _TritonSink:
-    """A Triton request as the place where audio goes."""
+    """Sends audio as responses to a Triton request."""
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
 
     def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:
-        """Send a piece; False when the request has ended or its caller has gone away."""
+        """Send a piece; False when the request has ended or its caller has disconnected."""
         sent = self._responder.send({"CHUNK": struct_tensor(chunk), "AUDIO": audio})
         return sent and not self._responder.cancelled
 
@@ -66,7 +63,6 @@ class S3GenModel:
     stopping server would not let through.
 
     Args:
-        pb_utils: Triton's module.
         parameters: see :func:`parley.models.s3gen.load_s3gen`.
 
     Raises:
@@ -77,18 +73,11 @@ class S3GenModel:
         self._pb = pb_utils
         loaded = load_s3gen(parameters, "chatterbox")
         self._max_prompt = loaded.max_prompt
-        self._service = S3GenService(
-            loaded.synthesizer, loaded.plan, loaded.limits, padded=loaded.buckets.round_frames
-        )
+        self._service = S3GenService(loaded.synthesizer, loaded.plan, loaded.limits)
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        for request in requests:
-            responder = Responder(self._pb, request)
-            try:
-                self._begin(responder, read_tensors(request.inputs()))
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                responder.fail(error)
+        receive_requests(self._pb, requests, self._begin)
 
     def close(self) -> None:
         """End every utterance and the thread."""
@@ -136,9 +125,6 @@ def read_voice(tensors: Mapping[str, Tensor], max_prompt: int) -> AudioVoice:
     )
 
 
-_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
 @dataclass(frozen=True)
 class Loaded:
     """What a service needs."""
@@ -146,7 +132,6 @@ class Loaded:
     synthesizer: AudioSynthesizer
     plan: Plan
     limits: ServiceLimits
-    buckets: Buckets
     max_prompt: int
     """Tokens of a voice's reference speech that are used, from its end."""
 
@@ -164,10 +149,10 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         ``attention``: ``chunked``, or ``full`` with a crossfade for weights that need it.
         ``past``: with chunked attention, ``kept`` lets a step cost only its new frames; ``recomputed``
             saves memory; ``auto`` keeps it except for guided checkpoints. See
-            :mod:`parley.tts.s3gen.past`.
+            :mod:`parley.tts.s3gen.state`.
         ``past_tokens``: how far before its chunk a frame sees the utterance; 0: to its beginning.
         ``voices``: whose prompts' pasts are kept.
-        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoding`.
+        ``hold_back``: frames; see :mod:`parley.tts.s3gen.vocoder`.
         ``max_tokens``: of an utterance.
         ``max_step``: new tokens of one step.
         ``max_prompt_tokens``: of a voice.
@@ -197,7 +182,7 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
     buckets = _buckets(parameters, keep=plan.keeps_past)
     estimator = networks.flow.decoder.estimator
     estimator.to(_PRECISIONS[parameters.choice("precision", "float32", tuple(_PRECISIONS))])
-    if parameters.choice("compile", "false", ("true", "false")) == "true":
+    if parameters.boolean("compile", default=False):
         compile_estimator(estimator, buckets)
     synthesizer = AudioSynthesizer(
         networks,
@@ -207,12 +192,11 @@ def load_s3gen(parameters: Parameters, default_weights: str) -> Loaded:
         voices=parameters.integer("voices", DEFAULT_VOICES, minimum=1),
         threads=threads,
     )
-    warm_up(synthesizer, buckets, keep=plan.keeps_past)
+    synthesizer.warm_up(keep=plan.keeps_past)
     return Loaded(
         synthesizer,
         plan,
         _limits(parameters, device),
-        buckets,
         parameters.integer("max_prompt_tokens", 100),
     )
 

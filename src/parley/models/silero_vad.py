@@ -1,4 +1,4 @@
-"""What ``silero_vad`` answers."""
+"""The batched service of ``silero_vad``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.vad.silero import SileroVad
 class VadService:
     """Probabilities of speech.
 
-    Inputs: ``WINDOWS`` f32 ``[B, W, 512]``, of which each row has ``COUNT`` i32 ``[B, 1]``; ``STATE``
+    Inputs: ``WINDOWS`` f32 ``[B, W, 512]``, ``COUNT`` i32 ``[B, 1]`` valid ones in each row; ``STATE``
     f32 ``[B, 2, 128]`` and ``CONTEXT`` f32 ``[B, 64]``, zeros at first. Outputs: ``PROBABILITIES``
     f32 ``[B, W]``, and ``NEXT_STATE`` and ``NEXT_CONTEXT`` for the next windows.
     """

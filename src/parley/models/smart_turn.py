@@ -1,4 +1,4 @@
-"""What the model ``smart_turn`` does with its requests."""
+"""The batched service of ``smart_turn``."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -9,19 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.errors import ParleyError
-from parley.inference import decode_request, struct_tensor, tensor_bytes
-from parley.triton.responses import Responder, read_tensors
+from parley.inference import Tensor, decode_request, struct_tensor
+from parley.triton.responses import Responder, receive_requests
 from parley.tts.messages import AbortSpeech, SpeakRequest, SpeechChunk, TtsRequest
 
 _requests: msgspec.json.Decoder[TtsRequest] = msgspec.json.Decoder(TtsRequest)
 
 
 class TritonSink:
-    """A Triton request as the place where audio goes.
+    """Sends audio as responses to a Triton request.
 
     Args:
-        responder: of the request.
-        check_every: chunks between two looks at whether the caller has gone away; a look is a trip to
+        check_every: chunks between two checks whether the caller has disconnected; a check calls
             the server.
     """
 
@@ -32,11 +32,11 @@ class TritonSink:
 
     @property
     def wanted(self) -> bool:
-        """Whether the caller is still there."""
+        """Whether the caller is still connected."""
         return not self._responder.cancelled
 
     def send(self, chunk: SpeechChunk, audio: NDArray[np.int16]) -> bool:
-        """Send a piece; False when the request has ended or its caller has gone away."""
+        """Send a piece; False when the request has ended or its caller has disconnected."""
         if self._sent % self._check_every == 0 and not self.wanted:
             return False
         self._sent += 1
@@ -55,7 +55,7 @@ class Speaking(Protocol):
     """The synthesizer behind a model."""
 
     def submit(self, request: SpeakRequest, sink: TritonSink) -> None:
-        """Speak a text; everything else is told to the sink."""
+        """Speak a text; audio, the end and errors go to the sink."""
         ...
 
     def abort(self, request_id: str) -> None:
@@ -71,7 +71,6 @@ class SpeechModel:
     """What ``model.py`` of such a synthesizer runs.
 
     Args:
-        pb_utils: Triton's module.
         synthesizer: speaks.
         check_every: see :class:`TritonSink`.
     """
@@ -83,19 +82,14 @@ class SpeechModel:
 
     def accept(self, requests: list[Any]) -> None:
         """Take over Triton's requests; returns at once."""
-        for request in requests:
-            responder = Responder(self._pb, request)
-            try:
-                self._begin(responder, tensor_bytes(read_tensors(request.inputs())["REQUEST"]))
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                responder.fail(error)
+        receive_requests(self._pb, requests, self._begin)
 
     def close(self) -> None:
         """End every request and free what they used."""
         self.synthesizer.close()
 
-    def _begin(self, responder: Responder, raw: bytes) -> None:
-        message = decode_request(raw, _requests)
+    def _begin(self, responder: Responder, tensors: Mapping[str, Tensor]) -> None:
+        message = decode_request(tensors["REQUEST"], _requests)
         if isinstance(message, AbortSpeech):
             self.synthesizer.abort(message.request_id)
             responder.finish()

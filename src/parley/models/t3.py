@@ -1,10 +1,9 @@
-"""The service of ``t3`` out of the model's settings."""
+"""The service of ``t3``, and its handler of requests."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any
 
@@ -12,24 +11,24 @@ import msgspec
 import numpy as np
 
 from parley.errors import InvalidMessageError
-from parley.inference import Tensor, decode_request, struct_tensor
+from parley.inference import Tensor, struct_tensor
 from parley.llm.engine import Engine, Translation
 from parley.llm.startup import start_engine
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir, resolve_weights
+from parley.triton.request_loop import StructHandler, stream_responses
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import T3Shape, engine_folder, find_checkpoint, read_shape
 from parley.tts.t3.messages import AbortTokens, SpeechTokensRequest, T3Request
-from parley.tts.t3.request import TokenGeneration, TokenVoice
+from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES, TokenGeneration, TokenVoice
 from parley.tts.t3.service import SpeechTokenService, TokenUtterance
-from parley.tts.t3.vocabulary import SPEAKER_EMBEDDING_SIZE, SPEECH_CODES
 
 ENGINE_SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
         "skip_tokenizer_init": True,
         "enable_prompt_embeds": True,
-        "logits_processors": ["parley.tts.t3.logits:SpeechDrawing"],
-        # Drawing looks at the tokens before: no step may begin before the last one is known.
+        "logits_processors": ["parley.tts.t3.vllm_sampling:SpeechTokenSampler"],
+        # Sampling looks at the tokens before: no step may begin before the last one is known.
         "async_scheduling": False,
     }
 )
@@ -47,10 +46,7 @@ def load_service(
         ``prompt_device``: where prompts are computed, for example ``cuda``.
         ``max_requests``: requests running or waiting before more are refused.
 
-    Args:
-        parameters: the model's settings.
-        default_weights: where the settings name none.
-        died: is given the reason when the engine can never answer again.
+    ``died`` is called with the reason when the engine can never answer again.
 
     Raises:
         ModelLoadingError: a setting, the arguments or the weights are not usable.
@@ -60,7 +56,7 @@ def load_service(
     shape = read_shape(checkpoint)
     max_requests = parameters.integer("max_requests", 64, minimum=1)
     # vLLM's newer runner hides the ids of a prompt of embeddings from the model, which carry
-    # the request's settings (parley.tts.t3.side_channel).
+    # the request's settings (parley.tts.t3.request).
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     started = start_engine(
         parameters,
@@ -86,35 +82,28 @@ def load_service(
 
 def _translation(shape: T3Shape) -> Translation[TokenGeneration]:
     from parley.tts.t3 import plugin  # noqa: PLC0415 - imports vLLM
-    from parley.tts.t3.engine import SpeechTranslation  # noqa: PLC0415 - imports vLLM
+    from parley.tts.t3.vllm_sampling import SpeechTranslation  # noqa: PLC0415 - imports vLLM
 
     plugin.register()
     return SpeechTranslation(guided=shape.guided)
 
 
-_requests: msgspec.json.Decoder[T3Request] = msgspec.json.Decoder(T3Request)
-
-
-class SpeechTokenHandler:
-    """Turns tensors into requests and events into tensors."""
+class SpeechTokenHandler(StructHandler[T3Request]):
+    """Answers the requests of ``t3``: tensors ``EVENT`` and ``TOKENS`` out."""
 
     def __init__(self, service: SpeechTokenService) -> None:
+        super().__init__(msgspec.json.Decoder(T3Request))
         self._service = service
 
-    async def __call__(self, responder: Responder, inputs: Mapping[str, Tensor]) -> None:
-        """Answer one request.
-
-        Raises:
-            ParleyError: the request failed; the caller answers with it.
-        """
-        request = decode_request(inputs["REQUEST"], _requests)
-        if isinstance(request, AbortTokens):
-            await self._service.abort(request.request_id)
-            return
-        async with aclosing(self._service.generate(_utterance(request, inputs))) as events:
-            async for event, tokens in events:
-                if not responder.send({"EVENT": struct_tensor(event), "TOKENS": tokens}):
-                    return
+    async def answer(self, responder: Responder, message: T3Request, inputs: Mapping[str, Tensor]) -> None:
+        """See :class:`parley.triton.request_loop.StructHandler`."""
+        if isinstance(message, AbortTokens):
+            await self._service.abort(message.request_id)
+        else:
+            steps = self._service.generate(_utterance(message, inputs))
+            await stream_responses(
+                responder, steps, lambda step: {"EVENT": struct_tensor(step[0]), "TOKENS": step[1]}
+            )
 
 
 def _utterance(request: SpeechTokensRequest, inputs: Mapping[str, Tensor]) -> TokenUtterance:

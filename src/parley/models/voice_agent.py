@@ -18,9 +18,8 @@ from parley.agent.config import NO_TURN_MODEL, AgentConfig
 from parley.agent.host import Host, Incoming, SessionId
 from parley.agent.ports import Engines, TurnScoring
 from parley.engines.base import ChatModel, Closable, Synthesizer
-from parley.engines.fallback import FallbackLimits, FallbackSynthesizer
 from parley.engines.registry import CHAT_MODELS, RECOGNIZERS, SYNTHESIZERS, TURN_MODELS, find_engine
-from parley.engines.routed import RoutedSynthesizer
+from parley.engines.speech_fallback import FallbackLimits, FallbackSynthesizer, RoutedSynthesizer
 from parley.errors import InferenceError, ModelLoadingError
 from parley.inference import (
     ModelClient,
@@ -37,7 +36,7 @@ from parley.runtime.parameters import Parameters
 from parley.tools.base import ServerTools
 from parley.triton.model_client import make_model_client
 from parley.triton.observability import Counter
-from parley.triton.request_loop import LoopThread, beat, tell_failure, wait_for_stop
+from parley.triton.request_loop import LoopThread, beat, log_failure, wait_for_stop
 from parley.triton.responses import Responder, read_tensors
 from parley.tts.messages import TtsFallback
 
@@ -49,18 +48,13 @@ _log = logging.getLogger(__name__)
 
 
 class AgentService:
-    """Runs all conversations of one model instance on an event loop of its own.
-
-    Args:
-        pb_utils: Triton's module.
-        parameters: the model's settings.
-    """
+    """Runs all conversations of one model instance on an event loop of its own."""
 
     def __init__(self, pb_utils: Any, parameters: Parameters) -> None:
         self._pb = pb_utils
         self._model = parameters.model
         self._loop = LoopThread("conversations")
-        self._port: ModelClient
+        self._client: ModelClient
         self._host: Host
         self._server_tools: ServerTools | None = None
         self._chat: ChatModel
@@ -93,7 +87,7 @@ class AgentService:
 
     async def _open(self, parameters: Parameters) -> None:
         config = AgentConfig.from_parameters(parameters)
-        self._port = make_model_client(self._pb, parameters)
+        self._client = make_model_client(self._pb, parameters)
         unscored = Counter(
             self._pb, "parley_turn_unscored_total", "Pauses of users that the end-of-turn model did not score"
         )
@@ -107,7 +101,7 @@ class AgentService:
         )
         engines = make_engines(
             config,
-            self._port,
+            self._client,
             lambda code: unscored.count(reason=code),
             lambda event: replaced.count(
                 from_engine=event.from_engine, to_engine=event.to_engine, reason=event.reason
@@ -119,16 +113,16 @@ class AgentService:
         engines = dataclasses.replace(engines, server_tools=self._server_tools)
         self._host = Host(engines, config, self._release)
         self._watch = asyncio.create_task(self._follow_server(), name="watch for the server's stop")
-        self._watch.add_done_callback(tell_failure)
+        self._watch.add_done_callback(log_failure)
         self._heartbeat = asyncio.create_task(beat(), name="heartbeat")
-        self._heartbeat.add_done_callback(tell_failure)
+        self._heartbeat.add_done_callback(log_failure)
 
     async def _close(self) -> None:
         self._watch.cancel()
         await self._host.close()
         self._heartbeat.cancel()
         await self._close_engines()
-        await self._port.close()
+        await self._client.close()
 
     async def _follow_server(self) -> None:
         await wait_for_stop(self._pb, self._model, lambda: self._served)
@@ -136,7 +130,7 @@ class AgentService:
         await self._host.wait_until_released()
         # A model that has a stream to itself is never unloaded, so this cannot wait for `close`.
         await self._close_engines()
-        await self._port.close()
+        await self._client.close()
 
     async def _close_engines(self) -> None:
         if self._server_tools is not None:
@@ -161,24 +155,21 @@ class AgentService:
             sequence=SequenceFlags(session_id, end=True),
             frees=True,
         )
-        await _last_response(self._port, request)
+        await _last_response(self._client, request)
 
 
 def make_engines(
     config: AgentConfig,
-    port: ModelClient,
+    client: ModelClient,
     unscored: Callable[[str], None],
     replaced: Callable[[TtsFallback], None],
     speculated: Callable[[str], None],
 ) -> Engines:
-    """The engines that the settings name, on ``port``.
+    """The engines that the settings name, on ``client``.
 
-    Args:
-        config: the settings.
-        port: the way to the models.
-        unscored: takes the error code of every pause that the end-of-turn model did not score.
-        replaced: is told when one synthesizer takes the place of another.
-        speculated: takes what became of each answer that was prepared: ``used`` or ``discarded``.
+    ``unscored`` is called with the error code of every pause that the end-of-turn model did not score,
+    ``replaced`` when one synthesizer takes the place of another, and ``speculated`` with the outcome of each
+    prepared answer: ``used`` or ``discarded``.
 
     Raises:
         ModelLoadingError: there is no engine of such a name, or a synthesizer is named twice.
@@ -187,15 +178,17 @@ def make_engines(
     turn = None
     if config.turn != NO_TURN_MODEL:
         make_turn_model = find_engine(TURN_MODELS, config.turn)
-        turn = TurnScoring(make_turn_model(port, timeout_s=limits.turn_s + _ENGINE_MARGIN_S), unscored)
+        turn = TurnScoring(make_turn_model(client, timeout_s=limits.turn_s + _ENGINE_MARGIN_S), unscored)
     return Engines(
         partial(
-            find_engine(RECOGNIZERS, config.asr), EndingPort(port), timeout_s=limits.asr_s + _ENGINE_MARGIN_S
+            find_engine(RECOGNIZERS, config.asr),
+            SequenceEndingClient(client),
+            timeout_s=limits.asr_s + _ENGINE_MARGIN_S,
         ),
         find_engine(CHAT_MODELS, config.llm)(
-            port, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
+            client, timeout_s=limits.llm_s + _ENGINE_MARGIN_S, remote=config.remote_chat
         ),
-        make_synthesizer(config, port, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
+        make_synthesizer(config, client, timeout_s=limits.tts_s + _ENGINE_MARGIN_S, replaced=replaced),
         turn,
         speculated,
     )
@@ -210,14 +203,14 @@ async def _open_tools(parameters: Parameters, config: AgentConfig) -> ServerTool
     file = parameters.text("tools_file", "")
     if not file:
         return None
-    from parley.tools.toolbox import open_toolbox  # noqa: PLC0415 - not everybody needs an HTTP client
+    from parley.tools.toolbox import open_toolbox  # noqa: PLC0415 - imports an HTTP client, which few agents need
 
     # The client's own tools, the conversation and the answer need the rest.
     limit = config.prompt_tokens // 4
     return await open_toolbox(parameters.repository.parent / Path(file), parameters.environment, limit)
 
 
-class EndingPort:
+class SequenceEndingClient:
     """Ends open sequences in a way that a stopping server still allows.
 
     From the moment at which it stops, Triton refuses ordinary in-process calls, the END of a
@@ -225,33 +218,33 @@ class EndingPort:
     over gRPC, where the requests of open sequences are still accepted.
 
     Args:
-        port: carries all calls; its streams also serve models that answer once.
+        client: carries all calls; its streams also serve models that answer once.
     """
 
-    def __init__(self, port: ModelClient) -> None:
-        self._port = port
+    def __init__(self, client: ModelClient) -> None:
+        self._client = client
 
     async def infer(self, request: ModelRequest) -> ModelResponse:
         """The single response of a model that is not decoupled."""
         if request.sequence is not None and request.sequence.end and not request.sequence.start:
-            last = await _last_response(self._port, request)
+            last = await _last_response(self._client, request)
             if not last:
                 raise InferenceError(f"{request.model} ended its stream without an answer")
             return last
-        return await self._port.infer(request)
+        return await self._client.infer(request)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelResponse, None]:
         """The responses of a decoupled model."""
-        return self._port.stream(request)
+        return self._client.stream(request)
 
     async def close(self) -> None:
-        """Nothing: the port belongs to somebody else."""
+        """Does nothing: the caller owns the client."""
 
 
-async def _last_response(port: ModelClient, request: ModelRequest) -> ModelResponse:
+async def _last_response(client: ModelClient, request: ModelRequest) -> ModelResponse:
     """The last response of a stream; empty if there was none."""
     last: ModelResponse = {}
-    async with aclosing(port.stream(request)) as responses:
+    async with aclosing(client.stream(request)) as responses:
         async for response in responses:
             last = response
     return last
@@ -271,7 +264,7 @@ class TritonOutlet:
         self._responder.send(outputs)
 
     def finish(self, last: ServerEvent | None = None) -> None:
-        """Nothing follows; ``last`` is sent together with the end."""
+        """End the session's responses; ``last`` is sent together with the end."""
         if last is None:
             self._responder.finish()
         else:
@@ -279,7 +272,7 @@ class TritonOutlet:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone away."""
+        """Whether the client has disconnected."""
         return self._responder.cancelled
 
 
@@ -298,15 +291,12 @@ def _read(pb_utils: Any, request: Any) -> Incoming:
 
 
 def make_synthesizer(
-    config: AgentConfig, port: ModelClient, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
+    config: AgentConfig, client: ModelClient, *, timeout_s: float, replaced: Callable[[TtsFallback], None]
 ) -> Synthesizer:
     """The synthesizers that the settings name, as one that has the voices of all.
 
-    Args:
-        config: the settings.
-        port: the way to the models.
-        timeout_s: of each engine, for its first audio and for each piece that follows (seconds).
-        replaced: is told when one takes the place of another.
+    ``timeout_s`` limits the wait for each engine's first audio and each next piece; ``replaced`` is called
+    when one takes the place of another.
 
     Raises:
         ModelLoadingError: there is no synthesizer of such a name, or one is named twice.
@@ -317,7 +307,7 @@ def make_synthesizer(
     if absent := [name for name in (*config.tts, *config.tts_fallback) if name not in (*names, *fallbacks)]:
         _log.warning("without %s: the server has no weights for it", ", ".join(absent))
     engines = {
-        name: find_engine(SYNTHESIZERS, name)(port, timeout_s=timeout_s) for name in (*names, *fallbacks)
+        name: find_engine(SYNTHESIZERS, name)(client, timeout_s=timeout_s) for name in (*names, *fallbacks)
     }
     limits = FallbackLimits(
         first_audio_s=config.deadlines.tts_first_audio_s,

@@ -18,9 +18,8 @@ from parley.triton.request_loop import RequestLoop
 from parley.triton.responses import Responder
 from parley.tts.t3.checkpoint import Variant, find_checkpoint, read_shape
 from parley.tts.voices.enrollment import checkpoint
-from parley.tts.voices.enrollment.checks import EnrollmentLimits, silero
-from parley.tts.voices.enrollment.conditionals import PROMPT_S, VoiceMaker
-from parley.tts.voices.enrollment.service import EnrollmentService, Policy
+from parley.tts.voices.enrollment.recordings import EnrollmentLimits, silero
+from parley.tts.voices.enrollment.service import PROMPT_S, EnrollmentService, Policy, VoiceMaker
 from parley.tts.voices.messages import VoicesRequest
 from parley.tts.voices.store import open_store
 from parley.vad.silero import FILE, bundled_folder
@@ -39,18 +38,14 @@ class EnrollmentModel:
         ``variant``: the T3 that voices are for: ``original``, ``multilingual`` or ``turbo``; without
             it, that of the weights.
         ``prompt_s``: seconds of the reference that S3Gen is given; see
-            :class:`parley.tts.voices.enrollment.conditionals.VoiceMaker`.
+            :class:`parley.tts.voices.enrollment.service.VoiceMaker`.
         ``permit``: operations, of ``enroll,list,describe,delete``.
         ``require_consent``: ``true`` or ``false``.
         ``min_speech_s``, ``max_audio_s``, ``max_bytes``, ``min_level_db``, ``max_clipped``,
-            ``min_snr_db``: see :class:`parley.tts.voices.enrollment.checks.EnrollmentLimits`.
+            ``min_snr_db``: see :class:`parley.tts.voices.enrollment.recordings.EnrollmentLimits`.
         ``max_waiting``: requests at once.
         ``timeout_s``: of one request.
         ``threads``: of the networks.
-
-    Args:
-        pb_utils: Triton's module.
-        parameters: the model's settings.
 
     Raises:
         ModelLoadingError: a setting or the weights are not usable.
@@ -105,7 +100,7 @@ def _policy(parameters: Parameters) -> Policy:
     default = EnrollmentLimits()
     return Policy(
         permitted=permitted,
-        require_consent=parameters.choice("require_consent", "true", ("true", "false")) == "true",
+        require_consent=parameters.boolean("require_consent", default=True),
         max_waiting=parameters.integer("max_waiting", 8, minimum=1),
         timeout_s=parameters.number("timeout_s", 60.0, minimum=0.1),
         limits=EnrollmentLimits(

@@ -1,0 +1,178 @@
+import logging
+import threading
+from contextlib import aclosing
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from parley.agent.config import AgentConfig, AgentDeadlines
+from parley.asr.messages import AsrOptions
+from parley.engines.openai_chat import OpenAiChatModel
+from parley.errors import InferenceError, ModelLoadingError
+from parley.llm.messages import ChatMessage, GenerateRequest
+from parley.models.voice_agent import AgentService, make_engines
+from parley.runtime.parameters import Parameters
+from parley.tts.messages import SpeakRequest
+
+
+class SilentPort:
+    """Writes down how long each model is waited for; answers nothing."""
+
+    def __init__(self):
+        self.timeouts = {}
+
+    async def infer(self, request):
+        self.timeouts[request.model] = request.timeout_s
+        raise InferenceError("no answer")
+
+    async def stream(self, request):
+        self.timeouts[request.model] = request.timeout_s
+        raise InferenceError("no answer")
+        yield
+
+
+async def ask_all(engines):
+    with pytest.raises(InferenceError):
+        await engines.recognizer("stream").start(AsrOptions())
+    chat = GenerateRequest(request_id="c", messages=[ChatMessage(role="user", content="hello")])
+    for answer in (
+        engines.chat.generate(chat),
+        engines.synthesizer.speak(SpeakRequest(request_id="s", text="hello")),
+    ):
+        async with aclosing(answer):
+            with pytest.raises(InferenceError):
+                await anext(answer)
+
+
+@pytest.mark.parametrize(("asr_s", "llm_s", "tts_s"), [(0.5, 0.6, 0.7), (100.0, 200.0, 300.0)])
+async def test_no_engine_gives_up_before_the_agent_does(asr_s, llm_s, tts_s):
+    port = SilentPort()
+    await ask_all(
+        make_engines(
+            AgentConfig(deadlines=AgentDeadlines(asr_s=asr_s, llm_s=llm_s, tts_s=tts_s)),
+            port,
+            print,
+            print,
+            print,
+        )
+    )
+    margins = {"parakeet_tdt": asr_s, "qwen3": llm_s, "espeak": tts_s}
+    for model, deadline_s in margins.items():
+        assert deadline_s < port.timeouts[model] <= deadline_s + 5
+
+
+@pytest.mark.parametrize("kind", ["asr", "llm", "tts", "turn"])
+def test_an_engine_that_does_not_exist_is_named(kind):
+    with pytest.raises(ModelLoadingError, match="no engine 'nope'"):
+        make_engines(
+            AgentConfig(**{kind: ("nope",) if kind == "tts" else "nope"}), SilentPort(), print, print, print
+        )
+
+
+def test_a_synthesizer_that_is_named_twice():
+    config = AgentConfig(tts=("espeak",), tts_fallback=("chatterbox", "espeak"))
+    with pytest.raises(ModelLoadingError, match="twice"):
+        make_engines(config, SilentPort(), print, print, print)
+
+
+async def test_synthesizers_replace_each_other():
+    port, told = SilentPort(), []
+    config = AgentConfig(tts=("chatterbox",), tts_fallback=("espeak",))
+    synthesizer = make_engines(config, port, print, told.append, print).synthesizer
+    with pytest.raises(InferenceError):
+        _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hello"))]
+    assert {"chatterbox", "espeak"} <= set(port.timeouts)
+    assert [(event.from_engine, event.to_engine, event.reason) for event in told] == [
+        ("chatterbox", "espeak", "inference_failed")
+    ]
+
+
+def settings_of(tts, fallback="", loaded=None):
+    environment = {} if loaded is None else {"PARLEY_LOADED_MODELS": loaded}
+    values = {"tts": tts, "tts_fallback": fallback}
+    return AgentConfig.from_parameters(Parameters("voice_agent", values, environment=environment))
+
+
+async def asked_for(config, voice):
+    """The models that are asked to speak with a voice, all of which fail."""
+    port = SilentPort()
+    synthesizer = make_engines(config, port, print, print, print).synthesizer
+    with pytest.raises(InferenceError):
+        _ = [piece async for piece in synthesizer.speak(SpeakRequest(request_id="s", text="hi", voice=voice))]
+    return list(port.timeouts)
+
+
+async def test_the_synthesizer_that_has_the_voice_speaks_and_has_its_own_fallbacks():
+    config = settings_of("espeak, chatterbox", "chatterbox,espeak")
+    assert await asked_for(config, None) == ["espeak", "chatterbox"]
+    assert await asked_for(config, "woman-1") == ["espeak", "chatterbox"]
+    assert await asked_for(config, "anna") == ["chatterbox", "espeak"]
+
+
+@pytest.mark.parametrize(
+    ("tts", "loaded", "asked"),
+    [
+        ("chatterbox,espeak", "voice_agent,espeak", ["espeak"]),
+        ("chatterbox,espeak", "espeak,chatterbox", ["chatterbox"]),
+        ("chatterbox,espeak", None, ["chatterbox"]),
+        ("chatterbox", "voice_agent", ["chatterbox"]),
+    ],
+)
+async def test_a_synthesizer_that_is_not_loaded_is_left_out_unless_it_is_the_only_one(tts, loaded, asked):
+    assert await asked_for(settings_of(tts, loaded=loaded), None) == asked
+
+
+def test_a_list_may_name_nobody_twice():
+    for config in (settings_of("espeak,espeak"), settings_of("espeak,chatterbox", "espeak,espeak")):
+        with pytest.raises(ModelLoadingError, match="twice"):
+            make_engines(config, SilentPort(), print, print, print)
+
+
+class Records(logging.Handler):
+    """Keeps what is logged, and tells when a record says ``awaited``."""
+
+    def __init__(self, awaited):
+        super().__init__()
+        self.awaited, self.came = awaited, threading.Event()
+
+    def emit(self, record):
+        if self.awaited in record.getMessage():
+            self.came.set()
+
+
+def test_a_watch_that_fails_is_not_silent():
+    def refuse(**_):
+        raise RuntimeError("unexpected")
+
+    records = Records("watch for the server's stop")
+    logger = logging.getLogger("parley.triton.request_loop")
+    logger.addHandler(records)
+    service = AgentService(
+        SimpleNamespace(InferenceRequest=refuse, TritonModelException=LookupError, MetricFamily=MagicMock()),
+        Parameters("voice_agent", {}, environment={}),
+    )
+    try:
+        assert records.came.wait(5)
+    finally:
+        service.close()
+        logger.removeHandler(records)
+
+
+def test_connections_to_a_chat_server_end_with_the_service(monkeypatch):
+    closed = []
+
+    async def close(chat):
+        closed.append(chat)
+
+    monkeypatch.setattr(OpenAiChatModel, "close", close)
+    values = {"llm": "openai_chat", "llm_url": "http://127.0.0.1:9/v1", "llm_model": "m"}
+    service = AgentService(
+        SimpleNamespace(
+            InferenceRequest=MagicMock(), TritonModelException=LookupError, MetricFamily=MagicMock()
+        ),
+        Parameters("voice_agent", values, environment={}),
+    )
+    service.close()
+    assert closed
+    assert all(isinstance(chat, OpenAiChatModel) for chat in closed)

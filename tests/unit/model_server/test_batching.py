@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from parley.errors import InferenceError, InvalidInputError
+from parley.runtime.batching import column, run_together, split_rows, stack_rows
+
+
+def test_rows_are_stacked_with_zeros_and_split_again():
+    first, second = np.ones((1, 2, 3), np.float32), np.full((2, 4, 1), 2, np.float32)
+    stacked = stack_rows([first, second])
+    assert stacked.shape == (3, 4, 3)
+    assert stacked.dtype == np.float32
+    assert stacked.sum() == first.sum() + second.sum()
+    one, two = split_rows(stacked, [1, 2])
+    assert np.array_equal(one[:, :2, :3], first)
+    assert np.array_equal(two[:, :4, :1], second)
+
+
+def test_a_column_is_one_value_per_row():
+    assert column(np.array([[3], [4]], np.int32), "COUNT").tolist() == [3, 4]
+    for wrong in (np.zeros(2), np.zeros((2, 2)), np.zeros((1, 1, 1))):
+        with pytest.raises(InvalidInputError, match="COUNT"):
+            column(wrong, "COUNT")
+
+
+def run_numbers(requests, *, poison=None):
+    """Requests of one number each; ``poison`` fails every run that it is part of."""
+    runs = []
+
+    def check(request):
+        if request["X"] < 0:
+            raise InvalidInputError("negative")
+
+    def run(batch):
+        runs.append([request["X"] for request in batch])
+        if poison in runs[-1]:
+            raise InferenceError("poisoned")
+        return [{"Y": request["X"] * 2} for request in batch]
+
+    results = run_together([{"X": number} for number in requests], check, run)
+    return [result if isinstance(result, Exception) else result["Y"] for result in results], runs
+
+
+def test_good_requests_share_one_run_in_order():
+    assert run_numbers([1, 2, 3]) == ([2, 4, 6], [[1, 2, 3]])
+
+
+def test_a_refused_request_is_not_run():
+    (first, refused, last), runs = run_numbers([1, -2, 3])
+    assert (first, last, runs) == (2, 6, [[1, 3]])
+    assert isinstance(refused, InvalidInputError)
+
+
+def test_nothing_good_is_no_run():
+    results, runs = run_numbers([-1, -2])
+    assert all(isinstance(result, InvalidInputError) for result in results)
+    assert runs == []
+
+
+def test_a_failed_run_is_repeated_for_each_request_alone():
+    (first, failed, last), runs = run_numbers([1, 2, 3], poison=2)
+    assert (first, last) == (2, 6)
+    assert isinstance(failed, InferenceError)
+    assert runs == [[1, 2, 3], [1], [2], [3]]
+
+
+def test_a_single_request_that_fails_is_not_run_twice():
+    (failed,), runs = run_numbers([2], poison=2)
+    assert isinstance(failed, InferenceError)
+    assert runs == [[2]]

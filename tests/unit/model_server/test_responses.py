@@ -1,0 +1,193 @@
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_pb_utils import Request
+
+from parley.errors import (
+    ContextTooLongError,
+    InferenceError,
+    InvalidMessageError,
+    ModelUnavailableError,
+    OverloadedError,
+    ParleyError,
+    ShuttingDownError,
+)
+from parley.triton.failures import read_failure, wire_text
+from parley.triton.observability import Counter, log_to_triton
+from parley.triton.responses import Responder, answer
+
+DATA = {"X": np.array([1], np.int16)}
+
+
+def kinds(request):
+    return [entry[0] for entry in request.sender.sent]
+
+
+def test_every_request_ends_with_one_final(pb_utils):
+    request = Request()
+    with Responder(pb_utils, request) as responder:
+        assert responder.send(DATA)
+        responder.finish()
+        assert not responder.send(DATA)
+    assert kinds(request) == ["data", "final"]
+
+
+def test_an_only_response_carries_the_end_itself(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    responder.answer(DATA)
+    responder.answer(DATA)
+    responder.finish()
+    assert kinds(request) == ["data", "final"]
+    assert request.sender.sends == 1
+
+
+def test_errors_are_answered_and_logged(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        raise OverloadedError("full")
+    assert request.sender.sent == [("error", "overloaded: full"), ("final",)]
+    assert "overloaded: full" in caplog.text
+
+
+def test_what_a_caller_said_is_answered_but_not_logged(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        raise InvalidMessageError("phrase 'Jane Doe' cannot be written")
+    assert request.sender.sent[0] == ("error", "invalid_message: phrase 'Jane Doe' cannot be written")
+    assert "r1: invalid_message" in caplog.text
+    assert "Jane" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (OverloadedError("full"), "overloaded: full"),
+        (InvalidMessageError("phrase 'Jane Doe' cannot be written"), "invalid_message"),
+    ],
+)
+def test_a_synchronous_answer_tells_the_log_as_much(pb_utils, caplog, error, logged):
+    response = answer(pb_utils, error, lambda _: {})
+    assert response.error().message() == error.to_wire()
+    assert [record.message for record in caplog.records] == [logged]
+
+
+def test_unexpected_errors_are_answered_and_logged_with_their_trace(pb_utils, caplog):
+    request = Request()
+    with Responder(pb_utils, request):
+        {}["missing"]
+    assert request.sender.sent[0][1].startswith("internal_error: KeyError")
+    assert "Traceback" in caplog.text
+
+
+def test_cancellation_is_answered_and_goes_on(pb_utils):
+    request = Request()
+    with pytest.raises(asyncio.CancelledError), Responder(pb_utils, request):
+        raise asyncio.CancelledError
+    assert request.sender.sent[0][1].startswith("shutting_down")
+    assert kinds(request) == ["error", "final"]
+
+
+def test_only_the_first_end_counts(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    responder.fail(OverloadedError("first"))
+    responder.fail(OverloadedError("second"))
+    responder.finish()
+    assert request.sender.sent == [("error", "overloaded: first"), ("final",)]
+
+
+def test_knows_whether_the_caller_is_gone(pb_utils):
+    request = Request()
+    responder = Responder(pb_utils, request)
+    assert not responder.cancelled
+    request.sender.gone = True
+    assert responder.cancelled
+
+
+def test_log_records_reach_tritons_log(pb_utils):
+    pb_utils.Logger.lines = []
+    logger = logging.getLogger("parley")
+    before = logger.handlers, logger.level, logger.propagate
+    try:
+        log_to_triton(pb_utils, "qwen3")
+        logging.getLogger("parley.llm").warning("slow: %d", 3)
+        logging.getLogger("parley.llm").debug("not shown")
+    finally:
+        logger.handlers, logger.level, logger.propagate = before
+    assert pb_utils.Logger.lines == [("warning", "qwen3: slow: 3")]
+
+
+def test_errors_survive_the_wire():
+    error = read_failure(wire_text(ContextTooLongError("9000 tokens")))
+    assert type(error) is ContextTooLongError
+    assert str(error) == "9000 tokens"
+
+
+def test_unexpected_errors_become_internal():
+    error = read_failure(wire_text(KeyError("x")))
+    assert type(error) is ParleyError
+    assert "KeyError" in str(error)
+
+
+def test_triton_may_put_words_before_a_models_error():
+    assert type(read_failure("in ensemble, overloaded: full")) is OverloadedError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Request for unknown model: 'x' is not found",
+        "Request for unknown model: 'espeak' has no available versions",
+        "Model x - Error when running inference: Model 'x' is not ready.",
+        "Stub process 'x_0_0' is not healthy.",
+        "Failed to obtain the health mutex.",
+    ],
+)
+def test_missing_models_are_unavailable(text):
+    assert type(read_failure(text)) is ModelUnavailableError
+
+
+def test_other_text_is_an_inference_error():
+    assert type(read_failure("tensor X has the wrong shape")) is InferenceError
+
+
+def test_what_a_stopping_server_refuses_has_not_failed():
+    text = "Model nemotron_streaming - Error when running inference: Server not ready"
+    assert type(read_failure(text)) is ShuttingDownError
+
+
+class MetricFamily:
+    COUNTER = "counter"
+
+    def __init__(self, *, name, description, kind):
+        self.said = (name, description, kind)
+        self.metrics = []
+        MetricFamily.made = self
+
+    def Metric(self, *, labels):  # noqa: N802 - Triton's name
+        self.metrics.append([labels, 0])
+        return Metric(self.metrics[-1])
+
+
+class Metric:
+    def __init__(self, entry):
+        self._entry = entry
+
+    def increment(self, by):
+        self._entry[1] += by
+
+
+def test_a_counter_counts_every_combination_of_labels_apart():
+    pb_utils = SimpleNamespace(MetricFamily=MetricFamily)
+    counter = Counter(pb_utils, "parley_things_total", "Things")
+    for reason in ("late", "late", "broken"):
+        counter.count(model="a", reason=reason)
+    assert MetricFamily.made.said == ("parley_things_total", "Things", "counter")
+    assert MetricFamily.made.metrics == [
+        [{"model": "a", "reason": "late"}, 2],
+        [{"model": "a", "reason": "broken"}, 1],
+    ]
