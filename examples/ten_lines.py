@@ -17,7 +17,7 @@ from parley.errors import ParleyError
 from parley.protocol import TurnMetrics
 from parley_client import DEFAULT_SERVER, AgentAudio, connect
 from parley_client.audio.files import read_speech
-from parley_client.demo_tools import DEMO_TOOLS
+from parley_client.cli.demo_tools import DEMO_TOOLS
 
 
 async def ask(question: Path, server: str) -> list[np.ndarray]:

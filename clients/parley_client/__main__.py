@@ -2,6 +2,6 @@
 
 import sys
 
-from parley_client.cli import main
+from parley_client.cli.program import main
 
 sys.exit(main())

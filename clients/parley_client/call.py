@@ -14,28 +14,25 @@ from numpy.typing import NDArray
 from parley import protocol
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.protocol import ToolCancelled, ToolRequest, ToolResponse
-from parley_client.checks import check_keys, check_size, check_start, check_text
 from parley_client.errors import CallLostError
-from parley_client.event_queue import CallEventQueue
 from parley_client.events import CallEvent
-from parley_client.options import Bounds, Deadlines
-from parley_client.send_queue import BYTES_PER_MS, SendQueue
-from parley_client.server_stream import ServerStream
-from parley_client.stats import CallStats
+from parley_client.options import Bounds, Deadlines, check_keys, check_size, check_start, check_text
+from parley_client.queues import BYTES_PER_MS, EventQueue, SendQueue
+from parley_client.server_stream import CallStats, ServerStream
 from parley_client.tools import CANCEL_GRACE_S, ToolTable
-from parley_client.transport import Stream
+from parley_client.transport import TritonStream
 
 _MAX_RUNNING = 64
 
 
 class CallTools:
-    """Runs what the agent asks for, answers for it, and stops what nobody waits for any more.
+    """Runs the tools that the agent asks for, sends their answers, and cancels tools on request.
 
     Args:
         call_id: Names the tasks.
         table: The functions.
         respond: Sends an answer.
-        failed: Told of an answer that could not be sent.
+        on_failure: Called with a request whose answer could not be sent.
     """
 
     def __init__(
@@ -43,17 +40,17 @@ class CallTools:
         call_id: str,
         table: ToolTable,
         respond: Callable[[ToolResponse], None],
-        failed: Callable[[ToolRequest, ParleyError], None],
+        on_failure: Callable[[ToolRequest, ParleyError], None],
     ) -> None:
         self._call_id = call_id
         self._table = table
         self._respond = respond
-        self._failed = failed
+        self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: dict[str, asyncio.Task[None]] = {}
-        """Those that somebody waits for, by the id of the call."""
+        """Those whose answers the agent waits for, by the id of the call."""
 
-    def note(self, event: ToolRequest | ToolCancelled) -> None:
+    def on_event(self, event: ToolRequest | ToolCancelled) -> None:
         """Begin a tool, or stop one; never waits. A request repeated while it runs changes nothing."""
         if isinstance(event, ToolCancelled):
             task = self._asked.pop(event.call_id, None)
@@ -82,10 +79,10 @@ class CallTools:
         try:
             self._respond(response)
         except ParleyError as error:
-            self._failed(request, error)
+            self._on_failure(request, error)
 
     async def close(self) -> None:
-        """Stop all; a tool that does not let itself be stopped is left to its own."""
+        """Cancel all; a tool that ignores its cancellation goes on unattended."""
         self._asked.clear()
         for task in self._tasks:
             if not task.cancelling():
@@ -106,13 +103,11 @@ class Call:
         start: How the session is opened.
         tools: Answers tool requests by itself; None: the application answers them with
             :meth:`respond`.
-        deadlines: Limits of every wait.
-        bounds: Limits of the queues.
     """
 
     def __init__(
         self,
-        stream: Stream,
+        stream: TritonStream,
         call_id: str,
         start: protocol.Start,
         *,
@@ -127,23 +122,23 @@ class Call:
         """Whether the agent speaks (`audio`) or writes (`text`), as asked for last."""
         self.greets = False
         """Whether the agent speaks first, as the server said when it opened the call."""
-        self._tools = CallTools(call_id, tools, self.respond, self._lose_tool) if tools else None
+        self._tools = CallTools(call_id, tools, self.respond, self._on_tool_failure) if tools else None
         self._deadlines = deadlines
         self._outbox = SendQueue(bounds.audio_ms, bounds.messages)
-        self._inbox = CallEventQueue(bounds.events, deadlines.consumer_s)
-        self._line = ServerStream(
+        self._inbox: EventQueue[CallEvent] = EventQueue(bounds.events, deadlines.consumer_s)
+        self._stream = ServerStream(
             stream,
             start=start,
             outbox=self._outbox,
             inbox=self._inbox,
             stats=self.stats,
             deadlines=deadlines,
-            on_tool_event=self._tools.note if self._tools else None,
+            on_tool_event=self._tools.on_event if self._tools else None,
         )
         self._half_sample = b""
         self._max_chunk_bytes = protocol.MAX_CHUNK_MS * BYTES_PER_MS
 
-    # --- life -----------------------------------------------------------------------------
+    # --- open and close -----------------------------------------------------------------------------
 
     async def open(self) -> protocol.Connected:
         """Send START and wait for ``connected``.
@@ -152,10 +147,10 @@ class Call:
             ParleyError: what the server answered instead.
             DeadlineExceededError: no answer within ``Deadlines.connect_s``.
         """
-        self._line.begin(self.id)
+        self._stream.begin(self.id)
         try:
             async with asyncio.timeout(self._deadlines.connect_s):
-                connected = await self._line.connected
+                connected = await self._stream.connected
         except TimeoutError as error:
             waited = f"the server did not answer within {self._deadlines.connect_s:g} s"
             raise DeadlineExceededError(waited) from error
@@ -164,9 +159,7 @@ class Call:
         return connected
 
     async def hang_up(self) -> protocol.Closed | None:
-        """End the call: what is queued is still sent, then the server is told.
-
-        Events can still be read afterwards, up to ``closed``.
+        """End the call, after what is queued was sent; events can still be read, up to ``closed``.
 
         Returns:
             The server's ``closed``; None if it did not come within ``Deadlines.close_s`` or the
@@ -175,33 +168,33 @@ class Call:
         self._outbox.end()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deadlines.close_s):
-                await self._line.over.wait()
-        return self._line.closed
+                await self._stream.is_over.wait()
+        return self._stream.closed
 
     async def aclose(self) -> None:
-        """Hang up, drop events that nobody read, and free everything."""
+        """Hang up, drop unread events, and free everything."""
         self._inbox.discard()
-        connected = self._line.connected
+        connected = self._stream.connected
         try:
             if connected.done() and not connected.cancelled():
                 await self.hang_up()
-                if not self.is_over:  # a server that says nothing now has had its time
+                if not self.is_over:  # no answer within the deadline
                     return
-            await self._line.drain()
+            await self._stream.drain()
         finally:
-            await self._line.stop()
+            await self._stream.stop()
             if self._tools is not None:
                 await self._tools.close()
 
     @property
     def closed(self) -> protocol.Closed | None:
         """How the server ended the call; None while it lasts, or if it was lost."""
-        return self._line.closed
+        return self._stream.closed
 
     @property
     def is_over(self) -> bool:
         """Whether no further event will come."""
-        return self._line.over.is_set()
+        return self._stream.is_over.is_set()
 
     # --- sending --------------------------------------------------------------------------
 
@@ -252,12 +245,12 @@ class Call:
         self._send(protocol.Dtmf(digits=digits))
 
     def say(self, text: str, *, interruptible: bool = True, remember: bool = True) -> None:
-        """Let the agent say this, word for word, after what it is saying now.
+        """Make the agent say this, word for word, after what it is saying now.
 
         Args:
             text: What is said.
             interruptible: False: what the user says meanwhile is answered afterwards.
-            remember: Whether the language model knows later that it was said.
+            remember: Whether it goes into the history that the language model gets.
 
         Raises:
             InvalidMessageError: as :meth:`send_text`, and so are the others.
@@ -290,11 +283,11 @@ class Call:
         self._send(protocol.Commit())
 
     def discard(self) -> None:
-        """Let the agent forget what the user has said in the turn that is not over."""
+        """Drop what the user has said in the turn that is not over."""
         self._send(protocol.Discard())
 
     def ask_response(self, *, system_prompt: str | None = None, use_tools: bool = True) -> None:
-        """Let the agent answer what the history holds, without waiting for the user.
+        """Make the agent answer what the history holds, without waiting for the user.
 
         Args:
             system_prompt: for this answer only; None: the session's.
@@ -320,15 +313,15 @@ class Call:
         self._send(protocol.Truncate(response_id=response_id, played_ms=round(played_ms)))
 
     def mute(self) -> None:
-        """Let the server ignore the audio that follows."""
+        """Make the server ignore the audio that follows."""
         self._send(protocol.Control(action="mute"))
 
     def unmute(self) -> None:
-        """Let the server listen again."""
+        """Make the server process audio again."""
         self._send(protocol.Control(action="unmute"))
 
     def report_playback(self, response_id: str, played_ms: float) -> None:
-        """Tell how much of a response has been heard (milliseconds)."""
+        """Report how much of a response has been played (milliseconds)."""
         self._send(protocol.Playback(response_id=response_id, played_ms=round(played_ms)))
 
     def _send(self, message: protocol.ClientMessage) -> None:
@@ -360,9 +353,9 @@ class Call:
         event = await self._inbox.get()
         if event is not None:
             return event
-        if self._line.failure is not None:
-            raise self._line.failure
+        if self._stream.failure is not None:
+            raise self._stream.failure
         raise StopAsyncIteration
 
-    def _lose_tool(self, request: protocol.ToolRequest, error: ParleyError) -> None:
-        self._line.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)
+    def _on_tool_failure(self, request: protocol.ToolRequest, error: ParleyError) -> None:
+        self._stream.fail(CallLostError(f"tool {request.name} could not be answered: {error}"), error)

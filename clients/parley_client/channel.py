@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from parley.errors import (
     ParleyError,
     from_wire,
 )
-from parley_client.errors import NoGrpcError, NoServerError, UnknownHostError, WrongPortError
+from parley_client.errors import ConnectError, NoGrpcError, NoServerError, UnknownHostError, WrongPortError
 
 _STATUS: dict[grpc.StatusCode, type[ParleyError]] = {
     grpc.StatusCode.UNAVAILABLE: ModelUnavailableError,
@@ -55,6 +56,19 @@ def open_channel(
     return grpc.aio.secure_channel(server, credentials, options=options)
 
 
+async def connect_channel(channel: grpc.aio.Channel, server: str, timeout_s: float) -> None:
+    """Wait for the connection.
+
+    Raises:
+        ConnectError: not within ``timeout_s``; otherwise as :func:`wait_until_connected`.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await wait_until_connected(channel, server)
+    except TimeoutError as error:
+        raise ConnectError(f"no connection to {server} within {timeout_s:g} s") from error
+
+
 async def wait_until_connected(channel: grpc.aio.Channel, server: str) -> None:
     """Wait for the connection; unlike ``channel_ready``, give up when it is refused.
 
@@ -74,7 +88,7 @@ async def wait_until_connected(channel: grpc.aio.Channel, server: str) -> None:
 
 
 async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
-    """Why there is no connection: only a call is told."""
+    """Why there is no connection; only a call returns the reason."""
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     details = ""
     try:
@@ -88,12 +102,12 @@ async def _refusal(channel: grpc.aio.Channel, server: str) -> ParleyError:
     if any(words in details for words in _CLOSED):
         return NoGrpcError(f"{server} closes connections at once; {_OTHER_PORT}")
     if is_unknown_host(details):
-        return UnknownHostError(f"no address is known for the host of {server}")
+        return UnknownHostError(f"the host of {server} has no address")
     return NoServerError(f"nothing answers at {server}")
 
 
 def is_unknown_host(details: str) -> bool:
-    """Whether gRPC says that it knows no address for a name."""
+    """Whether gRPC found no address for a name."""
     return "lookup" in details or "DNS resolution failed" in details
 
 

@@ -14,12 +14,10 @@ import grpc
 from parley import protocol
 from parley.errors import ParleyError
 from parley_client.call import Call
-from parley_client.checks import check_start
 from parley_client.errors import ConnectError
-from parley_client.options import Backoff, Bounds, Deadlines, Keepalive
+from parley_client.options import Backoff, Bounds, Deadlines, Keepalive, check_start
 from parley_client.tools import ToolTable
-from parley_client.transport import Transport
-from parley_client.triton import TritonTransport
+from parley_client.transport import Transport, TritonTransport
 
 DEFAULT_SERVER = "127.0.0.1:8001"
 
@@ -38,31 +36,26 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
             :class:`parley.protocol.Tool` definitions whose requests the application answers.
         voice: None: the synthesizer's default.
         exaggeration: Of the voice's emotion, 0 to 2; None: the synthesizer's default.
-        guidance_weight: How closely the voice keeps to the text's pace, 0 to 1; None: the
-            synthesizer's default.
-        language: What is spoken.
+        guidance_weight: How closely the voice keeps to the text's pace, 0 to 1; None: likewise.
         phrases: Names and words that the user is likely to say.
         phrase_weight: How much they are favoured, 0 to 10.
-        alternatives: How many readings a final text should come with, at most 16.
+        alternatives: Hypotheses that come with a final text, at most 16.
         output: ``text``: the agent writes its answers and does not speak them.
         output_sample_rate: Hertz: 8000, 16000, 22050, 24000 or 48000.
         vad: When sound counts as speech; None: the defaults.
         turn: When a pause ends the user's turn; None: the server's choice.
         barge_in: When speech over the agent's is an interruption; None: the defaults.
-        silence: What happens while nobody says anything; None: the server's choice.
-        sampling: How the language model writes; None: the server's choice.
+        silence: What happens while neither side speaks; None: the server's choice.
+        sampling: Of the language model; None: the server's choice.
         greeting: What the agent says first, word for word. Empty: nothing. None: the server's
             greeting, if it has one.
         retry: How opening is repeated after a failure that may pass.
-        deadlines: Limits of every wait.
-        bounds: Limits of the queues.
-        keepalive: Pings on a silent connection.
         credentials: TLS; None: plain text.
         headers: Sent with the stream.
         transport: Makes the transport; None: gRPC.
 
     Raises:
-        InvalidMessageError: when it is made: a number is out of its range.
+        InvalidMessageError: from the constructor; a number is out of its range.
         ConnectError: no attempt succeeded.
         ParleyError: the server refused the session for good, for example ``unsupported_voice``.
     """
@@ -182,7 +175,7 @@ class connect:  # noqa: N801 - used like a function, as asyncio's own `timeout` 
 def _split_tools(
     tools: ToolTable | Iterable[Callable[..., Any] | protocol.Tool],
 ) -> tuple[ToolTable | None, list[protocol.Tool]]:
-    """The table that answers, and what the model is told."""
+    """The table that answers, and the definitions for the model."""
     if isinstance(tools, ToolTable):
         return tools, tools.definitions
     given = list(tools)

@@ -43,19 +43,19 @@ class ConnectError(ClientError):
 
 
 class NoServerError(ConnectError):
-    """Nothing listens at the address."""
+    """No server listens at the address."""
 
 
 class UnknownHostError(NoServerError):
-    """Nothing has the address's name."""
+    """The host of the address has no IP address."""
 
 
 class NoGrpcError(ConnectError):
-    """What listens at the address closes connections at once: another service, or one that is stopping."""
+    """The service at the address closes connections at once: another one, or one that is stopping."""
 
 
 class WrongPortError(ConnectError):
-    """What listens at the address does not speak gRPC."""
+    """The service at the address does not speak gRPC."""
 
     retryable = False
 
@@ -71,19 +71,19 @@ class CallLostError(ClientError):
 
 
 class StreamLostError(ClientError):
-    """A stream of audio broke: what was heard and not yet written down is lost; ``__cause__`` says why."""
+    """A stream of audio broke: audio without a final text is lost; ``__cause__`` is the reason."""
 
     code = "stream_lost"
     retryable = True
 
 
 class UnknownEventError(ClientError):
-    """An event of a type that this client does not know: a newer server's."""
+    """An event of an unknown type, from a newer server."""
 
     code = "unknown_event"
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"events of the type {kind!r} are not known")
+        super().__init__(f"unknown event type {kind!r}")
         self.kind = kind
 
 
@@ -118,7 +118,7 @@ class ScriptError(ClientError):
 
 
 class OutputClosedError(ClientError):
-    """Whoever read the program's output has left, as ``head`` does."""
+    """The reader of the program's output has closed it, as ``head`` does."""
 
     code = "output_closed"
 

@@ -64,8 +64,8 @@ def read_event(reply: ServerReply) -> CallEvent:
     """The event in a reply.
 
     Raises:
-        InvalidMessageError: not an event, or the samples do not fit to it.
-        UnknownEventError: an event of a type that only newer clients know.
+        InvalidMessageError: not an event, or the number of samples does not match it.
+        UnknownEventError: the event's type is unknown.
     """
     try:
         event = protocol.decode_event(reply.event)

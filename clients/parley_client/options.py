@@ -2,12 +2,71 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from parley.errors import InvalidMessageError
+from parley.protocol import MAX_MESSAGE_BYTES, Start
+
+_KEYS = frozenset("0123456789*#ABCD")
+EXAGGERATION = (0.0, 2.0)
+GUIDANCE = (0.0, 1.0)
+TEMPERATURE = (0.0, 2.0)
+_NOT_NEGATIVE = (0.0, math.inf)
+
 # A network load balancer of AWS drops TCP connections that are silent for this long (seconds).
 NLB_IDLE_S = 350.0
+
+
+def check_start(start: Start) -> None:
+    """Check the numbers and texts of a session's options; the server checks some of them further.
+
+    Raises:
+        InvalidMessageError: one is out of its range.
+    """
+    sampling, barge_in, silence = start.sampling, start.barge_in, start.silence
+    ranges: tuple[tuple[str, float | None, tuple[float, float]], ...] = (
+        ("exaggeration", start.exaggeration, EXAGGERATION),
+        ("guidance_weight", start.guidance_weight, GUIDANCE),
+        ("sampling.temperature", sampling.temperature, TEMPERATURE),
+        ("sampling.top_p", sampling.top_p, (0, 1)),
+        ("sampling.max_tokens", sampling.max_tokens, (1, math.inf)),
+        ("barge_in.min_speech_ms", barge_in.min_speech_ms, _NOT_NEGATIVE),
+        ("barge_in.min_words", barge_in.min_words, _NOT_NEGATIVE),
+        ("silence.prompt_after_ms", silence.prompt_after_ms, _NOT_NEGATIVE),
+        ("silence.hang_up_after_ms", silence.hang_up_after_ms, _NOT_NEGATIVE),
+    )
+    for name, value, (least, most) in ranges:
+        if value is not None and not least <= value <= most:
+            wanted = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+            raise InvalidMessageError(f"{name} is {value}; it must be {wanted}")
+    if sampling.top_p == 0:
+        raise InvalidMessageError("sampling.top_p is 0; it must be above 0")
+    for prompt in silence.prompts or ():
+        check_text("a text of silence.prompts", prompt)
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise ``InvalidMessageError`` for a text without words."""
+    if not text.strip():
+        raise InvalidMessageError(f"{name} is empty")
+
+
+def check_keys(digits: str) -> None:
+    """Raise ``InvalidMessageError`` for no keys, or characters that are not on a telephone."""
+    if not digits:
+        raise InvalidMessageError("no keys were given")
+    wrong = sorted(set(digits) - _KEYS)
+    if wrong:
+        raise InvalidMessageError(f"{''.join(wrong)!r} in {digits!r}: keys are 0-9, *, # and A-D")
+
+
+def check_size(message: bytes) -> None:
+    """Raise ``InvalidMessageError`` for an encoded message that is too large for the server."""
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise InvalidMessageError(f"message of {len(message)} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
 
 
 @dataclass(frozen=True)
@@ -29,11 +88,7 @@ class Backoff:
     """No wait is longer than this (seconds)."""
 
     def __post_init__(self) -> None:
-        """Refuse values that would wait forever or never try.
-
-        Raises:
-            ValueError: a value out of range.
-        """
+        """Raise ``ValueError`` for values that would wait forever or never try."""
         if self.attempts < 1 or self.initial_s < 0 or self.factor < 1 or self.max_s < self.initial_s:
             raise ValueError(f"not a usable backoff: {self}")
 
@@ -64,16 +119,12 @@ class Keepalive:
     timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
-        """Refuse pings that come too late to be of use.
-
-        Raises:
-            ValueError: a value out of range.
-        """
+        """Raise ``ValueError`` for pings that come too late to be of use."""
         if not 0 < self.time_s < NLB_IDLE_S or self.timeout_s <= 0:
             raise ValueError(f"keepalive must be sent within {NLB_IDLE_S:.0f} s: {self}")
 
     def channel_options(self) -> list[tuple[str, int]]:
-        """As arguments of a gRPC channel."""
+        """The options as arguments of a gRPC channel."""
         return [
             ("grpc.keepalive_time_ms", int(self.time_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.timeout_s * 1000)),
@@ -92,7 +143,7 @@ class Deadlines:
     """Room in the send queue, when the network or the server is slower than the audio."""
     acknowledge_s: float = 15.0
     """The server's acknowledgement of a request. A model process that died leaves the
-    connection open and says nothing; this is how it is noticed."""
+    connection open and sends nothing; this is how it is noticed."""
     silence_s: float = 330.0
     """Anything at all from the server."""
     consumer_s: float = 30.0

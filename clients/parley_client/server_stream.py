@@ -1,23 +1,24 @@
-"""What happens on a call's stream: the tasks between it and the two queues."""
+"""The tasks between a call's stream and its two queues, and the counters of the call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from parley import protocol
 from parley.errors import InvalidMessageError, ParleyError, SessionNotFoundError, from_wire
 from parley_client.errors import CallEndedError, CallLostError, SlowConsumerError, UnknownEventError
-from parley_client.event_queue import CallEventQueue
 from parley_client.events import CallEvent, read_event
 from parley_client.options import Deadlines
-from parley_client.send_queue import SendQueue
-from parley_client.stats import CallStats
-from parley_client.transport import Frame, ServerReply, Stream
+from parley_client.queues import EventQueue, SendQueue
+from parley_client.transport import Frame, ServerReply, TritonStream
 
-_log = logging.getLogger("parley.client")
+_REMEMBERED = 16_384
+
 _START_ID = "start"
 _END_ID = "end"
 _WATCH_INTERVAL_S = 0.5
@@ -29,26 +30,70 @@ _SEQUENCE_FORGOTTEN = "START flag"
 _PROCESS_GONE = ("Stub process ", "Failed to obtain the health mutex")
 
 
+@dataclass
+class CallStats:
+    """Counters of one call, and when each request was acknowledged."""
+
+    sent: int = 0
+    """Requests handed to the network."""
+    acknowledged: int = 0
+    events: int = 0
+    dropped_audio_ms: float = 0.0
+    """Audio given to ``offer_audio`` that found no room (milliseconds)."""
+    round_trips_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), repr=False)
+    """Request to acknowledgement (milliseconds); the newest ones."""
+    _in_flight: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def on_sent(self, request_id: str) -> None:
+        """Count a request."""
+        self.sent += 1
+        self._in_flight[request_id] = time.perf_counter()
+
+    def on_acknowledged(self, request_id: str) -> None:
+        """Measure a request that the server has answered completely."""
+        began = self._in_flight.pop(request_id, None)
+        if began is not None:
+            self.acknowledged += 1
+            self.round_trips_ms.append(1000 * (time.perf_counter() - began))
+
+    def forget_request(self, request_id: str) -> None:
+        """Do not measure a request whose answer lasts as long as the call."""
+        self._in_flight.pop(request_id, None)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not acknowledged."""
+        return len(self._in_flight)
+
+    @property
+    def oldest_wait_s(self) -> float:
+        """How long the oldest unacknowledged request has waited (seconds)."""
+        return time.perf_counter() - next(iter(self._in_flight.values())) if self._in_flight else 0.0
+
+
+_log = logging.getLogger("parley.client")
+
+
 class ServerStream:
-    """Moves requests from the outbox to the stream and events from the stream to the inbox.
+    """Moves requests from the send queue to the stream and events from the stream to the event queue.
 
     Args:
-        stream: The open stream; the line owns it.
+        stream: The open stream; owned by this object.
         start: How the session is opened.
         outbox: What is to be sent.
         inbox: Gets the events.
         stats: Counts.
         deadlines: Limits of every wait.
-        on_tool_event: Told about each, whether or not anybody reads events.
+        on_tool_event: Called with each, whether or not events are read.
     """
 
     def __init__(
         self,
-        stream: Stream,
+        stream: TritonStream,
         *,
         start: protocol.Start,
         outbox: SendQueue,
-        inbox: CallEventQueue,
+        inbox: EventQueue[CallEvent],
         stats: CallStats,
         deadlines: Deadlines,
         on_tool_event: Callable[[protocol.ToolRequest | protocol.ToolCancelled], None] | None = None,
@@ -65,7 +110,7 @@ class ServerStream:
         self._unknown: set[str] = set()
         self._read_since_s = time.perf_counter()
         self.connected: asyncio.Future[protocol.Connected] = asyncio.get_running_loop().create_future()
-        self.over = asyncio.Event()
+        self.is_over = asyncio.Event()
         """No further event will come."""
         self.failure: ParleyError | None = None
         """Why the call was lost."""
@@ -99,7 +144,7 @@ class ServerStream:
 
     def fail(self, failure: ParleyError, cause: Exception | None = None) -> None:
         """End the call with its first failure; later ones are only consequences."""
-        if self.over.is_set():
+        if self.is_over.is_set():
             return
         failure.__cause__ = cause
         self.failure = failure
@@ -110,28 +155,25 @@ class ServerStream:
     # --- out ------------------------------------------------------------------------------
 
     async def _send_all(self) -> None:
-        """Send until the end mark; END is sent even after ``closed``.
-
-        Only END makes Triton give the sequence's slot to somebody else.
-        """
+        """Send until the end mark; END is sent even after ``closed``: only it frees the sequence's slot."""
         try:
             await self._send(Frame(_START_ID, message=protocol.encode(self._start), start=True))
             number = 0
-            while not (parcel := await self._outbox.get()).end:
+            while not (message_out := await self._outbox.get()).end:
                 number += 1
-                await self._send(Frame(str(number), message=parcel.message, audio=parcel.audio))
+                await self._send(Frame(str(number), message=message_out.message, audio=message_out.audio))
             await self._send(Frame(_END_ID, end=True))
             await self._stream.finish()
-        except Exception as error:  # noqa: BLE001 - the call's end tells it
+        except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"sending failed: {error}"), error)
 
     async def _send(self, frame: Frame) -> None:
-        self._stats.note_sent(frame.request_id)
+        self._stats.on_sent(frame.request_id)
         await self._stream.send(frame)
 
     async def _watch(self) -> None:
         """Notice a server that keeps the connection open but has stopped answering."""
-        while not self.over.is_set():
+        while not self.is_over.is_set():
             await asyncio.sleep(_WATCH_INTERVAL_S)
             if self._waited_s > self._deadlines.acknowledge_s:
                 waited = f"{self._deadlines.acknowledge_s:g} s"
@@ -142,7 +184,7 @@ class ServerStream:
     def _waited_s(self) -> float:
         """How long the server could have acknowledged the oldest request, and did not (seconds).
 
-        While the application reads no events, nobody takes acknowledgements either.
+        While the application reads no events, acknowledgements are not read either.
         """
         if not self._reading:
             return 0.0
@@ -155,22 +197,22 @@ class ServerStream:
         try:
             while (reply := await self._receive()) is not None:
                 if self.failure is None:
-                    await self._take_or_fail(reply)
-            self.fail(CallLostError("the server ended the stream without a word"))
+                    await self._handle_or_fail(reply)
+            self.fail(CallLostError("the server ended the stream without closing the call"))
         except CallLostError as error:
             self.fail(error)
-        except Exception as error:  # noqa: BLE001 - the call's end tells it
+        except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"the stream broke: {error}"), error)
         finally:
-            # Only a cancelled task gets here with the call still open; nobody is to wait for it.
-            self.fail(CallLostError("the program stopped listening"))
+            # Only a cancelled task gets here with the call still open.
+            self.fail(CallLostError("the task that receives was cancelled"))
 
-    async def _take_or_fail(self, reply: ServerReply) -> None:
+    async def _handle_or_fail(self, reply: ServerReply) -> None:
         try:
-            await self._take(reply)
+            await self._handle_reply(reply)
         except (CallLostError, SlowConsumerError) as error:
             self.fail(error)
-        except Exception as error:  # noqa: BLE001 - the call's end tells it
+        except Exception as error:  # noqa: BLE001 - the reason of the call's end
             self.fail(CallLostError(f"the stream broke: {error}"), error)
 
     async def _receive(self) -> ServerReply | None:
@@ -181,9 +223,9 @@ class ServerStream:
             silence = f"nothing came from the server for {self._deadlines.silence_s:g} s"
             raise CallLostError(silence) from error
 
-    async def _take(self, reply: ServerReply) -> None:
+    async def _handle_reply(self, reply: ServerReply) -> None:
         if reply.final or reply.error:
-            self._stats.note_acknowledged(reply.request_id)
+            self._stats.on_acknowledged(reply.request_id)
         try:
             if reply.error:
                 raise from_wire(reply.error)
@@ -213,7 +255,7 @@ class ServerStream:
             return
         self._stats.events += 1
         if isinstance(event, protocol.Connected):
-            self._stats.keep_open(_START_ID)
+            self._stats.forget_request(_START_ID)
             if not self.connected.done():
                 self.connected.set_result(event)
         elif isinstance(event, protocol.ErrorEvent) and not self.connected.done():
@@ -226,7 +268,7 @@ class ServerStream:
             self._end(CallEndedError(f"the server closed the call: {event.reason}"))
 
     def _skip(self, error: UnknownEventError) -> None:
-        """Say so once for each type, and of so many types."""
+        """Warn once for each type, of a bounded number of types."""
         if error.kind not in self._unknown and len(self._unknown) < _UNKNOWN_TYPES:
             self._unknown.add(error.kind)
             _log.warning("the server is newer than this client: %s, and skipped", error)
@@ -240,7 +282,7 @@ class ServerStream:
                 self._reading, self._read_since_s = True, time.perf_counter()
 
     def _end(self, reason: ParleyError) -> None:
-        """Wake everyone: senders get ``reason``, the reader the end of its iteration."""
-        self.over.set()
+        """Wake all waiters: senders get ``reason``, the reader the end of its iteration."""
+        self.is_over.set()
         self._outbox.end(reason)
         self._inbox.end()

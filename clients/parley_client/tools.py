@@ -30,10 +30,16 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from parley.protocol import Tool, ToolRequest, ToolResponse, encode
-from parley_client.checks import check_size
 from parley_client.errors import ToolDefinitionError
+from parley_client.options import check_size
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
+
+DEFAULT_TIMEOUT_S = 10.0
+CANCEL_GRACE_S = 1.0
+"""Time that a cancelled tool has for tidying up; after that it is not awaited."""
+_LONGEST_FAILURE = 1000
+_MARK = "__parley_tool__"
 
 
 def parameter_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -98,18 +104,13 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", repr(function))
 
 
-DEFAULT_TIMEOUT_S = 10.0
-CANCEL_GRACE_S = 1.0
-"""What a cancelled tool has for tidying up; after that nobody waits for it."""
-_LONGEST_FAILURE = 1000
-_MARK = "__parley_tool__"
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """What a tool does not take from its function."""
+    """Overrides of what a tool takes from its function."""
 
     name: str | None = None
     description: str | None = None
@@ -160,14 +161,14 @@ class ToolTable:
     """Tools by name. One table may serve many calls at once.
 
     Requests run in parallel, at most ``parallel`` at a time; each is answered when it is done.
-    A function that is not ``async`` runs in a thread of its own. When its time is over, or nobody
-    waits for it any more, a coroutine is cancelled. A thread cannot be stopped, and a coroutine may
-    ignore it: they hold their place until they return, and what they return is thrown away.
+    A function that is not ``async`` runs in a thread of its own. When its time is over, or its request
+    was cancelled, a coroutine is cancelled. A thread cannot be stopped, and a coroutine may ignore it:
+    they hold their place until they return, and their result is discarded.
 
     Args:
         functions: Functions, marked with :func:`tool` or not.
         parallel: How many run at once.
-        on_answer: Told about every answer.
+        on_answer: Called with every answer.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class ToolTable:
         on_answer: Callable[[ToolRequest, ToolResponse], None] | None = None,
     ) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._places = asyncio.Semaphore(parallel)
+        self._slots = asyncio.Semaphore(parallel)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_answer = on_answer
         for function in functions:
@@ -194,7 +195,7 @@ class ToolTable:
         name = options.name or function.__name__
         description = options.description or (inspect.getdoc(function) or "").partition("\n")[0]
         if not description:
-            raise ToolDefinitionError(f"tool {name!r} needs a docstring that tells the model what it does")
+            raise ToolDefinitionError(f"tool {name!r} needs a docstring that describes it to the model")
         explicit = options.parameters
         self._entries[name] = _Entry(
             function=function,
@@ -205,7 +206,7 @@ class ToolTable:
 
     @property
     def definitions(self) -> list[Tool]:
-        """What the language model is told."""
+        """For the language model."""
         return [entry.definition for entry in self._entries.values()]
 
     async def answer(self, request: ToolRequest) -> ToolResponse:
@@ -214,7 +215,7 @@ class ToolTable:
         if self.on_answer is not None:
             try:
                 self.on_answer(request, response)
-            except Exception:  # noqa: BLE001 - the agent waits for the answer, whoever else fails
+            except Exception:  # noqa: BLE001 - the agent waits for the answer
                 _log.exception("on_answer failed for tool %s", request.name)
         return response
 
@@ -235,7 +236,7 @@ class ToolTable:
 
     async def _run(self, entry: _Entry, given: dict[str, Any]) -> Any:
         arguments = given if entry.hints is None else _convert(given, entry.hints)
-        await self._places.acquire()
+        await self._slots.acquire()
         if inspect.iscoroutinefunction(entry.function):
             return await self._in_task(entry, arguments)
         return await self._in_thread(entry.function, arguments)
@@ -244,11 +245,11 @@ class ToolTable:
         """Run in a task of its own: one that ignores its cancellation must not hold up the call."""
         task = asyncio.get_running_loop().create_task(entry.function(**arguments))
         self._tasks.add(task)
-        task.add_done_callback(self._leave)
+        task.add_done_callback(self._on_task_done)
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            task.add_done_callback(functools.partial(_note_late_end, entry.definition.name))
+            task.add_done_callback(functools.partial(_log_late_failure, entry.definition.name))
             task.cancel()
             _, late = await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
             if late:
@@ -258,17 +259,17 @@ class ToolTable:
             raise RuntimeError("it has cancelled itself")
         return task.result()
 
-    def _leave(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        self._places.release()
+        self._slots.release()
 
     async def _in_thread(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Run in a daemon thread: a tool that hangs must not keep the program from ending."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
 
-        def settle(value: Any, error: Exception | None) -> None:
-            self._places.release()
+        def set_result(value: Any, error: Exception | None) -> None:
+            self._slots.release()
             if result.done():
                 return
             if error is None:
@@ -276,7 +277,7 @@ class ToolTable:
             else:
                 result.set_exception(error)
 
-        def work() -> None:
+        def run() -> None:
             value: Any = None
             problem: Exception | None = None
             try:
@@ -286,15 +287,15 @@ class ToolTable:
                 problem = RuntimeError(f"{type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - handed to the waiting task
                 problem = error
-            with contextlib.suppress(RuntimeError):  # the call and its event loop are gone
-                loop.call_soon_threadsafe(settle, value, problem)
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(set_result, value, problem)
 
-        threading.Thread(target=work, name=f"tool-{function.__name__}", daemon=True).start()
+        threading.Thread(target=run, name=f"tool-{function.__name__}", daemon=True).start()
         return await result
 
 
 def _convert(given: dict[str, Any], hints: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as their types want them; ``"10"`` passes for an integer, as models write it."""
+    """Arguments of the parameters' types; ``"10"`` passes for an integer, as models write it."""
     unknown = given.keys() - hints.keys()
     if unknown:
         raise ValueError(f"unknown argument {min(unknown)!r}")
@@ -309,7 +310,7 @@ def _failure(request: ToolRequest, why: str) -> ToolResponse:
     return ToolResponse(call_id=request.call_id, output=output, is_error=True)
 
 
-def _note_late_end(name: str, task: asyncio.Task[Any]) -> None:
+def _log_late_failure(name: str, task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("tool %s failed after it was cancelled", name, exc_info=error)
 

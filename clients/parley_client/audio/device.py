@@ -13,7 +13,7 @@ import numpy as np
 
 from parley.protocol import INPUT_SAMPLE_RATE
 from parley_client.audio.files import Pcm
-from parley_client.audio.gate import Gate
+from parley_client.audio.playout import Gate
 from parley_client.errors import AudioDeviceError
 from parley_client.events import AgentAudio
 
@@ -41,12 +41,12 @@ def load_sounddevice() -> Any:
     return sounddevice
 
 
-class Speaker:
-    """What is still to be played: filled by the event loop, emptied by the device's thread.
+class PlaybackBuffer:
+    """Audio that is still to be played: filled by the event loop, emptied by the device's thread.
 
     Args:
+        sample_rate: Hz.
         limit_s: Room (seconds of audio); what does not fit is dropped.
-        sample_rate: Hertz.
     """
 
     def __init__(self, sample_rate: int, limit_s: float = 300.0) -> None:
@@ -61,17 +61,17 @@ class Speaker:
         """Queue a piece; pieces of an interrupted response are ignored."""
         with self._lock:
             queued = sum(len(samples) for _, samples in self._pieces)
-            wanted = self._gate.takes(audio.response_id) and len(audio.samples)
+            wanted = self._gate.accepts(audio.response_id) and len(audio.samples)
             if wanted and queued + len(audio.samples) <= self._room:
                 self._pieces.append((audio.response_id, audio.samples))
 
     def pause(self, response_id: str) -> None:
-        """Fall silent with the next block, for this response's sake, and keep what is queued."""
+        """Fall silent with the next block, because of this response, and keep what is queued."""
         with self._lock:
             self._gate.pause(response_id)
 
     def resume(self, response_id: str) -> None:
-        """This response may go on from where it was."""
+        """Play on, if no other response is paused."""
         with self._lock:
             self._gate.resume(response_id)
 
@@ -81,8 +81,8 @@ class Speaker:
             self._gate.interrupt(response_id)
             self._pieces = deque(piece for piece in self._pieces if piece[0] != response_id)
 
-    def take(self, count: int) -> Pcm:
-        """The next ``count`` samples, silence where there are none. Called by the device."""
+    def read_samples(self, count: int) -> Pcm:
+        """The next ``count`` samples, silence where there are none. Called on the device's thread."""
         block = np.zeros(count, np.int16)
         filled = 0
         with self._lock:
@@ -113,16 +113,16 @@ class AudioDevice:
     """An open microphone and loudspeaker.
 
     Args:
-        speaker: What is played.
-        sample_rate: Of the loudspeaker (Hertz).
+        playback: What is played.
+        sample_rate: Of the loudspeaker (Hz).
         on_audio: Gets each block of the microphone on the event loop: 16 kHz, shape [512].
 
     Raises:
         AudioDeviceError: on entering; a device is missing or busy.
     """
 
-    def __init__(self, speaker: Speaker, sample_rate: int, on_audio: Callable[[Pcm], None]) -> None:
-        self._speaker = speaker
+    def __init__(self, playback: PlaybackBuffer, sample_rate: int, on_audio: Callable[[Pcm], None]) -> None:
+        self._playback = playback
         self._rate = sample_rate
         self._on_audio = on_audio
         self._streams: list[Any] = []
@@ -135,7 +135,7 @@ class AudioDevice:
             loop.call_soon_threadsafe(self._on_audio, np.frombuffer(bytes(data), np.int16))
 
         def play(data: Any, frames: int, _time: Any, _status: Any) -> None:
-            data[:] = self._speaker.take(frames).tobytes()
+            data[:] = self._playback.read_samples(frames).tobytes()
 
         common = {"channels": 1, "dtype": "int16"}
         try:

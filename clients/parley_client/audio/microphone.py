@@ -17,7 +17,7 @@ _MAX_CHUNK_MS = 500
 
 
 @dataclass(eq=False)
-class Spoken:
+class SpokenClip:
     """A clip on its way through the microphone.
 
     ``began_s`` and ``ended_s`` are when the clip's first and last loud sample were *spoken*
@@ -57,7 +57,7 @@ class PacedMicrophone:
         self._send = send
         self._chunk = chunk_ms * INPUT_SAMPLE_RATE // 1000
         self._clock = clock
-        self._current: Spoken | None = None
+        self._current: SpokenClip | None = None
         self._position = 0
         self._sent = 0
         self.began_s = clock()
@@ -65,7 +65,7 @@ class PacedMicrophone:
         self.worst_late_s = 0.0
         """The longest that a chunk left behind its time: how busy the client was."""
 
-    def speak(self, samples: Pcm) -> Spoken:
+    def speak(self, samples: Pcm) -> SpokenClip:
         """Begin to speak a clip with the chunk that is being recorded now.
 
         Raises:
@@ -74,18 +74,14 @@ class PacedMicrophone:
         if self._current is not None and not self._current.ended.is_set():
             raise RuntimeError("the microphone is speaking already")
         first, last = speech_span(samples)
-        spoken = Spoken(samples)
+        spoken = SpokenClip(samples)
         spoken.began_s = self._time_of(self._sent + first)
         spoken.ended_s = self._time_of(self._sent + last)
         self._current, self._position = spoken, 0
         return spoken
 
     def restart(self) -> float:
-        """Let the microphone begin now, whenever it was made.
-
-        Returns:
-            ``began_s``.
-        """
+        """Begin now; returns ``began_s``."""
         self.began_s = self._clock() - self._sent / INPUT_SAMPLE_RATE
         return self.began_s
 
@@ -96,14 +92,14 @@ class PacedMicrophone:
             await asyncio.sleep(max(0.0, due - self._clock()))
             self.worst_late_s = max(self.worst_late_s, self._clock() - due)
             spoken = self._current
-            await self._send(self._take_chunk())
+            await self._send(self._next_chunk())
             if spoken is not None:
                 self._note_progress(spoken, due)
 
     def _time_of(self, sample: int) -> float:
         return self.began_s + sample / INPUT_SAMPLE_RATE
 
-    def _take_chunk(self) -> Pcm:
+    def _next_chunk(self) -> Pcm:
         chunk = np.zeros(self._chunk, np.int16)
         self._sent += self._chunk
         if self._current is not None:
@@ -114,7 +110,7 @@ class PacedMicrophone:
                 self._current = None
         return chunk
 
-    def _note_progress(self, spoken: Spoken, until_s: float) -> None:
+    def _note_progress(self, spoken: SpokenClip, until_s: float) -> None:
         if until_s > spoken.began_s:
             spoken.began.set()
         if until_s >= spoken.ended_s:

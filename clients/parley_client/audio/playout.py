@@ -1,8 +1,7 @@
-"""The loudspeaker: when each piece of the agent's audio is heard.
+"""A clock of playback without a device: when each piece of the agent's audio is heard.
 
-The server sends audio as fast as it is made; a listener hears it in real time, and stops
-hearing it the moment it is paused or interrupted. This is that listener, as a clock without any
-device: every method is told the time.
+The server sends audio as fast as it is made; a listener hears it in real time, until it is paused or
+interrupted. Every method takes the time as an argument.
 """
 
 from __future__ import annotations
@@ -12,10 +11,49 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parley_client.audio.files import Pcm
-from parley_client.audio.gate import Gate
 from parley_client.events import AgentAudio
 
+_REMEMBERED = 32
+
 _REMEMBERED_RESPONSES = 32
+
+
+class Gate:
+    """The server's orders about playing: wait, resume, or drop a response for good.
+
+    A response that may be interrupted holds up the whole loudspeaker, whatever is queued behind it, until
+    the server has decided about that response.
+    """
+
+    def __init__(self) -> None:
+        self._paused: dict[str, None] = {}
+        self._dropped: deque[str] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the loudspeaker may play."""
+        return not self._paused
+
+    def accepts(self, response_id: str) -> bool:
+        """Whether audio of this response is still wanted."""
+        return response_id not in self._dropped
+
+    def pause(self, response_id: str) -> None:
+        """Stop all playing until the server has decided whether this response is interrupted."""
+        if self.accepts(response_id):
+            self._paused[response_id] = None
+        if len(self._paused) > _REMEMBERED:
+            del self._paused[next(iter(self._paused))]
+
+    def resume(self, response_id: str) -> None:
+        """The response was not interrupted."""
+        self._paused.pop(response_id, None)
+
+    def interrupt(self, response_id: str) -> None:
+        """Drop this response; what is queued behind it goes on."""
+        self._paused.pop(response_id, None)
+        if self.accepts(response_id):
+            self._dropped.append(response_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +87,7 @@ class PlayoutClock:
     """Plays pieces one after the other in real time.
 
     Args:
-        on_heard: Told about every stretch that was really heard, in order.
+        on_heard: Called with every stretch that was heard, in order.
         limit_s: Room for audio that is not yet heard (seconds); what does not fit is dropped
             and counted in ``overflow_s``.
     """
@@ -71,7 +109,7 @@ class PlayoutClock:
     def push(self, audio: AgentAudio, now: float) -> None:
         """A piece arrives at ``now`` and is queued behind the others."""
         self.advance(now)
-        if not self._gate.takes(audio.response_id) or not len(audio.samples):
+        if not self._gate.accepts(audio.response_id) or not len(audio.samples):
             return
         if self.queued_s(now) + len(audio.samples) / audio.sample_rate > self._limit_s:
             self.overflow_s += len(audio.samples) / audio.sample_rate
@@ -87,14 +125,14 @@ class PlayoutClock:
         self._gap_is_known = False
 
     def pause(self, response_id: str, now: float) -> None:
-        """Fall silent at ``now``, for this response's sake, and keep what has not been heard."""
+        """Fall silent at ``now``, because of this response, and keep what has not been heard."""
         self.advance(now)
         self._gate.pause(response_id)
         if not self._gate.is_open and self._stopped_s is None:
             self._stopped_s = now
 
     def resume(self, response_id: str, now: float) -> None:
-        """This response may go on at ``now``, from where it was."""
+        """Play on from ``now``, if no other response is paused."""
         self.advance(now)
         self._gate.resume(response_id)
         self._reopen(now)
@@ -126,7 +164,7 @@ class PlayoutClock:
             self._follow_each_other(now)
 
     def _follow_each_other(self, start_s: float) -> None:
-        """Let what is queued begin at ``start_s``, one piece behind the other."""
+        """Schedule what is queued from ``start_s`` on, one piece behind the other."""
         for piece in self._pieces:
             piece.start_s = start_s
             start_s = piece.end_s

@@ -1,12 +1,12 @@
 """Clients of the single stages: recognisers, a language model, a synthesizer.
 
-They talk gRPC to Triton, share one connection, and know nothing of conversations::
+They call Triton over gRPC and share one connection; no conversation is involved::
 
     async with open_server("127.0.0.1:8001") as server:
         async with Recognition(server) as stream: ...
         async with Generation(server) as chat: ...
         async with Synthesis(server) as voice: ...
-        async with Transcription(server) as recordings: ...
+        async with Transcriber(server) as recordings: ...
 
 Anything with a ``channel`` (``grpc.aio``) may stand for ``server``.
 """
@@ -16,10 +16,11 @@ from __future__ import annotations
 from parley_client.stages.generation import Answer, Generation
 from parley_client.stages.recognition import Recognition
 from parley_client.stages.recognition_types import FinalizedEvent, RecognitionEvent, RecognitionLimits
-from parley_client.stages.recordings import Transcription
-from parley_client.stages.server import Server, StageServer, open_server
-from parley_client.stages.speech import Speech, SpeechPiece, SpokenWord
+from parley_client.stages.server import ServerConnection, StageServer, open_server
+from parley_client.stages.speech import Speech, SpeechPiece, WordTiming
 from parley_client.stages.synthesis import Synthesis, VoiceInfo
+from parley_client.stages.transcription import Transcriber
+from parley_client.stages.voices import Voices
 
 __all__ = [
     "Answer",
@@ -28,13 +29,14 @@ __all__ = [
     "Recognition",
     "RecognitionEvent",
     "RecognitionLimits",
-    "Server",
+    "ServerConnection",
     "Speech",
     "SpeechPiece",
-    "SpokenWord",
     "StageServer",
     "Synthesis",
-    "Transcription",
+    "Transcriber",
     "VoiceInfo",
+    "Voices",
+    "WordTiming",
     "open_server",
 ]

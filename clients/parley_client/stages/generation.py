@@ -19,8 +19,7 @@ from parley.engines.qwen3 import MODEL, Qwen3ChatModel
 from parley.llm.messages import ChatMessage, GenerateRequest, LlmEvent, Priority, Sampling
 from parley.protocol import Tool
 from parley.triton.grpc_client import GrpcModelClient
-from parley_client.closing import ClosedAtTheEnd
-from parley_client.stages.server import StageServer
+from parley_client.stages.server import ClosedAtTheEnd, StageServer
 from parley_client.stages.streams import ModelStream, Requests
 
 Answer: TypeAlias = ModelStream[LlmEvent]
@@ -37,8 +36,8 @@ class Generation(ClosedAtTheEnd):
     """
 
     def __init__(self, server: StageServer, *, model: str = MODEL, timeout_s: float = 30.0) -> None:
-        self._port = GrpcModelClient(lambda: server.channel)
-        self._model = Qwen3ChatModel(self._port, model=model, timeout_s=timeout_s)
+        self._client = GrpcModelClient(lambda: server.channel)
+        self._model = Qwen3ChatModel(self._client, model=model, timeout_s=timeout_s)
         self._name = model
         self._requests = Requests()
 
@@ -58,9 +57,9 @@ class Generation(ClosedAtTheEnd):
 
         Args:
             messages: the conversation so far.
-            tools: that the model may call; whoever asks runs them.
-            sampling: how tokens are drawn; None: greedily, at most 256.
-            priority: who goes first where not all requests fit.
+            tools: that the model may call; the caller runs them.
+            sampling: of tokens; None: greedy, at most 256.
+            priority: the order where not all requests fit.
         """
         request = GenerateRequest(
             request_id=uuid4().hex,
@@ -79,4 +78,4 @@ class Generation(ClosedAtTheEnd):
     async def close(self) -> None:
         """Stop what is under way."""
         await self._requests.close()
-        await self._port.close()
+        await self._client.close()

@@ -13,8 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -23,15 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.asr.messages import AsrOptions, AsrReply, SpeechStoppedEvent, TranscriptEvent
-from parley.audio.buffer import AudioBuffer
+from parley.audio.buffer import AudioPiece
 from parley.engines.parakeet import ParakeetRecognizer
-from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley.engines.recognizer_feed import Mark, RecognizerFeed, retry_if_busy
+from parley.errors import DeadlineExceededError, InvalidInputError, OverloadedError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
+from parley.timeouts import with_timeout
 from parley.triton.grpc_client import GrpcModelClient
-from parley.waiting import within
 from parley_client.errors import CallEndedError, ClientError, StreamLostError
-from parley_client.event_queue import EventQueue
-from parley_client.stages.lineup import AUTO
+from parley_client.queues import EventQueue
 from parley_client.stages.recognition_types import (
     FinalizedEvent,
     RecognitionEvent,
@@ -39,27 +37,8 @@ from parley_client.stages.recognition_types import (
     read_samples,
 )
 from parley_client.stages.server import StageServer
-from parley_client.transcription import find_loaded
-
-_ATTEMPTS = 3
-_RETRY_S = 0.05
-
-
-async def unless_busy(request: Callable[[], Awaitable[AsrReply]]) -> AsrReply:
-    """Ask the model; again if it was busy, which leaves the stream as it was.
-
-    Raises:
-        OverloadedError: it stays busy.
-        ParleyError: any other failure.
-    """
-    wait = _RETRY_S
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return await request()
-        except OverloadedError:
-            await asyncio.sleep(wait)
-            wait *= 2
-    return await request()
+from parley_client.stages.synthesis import AUTO
+from parley_client.stages.transcription import find_loaded
 
 
 def stream_lost(error: ParleyError) -> StreamLostError:
@@ -72,22 +51,14 @@ def stream_lost(error: ParleyError) -> StreamLostError:
 RECOGNIZERS = ("parakeet_tdt", "moonshine", "nemotron_streaming")
 """Models for streams of speech; the first that a server has is its default."""
 _PER_S = INPUT_SAMPLE_RATE
-# Voice activity is judged in windows of this many samples: nothing is gained by sending less.
-_WINDOW = 512
-# Half a second in one request: what came meanwhile leaves together, and other streams need not wait long.
-_MAX_PUSH = 16 * _WINDOW
-# A recogniser forgets a stream that it has not heard of for a minute.
-_KEEP_OPEN_S = 20.0
-# A final text may come with a later request than the end of its speech: waits between two of them.
-_POLL_S = 0.05  # at most
-_FIRST_POLL_S = 0.01
+_MAX_POLL_S = 0.064
 
 
 class Recognition:
     """One stream of speech; enter it, send audio, and iterate it in one task for its events.
 
-    What is sent while the model is busy goes to it together with its next request. When the stream is
-    left, the model is told so in any case.
+    Audio that is sent while the model is busy goes to it with its next request. Leaving the stream ends it at
+    the model in any case.
 
     Args:
         server: where the recogniser is.
@@ -111,11 +82,11 @@ class Recognition:
         self._port = GrpcModelClient(lambda: server.channel)
         self._name = model
         self._model: ParakeetRecognizer | None = None
-        self._buffer = AudioBuffer(int(self._limits.audio_s * _PER_S))
-        self._heard = 0  # samples
-        self._marks: deque[int] = deque()  # where utterances are to be ended (samples)
+        self._feed: RecognizerFeed[None] = RecognizerFeed(
+            int(self._limits.audio_s * _PER_S), max_poll_s=_MAX_POLL_S
+        )
+        self._buffer = self._feed.buffer
         self._events: EventQueue[RecognitionEvent] = EventQueue(self._limits.events, self._limits.consumer_s)
-        self._changed = asyncio.Event()  # there is something to do
         self._room = asyncio.Event()
         self._owed: set[int] = set()  # utterances that stopped and have no final text
         self._ended = self._closing = False
@@ -148,8 +119,7 @@ class Recognition:
         samples = read_samples(audio)
         if len(self._buffer) + len(samples) > self._buffer.capacity:
             raise OverloadedError(f"{self.waiting_s:.1f} s of audio are waiting to be heard already")
-        self._buffer.append(samples, 0.0)
-        self._changed.set()
+        self._feed.append(samples, 0.0)
 
     async def send_all(self, audio: bytes | NDArray[np.int16]) -> None:
         """Take a piece, waiting for room; for audio that comes faster than it is spoken.
@@ -162,7 +132,7 @@ class Recognition:
         step = self._buffer.capacity // 2
         for start in range(0, len(samples), step):
             piece = samples[start : start + step]
-            await within(self._wait_for_room(len(piece)), self._limits.room_s, "the recogniser")
+            await with_timeout(self._wait_for_room(len(piece)), self._limits.room_s, "the recogniser")
             self.send(piece)
 
     def finalize(self) -> bool:
@@ -176,16 +146,15 @@ class Recognition:
             ParleyError: what it failed with.
         """
         self._check_open()
-        if self._marks and self._marks[-1] == self._buffer.position:
+        if self._feed.marked:
             return False
-        self._marks.append(self._buffer.position)
-        self._changed.set()
+        self._feed.mark(None)
         return True
 
     def end(self) -> None:
         """No more audio comes; what was sent is written down, and then the events end."""
         self._ended = True
-        self._changed.set()
+        self._feed.wake()
 
     def __aiter__(self) -> Self:
         return self
@@ -204,7 +173,7 @@ class Recognition:
         if self._failure is not None:
             raise self._failure
         if self._task is not None:
-            await asyncio.shield(self._task)  # raises what nobody foresaw
+            await asyncio.shield(self._task)  # raises unexpected errors
         raise StopAsyncIteration
 
     # --- the stream's life ------------------------------------------------------------------
@@ -245,7 +214,7 @@ class Recognition:
     def _close_soon(self) -> None:
         self._ended = self._closing = True
         self._events.discard()
-        self._changed.set()
+        self._feed.wake()
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -283,58 +252,42 @@ class Recognition:
             await self._port.close()
             if not opened.done():
                 opened.set_exception(self._failure or CallEndedError("the stream of audio has ended"))
-                opened.exception()  # looked at: perhaps nobody waits for it any more
+                opened.exception()  # retrieved: the waiter may be gone
             self._events.end()
             self._room.set()
 
     async def _step(self) -> bool:
-        """One request to the model, or a wait for something to do; False: there is nothing left."""
-        mark = self._marks[0] if self._marks else None
-        all_of_it = mark is not None or self._ended
-        limit = _MAX_PUSH if mark is None else min(_MAX_PUSH, mark - self._heard)
-        piece = self._buffer.take(limit, 1 if all_of_it else _WINDOW) if limit else None
-        if piece is not None:
+        """One request to the model, or a wait; False: there is nothing left."""
+        work = self._feed.take(drain=self._ended)
+        if work is None:
+            if self._ended:
+                await self._finish_utterance()
+                return False
+            work = await self._feed.wait(awaits_final=bool(self._owed))
+        if isinstance(work, Mark):
+            await self._finish_utterance()
+            await self._events.put(FinalizedEvent(at_ms=work.position * 1000 // _PER_S))
+        elif work is not None:
             self._room.set()
-            self._heard += len(piece.samples)
-            await self._pass_on(await self._push(piece.samples))
-        elif mark is not None:
-            self._marks.popleft()
-            await self._finish_utterance()
-            await self._events.put(FinalizedEvent(at_ms=mark * 1000 // _PER_S))
-        elif self._ended:
-            await self._finish_utterance()
-            return False
-        else:
-            await self._idle()
+            await self._push(work)
         return True
 
-    async def _idle(self) -> None:
-        """Wait for something to do; from time to time the model is to hear of the stream."""
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(_POLL_S if self._owed else _KEEP_OPEN_S):
-                await self._changed.wait()
-        except TimeoutError:
-            await self._pass_on(await self._push(np.zeros(0, np.int16)))
-
-    async def _push(self, samples: NDArray[np.int16]) -> AsrReply:
+    async def _push(self, piece: AudioPiece) -> None:
         model = self._opened()
-        return await unless_busy(lambda: model.push(samples))
+        await self._pass_on(await retry_if_busy(lambda: model.push(piece.samples)))
 
     def _opened(self) -> ParakeetRecognizer:
         assert self._model is not None  # nothing is sent before it is there
         return self._model
 
     async def _finish_utterance(self) -> None:
-        await self._pass_on(await unless_busy(self._opened().flush))
-        await within(self._collect_finals(), self._limits.final_s, "the final text")
+        await self._pass_on(await retry_if_busy(self._opened().flush))
+        limit_s = self._limits.final_s
+        if not await self._feed.await_finals(self._awaits_final, self._push, limit_s):
+            raise DeadlineExceededError(f"the final text did not come within {limit_s:g} s")
 
-    async def _collect_finals(self) -> None:
-        wait = _FIRST_POLL_S
-        while self._owed and not self._closing:
-            await asyncio.sleep(min(wait, _POLL_S))
-            wait *= 2
-            await self._pass_on(await self._push(np.zeros(0, np.int16)))
+    def _awaits_final(self) -> bool:
+        return bool(self._owed) and not self._closing
 
     async def _pass_on(self, reply: AsrReply) -> None:
         for event in reply.events:

@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
+import msgspec
 
-from parley_client.channel import open_channel, wait_until_connected
-from parley_client.errors import ConnectError
+from parley.errors import InferenceError
+from parley.inference import ModelRequest, Tensor, tensor_struct
+from parley.triton.grpc_client import GrpcModelClient
+from parley_client.channel import connect_channel, open_channel
 from parley_client.options import Keepalive
 
 _CONNECT_S = 10.0
+ReplyT = TypeVar("ReplyT", bound=msgspec.Struct)
+
+
+class ClosedAtTheEnd(ABC):
+    """Has a :meth:`close`, which leaving the ``async with`` calls."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End what is under way, and free everything."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class StageServer(Protocol):
-    """A Triton, as a stage needs it."""
+    """What a stage uses of a Triton.
+
+    Apart because gateways pass their own servers, whose channel lives longer than a stage.
+    """
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """To its gRPC endpoint; whoever opened it closes it, after the stages that use it."""
+        """To its gRPC endpoint; its owner closes it, after the stages that use it."""
         ...
 
 
 @dataclass(frozen=True)
-class Server:
-    """A channel that is open; any other object with a ``channel`` will do."""
+class ServerConnection:
+    """An open channel."""
 
     channel: grpc.aio.Channel
 
@@ -41,7 +66,7 @@ async def open_server(
     credentials: grpc.ChannelCredentials | None = None,
     keepalive: Keepalive | None = None,
     timeout_s: float = _CONNECT_S,
-) -> AsyncGenerator[Server, None]:
+) -> AsyncGenerator[ServerConnection, None]:
     """Connect to a Triton; any number of stages may use the connection side by side.
 
     Args:
@@ -64,11 +89,58 @@ async def open_server(
     ]
     channel = open_channel(address, credentials, options)
     try:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await wait_until_connected(channel, address)
-        except TimeoutError as error:
-            raise ConnectError(f"no connection to {address} within {timeout_s:g} s") from error
-        yield Server(channel)
+        await connect_channel(channel, address, timeout_s)
+        yield ServerConnection(channel)
     finally:
         await channel.close()
+
+
+class LazyServer(ClosedAtTheEnd):
+    """Opens the connection to a Triton at the first use; plugins are made long before they are needed.
+
+    Once open it stays so: gRPC connects again by itself after the server was away.
+
+    Args:
+        address: ``host:port`` of the gRPC endpoint.
+        credentials: TLS; None: plain text.
+    """
+
+    def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._opening = asyncio.Lock()
+        self._open = AsyncExitStack()
+        self._server: ServerConnection | None = None
+
+    async def get(self) -> ServerConnection:
+        """The connection; the first caller opens it, and the others wait for that.
+
+        Raises:
+            ConnectError: nothing answers, or not in time; the next call tries again.
+        """
+        async with self._opening:
+            if self._server is None:
+                opened = open_server(self._address, credentials=self._credentials)
+                self._server = await self._open.enter_async_context(opened)
+            return self._server
+
+    async def close(self) -> None:
+        """Close the connection, after the stages that use it; another use opens it again."""
+        async with self._opening:
+            self._server = None
+            await self._open.aclose()
+
+
+async def request_reply(
+    client: GrpcModelClient, model: str, inputs: Mapping[str, Tensor], kind: type[ReplyT], timeout_s: float
+) -> ReplyT:
+    """The message ``REPLY`` that a model answers a request with.
+
+    Raises:
+        ParleyError: the model's error.
+        InferenceError: there is no such message, or it cannot be read.
+    """
+    response = await client.infer(ModelRequest(model, inputs, ("REPLY",), timeout_s=timeout_s))
+    if "REPLY" not in response:
+        raise InferenceError(f"the reply of {model} cannot be read: it is not there")
+    return tensor_struct(response["REPLY"], kind)

@@ -1,22 +1,106 @@
-"""What synthesizers say, as one stream of audio."""
+"""The speech of a synthesizer as one stream of audio, and the growing text that it is spoken from."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.audio.resample import Resampler
+from parley.audio.pcm import Resampler
+from parley.errors import InvalidMessageError, SessionIdleError
 from parley.tts.messages import SpeechChunk
-from parley_client.stages.script import Script
+from parley.tts.text import TextSegmenter
+from parley_client.errors import CallEndedError
 from parley_client.stages.streams import ModelStream, Requests
+
+MAX_TEXT = 20_000
+"""Characters of one text."""
 
 
 @dataclass(frozen=True)
-class SpokenWord:
-    """A word that begins to be heard."""
+class TextSpan:
+    """A part that can be spoken by itself: a half-open span of characters in the whole text."""
+
+    start: int
+    end: int
+    text: str
+
+
+class GrowingText:
+    """Cuts a text into segments while it is being written.
+
+    Args:
+        idle_s: longest wait for more text (seconds).
+    """
+
+    def __init__(self, idle_s: float) -> None:
+        self.text = ""
+        """All that was written so far."""
+        self.finished = False
+        self._idle_s = idle_s
+        self._segmenter = TextSegmenter()
+        self._waiting: deque[TextSpan] = deque()
+        self._cut = 0  # characters in segments
+        self._changed = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        """Write on.
+
+        Raises:
+            CallEndedError: the text is finished.
+            InvalidMessageError: it is too long; nothing was added.
+        """
+        if self.finished:
+            raise CallEndedError("the text was finished before")
+        if len(self.text) + len(text) > MAX_TEXT:
+            raise InvalidMessageError(f"more than {MAX_TEXT} characters in one text")
+        self.text += text
+        self._queue(self._segmenter.push(text))
+
+    def finish(self) -> None:
+        """End the text; may be called twice."""
+        if not self.finished:
+            self.finished = True
+            self._queue(self._segmenter.finish())
+
+    def drop(self) -> None:
+        """End the text, and drop what has not been spoken."""
+        self.finished = True
+        self._waiting.clear()
+        self._changed.set()
+
+    async def next_segment(self) -> TextSpan | None:
+        """The next segment; None after the last.
+
+        Raises:
+            SessionIdleError: nothing was written for too long.
+        """
+        while not self._waiting:
+            if self.finished:
+                return None
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise SessionIdleError(f"no more text came within {self._idle_s:g} s") from error
+        return self._waiting.popleft()
+
+    def _queue(self, segments: list[str]) -> None:
+        for text in segments:
+            start = self.text.index(text, self._cut)
+            self._cut = start + len(text)
+            self._waiting.append(TextSpan(start, self._cut, text))
+        self._changed.set()
+
+
+@dataclass(frozen=True)
+class WordTiming:
+    """Where a word begins in the audio."""
 
     text: str
     start_char: int
@@ -36,8 +120,8 @@ class SpeechPiece:
     """Hertz; the same in all pieces."""
     offset: int
     """Index of the first sample within the speech."""
-    words: tuple[SpokenWord, ...] = ()
-    """That begin in this piece."""
+    words: tuple[WordTiming, ...] = ()
+    """Words that begin in this piece."""
 
 
 class Track:
@@ -48,12 +132,12 @@ class Track:
         rate: hertz of the result; None: that of the synthesizer.
     """
 
-    def __init__(self, script: Script, rate: int | None) -> None:
+    def __init__(self, script: GrowingText, rate: int | None) -> None:
         self._script = script
         self._rate = rate
         self._resampler: Resampler | None = None
         self._received = 0
-        self._given = 0
+        self._sent = 0
         self._request_began = 0
 
     def begin_request(self) -> None:
@@ -67,7 +151,7 @@ class Track:
             self._resampler = Resampler(chunk.sample_rate, self._rate)
         ratio = self._resampler.to_rate / self._resampler.from_rate
         words = tuple(
-            SpokenWord(
+            WordTiming(
                 text=self._script.text[first_char + mark.start_char : first_char + mark.end_char],
                 start_char=first_char + mark.start_char,
                 end_char=first_char + mark.end_char,
@@ -83,9 +167,9 @@ class Track:
         rest = self._resampler.finish() if self._resampler else np.zeros(0, np.int16)
         return self._piece(rest, ()) if len(rest) else None
 
-    def _piece(self, samples: NDArray[np.int16], words: tuple[SpokenWord, ...]) -> SpeechPiece:
-        piece = SpeechPiece(samples, self._rate or 0, self._given, words)
-        self._given += len(samples)
+    def _piece(self, samples: NDArray[np.int16], words: tuple[WordTiming, ...]) -> SpeechPiece:
+        piece = SpeechPiece(samples, self._rate or 0, self._sent, words)
+        self._sent += len(samples)
         return piece
 
 
@@ -98,14 +182,14 @@ class Speech(ModelStream[SpeechPiece]):
     Args:
         script: the text.
         pieces: its audio.
-        stop: tells the synthesizer that no more is wanted.
+        stop: stops the synthesizer.
         requests: of the stage.
         what: name of the synthesizer in logs.
     """
 
     def __init__(
         self,
-        script: Script,
+        script: GrowingText,
         pieces: AsyncGenerator[SpeechPiece, None],
         stop: Callable[[], Awaitable[object]],
         requests: Requests,
@@ -120,7 +204,7 @@ class Speech(ModelStream[SpeechPiece]):
         return self._script.text
 
     def add(self, text: str) -> None:
-        """Write on; never waits. What makes a clause or a sentence is spoken.
+        """Write on; never waits. Each complete clause or sentence is spoken.
 
         Raises:
             CallEndedError: the text is finished.

@@ -1,4 +1,4 @@
-"""Answers of a decoupled model that are told to stop when nobody wants more."""
+"""Streams of a decoupled model that stop the model when they are left."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from parley.errors import DeadlineExceededError, ParleyError
-from parley.waiting import try_within
+from parley.timeouts import best_effort
 
 ItemT = TypeVar("ItemT")
 _STOP_S = 5.0
 
 
 class Requests:
-    """The requests of one stage: those that run, and those that are being told to stop."""
+    """The requests of one stage: those that run, and those that are being stopped."""
 
     def __init__(self) -> None:
         self._running: set[ModelStream[Any]] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._stopping: set[asyncio.Task[None]] = set()
 
     def begin(self, stream: ModelStream[Any]) -> None:
-        """It is being answered."""
+        """Count a stream as running."""
         self._running.add(stream)
 
     def end(self, stream: ModelStream[Any]) -> None:
-        """It is not, or no longer."""
+        """Count it no longer."""
         self._running.discard(stream)
 
-    def tell(self, stop: Awaitable[object], what: str) -> asyncio.Task[None]:
-        """Tell a model to stop, whatever becomes of the caller."""
-        task = asyncio.ensure_future(try_within(stop, _STOP_S, what))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def stop_model(self, stop: Awaitable[object], what: str) -> asyncio.Task[None]:
+        """Stop a model in a task that outlives the caller."""
+        task = asyncio.ensure_future(best_effort(stop, _STOP_S, what))
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
         return task
 
     async def close(self) -> None:
-        """Stop all that run; returns when the models know."""
+        """Stop all that run; returns when the models have confirmed it."""
         for stream in tuple(self._running):
             stream.stop()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        if self._stopping:
+            await asyncio.wait(self._stopping)
 
 
 class ModelStream(Generic[ItemT]):
-    """What a model answers, item by item; leaving it early stops the model at once.
+    """The items that a model streams; leaving it early stops the model at once.
 
     Iterate it inside ``async with``, or call :meth:`aclose` where the iteration ends early.
 
     Args:
-        items: the answers.
-        stop: tells the model that no more are wanted.
-        requests: of the stage; owns the task that does so.
+        items: from the model.
+        stop: stops the model.
+        requests: of the stage; owns the task that stops the model.
         what: name of the request in logs.
     """
 
@@ -68,8 +68,8 @@ class ModelStream(Generic[ItemT]):
         self._requests = requests
         self._what = what
         self._begun = False
-        self._over = False
-        self._telling: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._stopping: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class ModelStream(Generic[ItemT]):
         Raises:
             ParleyError: the model failed, is overloaded, or did not answer in time.
         """
-        if self._over:
+        if self._is_over:
             raise StopAsyncIteration
         if not self._begun:
             self._begun = True
@@ -94,24 +94,24 @@ class ModelStream(Generic[ItemT]):
             self.stop()
             raise
         except ParleyError:
-            self._end()  # what the model answered has ended the request
+            self._end()  # the model's error has ended the request
             raise
         except BaseException:
-            self.stop()  # nobody reads on, and the model may still be at it
+            self.stop()  # the iteration ends here, and the model may still run
             raise
 
     async def abort(self) -> None:
-        """Stop the model; returns when it knows. Whoever iterates gets what is on its way, then the end."""
+        """Stop the model; returns when it has confirmed. The iteration gets what is on its way, then ends."""
         self.stop()
-        if self._telling is not None:
-            await asyncio.shield(self._telling)
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
 
     def stop(self) -> None:
-        """As :meth:`abort`, without waiting."""
-        if self._begun and not self._over:
-            self._telling = self._requests.tell(self._stop(), f"stopping {self._what}")
+        """Do the same as :meth:`abort`, without waiting."""
+        if self._begun and not self._is_over:
+            self._stopping = self._requests.stop_model(self._stop(), f"stopping {self._what}")
             self._requests.end(self)
-        self._over = True
+        self._is_over = True
 
     async def aclose(self) -> None:
         """Stop the model without waiting for it, if it is not done."""
@@ -124,9 +124,8 @@ class ModelStream(Generic[ItemT]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the model, if it is not done."""
         await self.aclose()
 
     def _end(self) -> None:
-        self._over = True
+        self._is_over = True
         self._requests.end(self)

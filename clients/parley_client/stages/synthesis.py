@@ -19,33 +19,112 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 from uuid import uuid4
 
+import grpc
+import grpc.aio
 import msgspec
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.engines.chatterbox import ChatterboxSpeaker
-from parley.engines.speaker import ModelSpeaker
-from parley.errors import OverloadedError, ParleyError
-from parley.inference import ModelRequest, struct_tensor, tensor_struct
+from parley.engines.speech import (
+    ESPEAK,
+    ChatterboxSpeaker,
+    EspeakSpeaker,
+    KokoroSpeaker,
+    ModelSpeaker,
+    PiperSpeaker,
+)
+from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley.inference import struct_tensor
+from parley.timeouts import best_effort
 from parley.triton.grpc_client import GrpcModelClient
 from parley.tts.messages import MoreText, SpeakRequest
 from parley.tts.voice_routing import find_route, qualify, spoken_languages
 from parley.tts.voices.messages import ListVoices, VoicesReply
-from parley.waiting import try_within
-from parley_client.closing import ClosedAtTheEnd
-from parley_client.stages.lineup import AUTO, SPEAKERS, find_names, read_names
-from parley_client.stages.script import Script
-from parley_client.stages.server import StageServer
-from parley_client.stages.speech import Speech, SpeechPiece, Track
+from parley_client.channel import error_of, is_model_ready
+from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
+from parley_client.stages.speech import GrowingText, Speech, SpeechPiece, Track
 from parley_client.stages.streams import Requests
-from parley_client.voices import MODEL as VOICES_MODEL
+from parley_client.stages.voices import MODEL as VOICES_MODEL
 
-_LOOK_AGAIN_S = 15.0
+AUTO = "auto"
+"""In place of names: the synthesizers of the server's conversations."""
+_AGENT = "voice_agent"
+_TIMEOUT_S = 5.0
+_RECHECK_S = 15.0
 """After this a synthesizer that was not loaded may be."""
 _IDLE_S = 60.0
 _BUSY_S = 0.1
 _STOP_S = 5.0
+
+SPEAKERS: dict[str, type[EspeakSpeaker | PiperSpeaker | KokoroSpeaker | ChatterboxSpeaker]] = {
+    "espeak": EspeakSpeaker,
+    "piper": PiperSpeaker,
+    "kokoro": KokoroSpeaker,
+    "chatterbox": ChatterboxSpeaker,
+}
+
+
+def read_names(models: str) -> tuple[str, ...]:
+    """The synthesizers in ``models``; none for :data:`AUTO`.
+
+    Args:
+        models: a name, several with commas in order of preference, or ``auto``.
+
+    Raises:
+        InvalidInputError: there is no such synthesizer, or it is named twice.
+    """
+    if models == AUTO:
+        return ()
+    names = tuple(name.strip() for name in models.split(","))
+    for name in names:
+        if name not in SPEAKERS:
+            raise InvalidInputError(f"no synthesizer {name!r}; there are {', '.join(SPEAKERS)}")
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"a synthesizer is named twice: {models}")
+    return names
+
+
+async def find_names(server: StageServer, names: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Those of the synthesizers that the server has loaded; all of them if it has none.
+
+    Args:
+        server: the server.
+        names: in order of preference; one alone is not checked. None: those of its conversations.
+
+    Returns:
+        The names, and whether they are final: another synthesizer may still be loading.
+
+    Raises:
+        ParleyError: the server cannot be asked.
+    """
+    names = tuple(names) or await _names_of_agent(server.channel)
+    if len(names) == 1:
+        return names, True
+    ready = await asyncio.gather(*(is_model_ready(server.channel, name, _TIMEOUT_S) for name in names))
+    loaded = tuple(name for name, is_ready in zip(names, ready, strict=True) if is_ready)
+    return loaded or names, all(ready)
+
+
+async def _names_of_agent(channel: grpc.aio.Channel) -> tuple[str, ...]:
+    """The synthesizers in the configuration of ``voice_agent``; its environment is not visible to clients.
+
+    Raises:
+        ParleyError: the server cannot be asked, or is loading the agent.
+    """
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    request = service_pb2.ModelConfigRequest(name=_AGENT)
+    try:
+        reply = await stub.ModelConfig(request, timeout=_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() != grpc.StatusCode.NOT_FOUND:
+            raise error_of(error) from error
+        return (ESPEAK,)  # a server of stages alone
+    configured = reply.config.parameters["tts"].string_value.split(",")
+    return tuple(name.strip() for name in configured if name.strip() in SPEAKERS) or (ESPEAK,)
+
+
 Lineup: TypeAlias = Sequence[tuple[str, ModelSpeaker]]
 
 
@@ -56,12 +135,29 @@ class VoiceInfo:
     voice_id: str
     name: str
     languages: tuple[str, ...] = ()
-    """Empty: not said."""
+    """Empty: unknown."""
     synthesizer: str = ""
     """Whose it is; ``synthesizer/voice`` names it too."""
     gender: str = ""
     """``female`` or ``male``; empty: not said."""
     description: str = ""
+
+
+class SpeechOptions(TypedDict, total=False):
+    """How a text is spoken; each field may be left out."""
+
+    voice: str | None
+    """One of :meth:`Synthesis.voices`; None: that of the first synthesizer that speaks the language."""
+    language: str
+    """A tag such as ``en`` (the default) or ``en-GB``."""
+    sample_rate: int | None
+    """8,000 to 48,000 Hz; None: the synthesizer's own."""
+    exaggeration: float | None
+    """Strength of emotion, where the synthesizer supports it."""
+    guidance_weight: float | None
+    """How close it keeps to the voice, where it supports it."""
+    seed: int | None
+    """Repeats the same speech, where the synthesizer supports it."""
 
 
 class Synthesis(ClosedAtTheEnd):
@@ -84,16 +180,16 @@ class Synthesis(ClosedAtTheEnd):
     ) -> None:
         self._named = read_names(model)
         self._server = server
-        self._port = GrpcModelClient(lambda: server.channel)
+        self._client = GrpcModelClient(lambda: server.channel)
         self._name = model
         self._timeout_s = timeout_s
         self._lineup: Lineup | None = None
-        self._look_again_at = 0.0
+        self._recheck_at_s = 0.0
         self._idle_s = idle_s
         self._requests = Requests()
 
     async def synthesizer_of(self, voice: str | None, language: str = "en") -> str:
-        """The name of the synthesizer that speaks with this voice; one that has to be asked may not have it.
+        """The synthesizer that speaks with this voice; for Chatterbox's voices it is not asked.
 
         Raises:
             UnsupportedVoiceError: none of them has the voice.
@@ -111,71 +207,28 @@ class Synthesis(ClosedAtTheEnd):
         """
         return spoken_languages(await self._speakers())
 
-    def speak(
-        self,
-        text: str,
-        *,
-        voice: str | None = None,
-        language: str = "en",
-        sample_rate: int | None = None,
-        exaggeration: float | None = None,
-        guidance_weight: float | None = None,
-        seed: int | None = None,
-    ) -> Speech:
+    def speak(self, text: str, **options: Unpack[SpeechOptions]) -> Speech:
         """Speak a text; nothing is sent before it is iterated.
 
         Its iteration raises ``UnsupportedVoiceError``, ``UnsupportedLanguageError``,
         ``UnsupportedSampleRateError``, ``OverloadedError``, ``ModelUnavailableError``,
         ``DeadlineExceededError``, or another ``InferenceError`` where the model failed.
 
-        Args:
-            text: at most 20,000 characters.
-            voice: one of :meth:`voices`; None: that of the first synthesizer that speaks the language.
-            language: as in ``en`` or ``en-GB``.
-            sample_rate: hertz, 8,000 to 48,000; None: the synthesizer's own.
-            exaggeration: of emotion, where the synthesizer can.
-            guidance_weight: how close it keeps to the voice, where it can.
-            seed: to say the same in the same way again, where it can.
-
         Raises:
-            InvalidMessageError: the text is too long.
+            InvalidMessageError: the text has more than 20,000 characters.
         """
-        speech = self.begin(
-            voice=voice,
-            language=language,
-            sample_rate=sample_rate,
-            exaggeration=exaggeration,
-            guidance_weight=guidance_weight,
-            seed=seed,
-        )
+        speech = self.begin(**options)
         speech.add(text)
         speech.finish()
         return speech
 
-    def begin(
-        self,
-        *,
-        voice: str | None = None,
-        language: str = "en",
-        sample_rate: int | None = None,
-        exaggeration: float | None = None,
-        guidance_weight: float | None = None,
-        seed: int | None = None,
-    ) -> Speech:
-        """Speak a text that is still being written; fields as in :meth:`speak`.
+    def begin(self, **options: Unpack[SpeechOptions]) -> Speech:
+        """Speak a text that is still being written; otherwise as :meth:`speak`.
 
         Its iteration also raises ``SessionIdleError`` where no text comes for too long.
         """
-        request = SpeakRequest(
-            request_id=uuid4().hex,
-            voice=voice,
-            language=language,
-            sample_rate=sample_rate,
-            exaggeration=exaggeration,
-            guidance_weight=guidance_weight,
-            seed=seed,
-        )
-        script = Script(self._idle_s)
+        request = SpeakRequest(request_id=uuid4().hex, **options)
+        script = GrowingText(self._idle_s)
         spoken = _Routed(self._speakers, request, script)
         return Speech(script, spoken.pieces(), spoken.stop, self._requests, self._name)
 
@@ -203,12 +256,8 @@ class Synthesis(ClosedAtTheEnd):
                 )
                 for voice in speaker.known_voices
             ]
-        response = await self._port.infer(
-            ModelRequest(
-                VOICES_MODEL, {"REQUEST": struct_tensor(ListVoices())}, ("REPLY",), timeout_s=self._timeout_s
-            )
-        )
-        listed = tensor_struct(response["REPLY"], VoicesReply).voices
+        inputs = {"REQUEST": struct_tensor(ListVoices())}
+        reply = await request_reply(self._client, VOICES_MODEL, inputs, VoicesReply, self._timeout_s)
         return [
             VoiceInfo(
                 one.voice_id,
@@ -217,11 +266,11 @@ class Synthesis(ClosedAtTheEnd):
                 synthesizer,
                 description=one.details.description,
             )
-            for one in listed
+            for one in reply.voices
         ]
 
     async def check_voice(self, voice: str) -> None:
-        """Return if there is this voice.
+        """Check that there is this voice.
 
         Raises:
             UnsupportedVoiceError: there is not.
@@ -233,23 +282,23 @@ class Synthesis(ClosedAtTheEnd):
             await lineup[route.index][1].check_voice(route.voice)
 
     async def _speakers(self) -> Lineup:
-        if self._lineup is None or time.monotonic() > self._look_again_at:
+        if self._lineup is None or time.monotonic() > self._recheck_at_s:
             names, is_all = await find_names(self._server, self._named)
-            self._look_again_at = math.inf if is_all else time.monotonic() + _LOOK_AGAIN_S
-            self._lineup = [(name, SPEAKERS[name](self._port, timeout_s=self._timeout_s)) for name in names]
+            self._recheck_at_s = math.inf if is_all else time.monotonic() + _RECHECK_S
+            self._lineup = [(name, SPEAKERS[name](self._client, timeout_s=self._timeout_s)) for name in names]
         return self._lineup
 
     async def close(self) -> None:
         """Stop what is being spoken."""
         await self._requests.close()
-        await self._port.close()
+        await self._client.close()
 
 
 class _Routed:
     """The synthesizer that has the voice, found when the text begins to be spoken."""
 
     def __init__(
-        self, speakers: Callable[[], Awaitable[Lineup]], request: SpeakRequest, script: Script
+        self, speakers: Callable[[], Awaitable[Lineup]], request: SpeakRequest, script: GrowingText
     ) -> None:
         self._speakers = speakers
         self._request = request
@@ -257,7 +306,7 @@ class _Routed:
         self._spoken: _InSegments | _Written | None = None
 
     async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
-        """What is said."""
+        """The audio."""
         lineup = await self._speakers()
         route = find_route(lineup, self._request.voice, self._request.language)
         request = msgspec.structs.replace(self._request, voice=route.voice)
@@ -279,14 +328,14 @@ class _Routed:
 class _InSegments:
     """A synthesizer that takes whole texts: every segment is a request of its own."""
 
-    def __init__(self, speaker: ModelSpeaker, request: SpeakRequest, script: Script) -> None:
+    def __init__(self, speaker: ModelSpeaker, request: SpeakRequest, script: GrowingText) -> None:
         self._speaker = speaker
         self._request = request
         self._script = script
         self._running = ""
 
     async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
-        """What is said."""
+        """The audio."""
         track = Track(self._script, self._request.sample_rate)
         number = 0
         while segment := await self._script.next_segment():
@@ -310,7 +359,7 @@ class _InSegments:
 class _Written:
     """A synthesizer that takes a text while it is being written."""
 
-    def __init__(self, speaker: ChatterboxSpeaker, request: SpeakRequest, script: Script) -> None:
+    def __init__(self, speaker: ChatterboxSpeaker, request: SpeakRequest, script: GrowingText) -> None:
         self._speaker = speaker
         self._request = msgspec.structs.replace(request, final=False)
         self._script = script
@@ -318,7 +367,7 @@ class _Written:
         self._failure: ParleyError | None = None  # of the writing
 
     async def pieces(self) -> AsyncGenerator[SpeechPiece, None]:
-        """What is said."""
+        """The audio."""
         segment = await self._script.next_segment()
         if segment is None:
             return
@@ -346,20 +395,20 @@ class _Written:
         position = 0
         try:
             while True:
-                await self._more(position, until)
+                await self._send_text(position, until)
                 position = until
                 segment = await self._script.next_segment()
                 if segment is None:
                     break
                 until = segment.end
-            await self._more(position, len(self._script.text), final=True)
+            await self._send_text(position, len(self._script.text), final=True)
         except ParleyError as error:
             if not self._stopped:
                 self._failure = error
                 # Or the model would wait for more.
-                await try_within(self.stop(), _STOP_S, f"stopping {self._request.request_id}")
+                await best_effort(self.stop(), _STOP_S, f"stopping {self._request.request_id}")
 
-    async def _more(self, start: int, end: int, *, final: bool = False) -> None:
+    async def _send_text(self, start: int, end: int, *, final: bool = False) -> None:
         message = MoreText(
             request_id=self._request.request_id, text=self._script.text[start:end], first=start, final=final
         )
@@ -367,6 +416,6 @@ class _Written:
             try:
                 await self._speaker.more(message)
             except OverloadedError:
-                await asyncio.sleep(_BUSY_S)  # as much as it takes waits for it already
+                await asyncio.sleep(_BUSY_S)  # its queue of text is full
             else:
                 return

@@ -207,8 +207,8 @@ def _ask_espeak(server: CanaryConnection) -> None:
 def _ask_silently(model: str, server: CanaryConnection) -> None:
     """A text without words, which needs the default voice and no audio.
 
-    Of chatterbox, t3 and s3gen are asked themselves. Others answer in the thread that their network runs
-    in: a word would keep it from what is being said to somebody.
+    For chatterbox, t3 and s3gen have checks of their own. Others speak in the thread of their network: a word
+    would delay the speech of calls.
     """
     name = f"{CANARY_PREFIX}{uuid.uuid4().hex}"
     message = SpeakRequest(request_id=name)

@@ -14,7 +14,7 @@ from parley.asr.messages import AsrReply, AsrRequest, TranscribeReply, Transcrib
 from parley.llm.messages import Completed, TextDelta
 from parley.tts.messages import SpeechChunk, WordMark
 from parley_client.stages import open_server
-from parley_client.transcription import TRANSCRIBERS
+from parley_client.stages.transcription import TRANSCRIBERS
 
 
 def add_text(response, name, value):

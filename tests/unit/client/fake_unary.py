@@ -28,6 +28,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
             await context.abort(*self.failure)
         response = service_pb2.ModelInferResponse(model_name=request.model_name)
         if self.answer is not None:
+            response.outputs.add(name="REPLY", datatype="BYTES", shape=[1])
             response.raw_output_contents.append(len(self.answer).to_bytes(4, "little") + self.answer)
         return response
 

@@ -434,7 +434,7 @@ async def test_a_stream_that_ends_without_closed_is_lost():
 
     async with dial(FakeAgent(ends)) as call:
         await anext(call)
-        with pytest.raises(CallLostError, match="without a word"):
+        with pytest.raises(CallLostError, match="without closing"):
             await anext(call)
 
 

@@ -7,28 +7,32 @@ import json
 import os
 import re
 import shlex
+import socket
 from contextlib import asynccontextmanager
 
 import grpc
+import httpx2
 import numpy as np
 import psutil
 import pytest
 import soundfile
 from fake_agent import FakeAgent, serve
 from fake_unary import serving
-from test_channel import web_server
+from test_transport import web_server
 
 from parley import protocol
 from parley.agent.config import AgentConfig
 from parley.agent.validation import check_start
-from parley.engines.espeak import EspeakSpeaker
+from parley.engines.speech import EspeakSpeaker
 from parley.errors import InvalidMessageError, ModelUnavailableError
 from parley_client import NO_RETRY, connect
 from parley_client.audio.files import read_speech
-from parley_client.cli import build_parser, main
-from parley_client.commands import demo, play, session, transcribe
-from parley_client.commands.advice import advice, advice_on_waiting, noted_state
-from parley_client.commands.common import check_output
+from parley_client.cli.advice import advice, advice_on_waiting, noted_state
+from parley_client.cli.arguments import check_output, open_call, tool_table
+from parley_client.cli.commands import demo, say, transcribe
+from parley_client.cli.commands.demo import serve_page
+from parley_client.cli.program import build_parser, main
+from parley_client.cli.view import make_console
 from parley_client.errors import (
     AudioFileError,
     CallLostError,
@@ -38,7 +42,38 @@ from parley_client.errors import (
     UnknownHostError,
     WrongPortError,
 )
-from parley_client.terminal.view import make_console
+
+NOWHERE = "127.0.0.1:1"
+
+
+async def get(url):
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        return await client.get(url)
+
+
+async def test_the_page_is_there_for_as_long_as_it_is_needed():
+    async with serve_page(NOWHERE) as url:
+        page = await get(f"{url}/")
+        assert page.status_code == 200
+        assert "<title>Parley</title>" in page.text
+        assert (await get(f"{url}/readyz")).status_code == 503  # there is no server behind it
+    port = int(url.rpartition(":")[2])
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+async def test_where_its_port_is_taken_it_has_another():
+    async with serve_page(NOWHERE) as first, serve_page(NOWHERE) as second:
+        assert first != second
+        assert (await get(f"{second}/")).status_code == 200
+
+
+async def test_without_the_gateways_packages_there_is_none(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    async with serve_page(NOWHERE) as url:
+        assert url is None
+
 
 NOBODY = "127.0.0.1:1"
 
@@ -95,7 +130,7 @@ def test_numbers_out_of_range_are_wrong_usage(argument, words, capsys):
 def start_of(*arguments):
     """What the server is told first."""
     args = build_parser().parse_args(["talk", *arguments])
-    return session.open_call(args, session.tool_table(args))._start
+    return open_call(args, tool_table(args))._start
 
 
 def test_the_arguments_of_a_session_become_its_options():
@@ -170,7 +205,7 @@ def test_a_turn_that_failed_is_told_by_the_exit_status(command, tmp_path, monkey
     def open_fake(args, tools, **options):
         return connect(transport=FakeAgent(agent), tools=tools, retry=NO_RETRY)
 
-    monkeypatch.setattr(play, "open_call", open_fake)
+    monkeypatch.setattr(say, "open_call", open_fake)
     monkeypatch.setattr(demo, "serve_page", no_page)
     out = str(tmp_path / "out.wav")
     assert main([command, "--script", str(script), "--server", NOBODY, "--out", out]) == 1

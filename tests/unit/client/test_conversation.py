@@ -17,12 +17,11 @@ from parley import protocol
 from parley.errors import ModelUnavailableError
 from parley_client import NO_RETRY, AgentAudio, CallEndedError, CallLostError, connect
 from parley_client.audio.files import speech_span
-from parley_client.conversation import ScriptedConversation
-from parley_client.script import ScriptTurn
-from parley_client.terminal.report import by_stage, latency_table, print_reports
-from parley_client.terminal.view import CallView, make_console
-from parley_client.tracker import TurnTracker
-from parley_client.turns import TurnReport, percentile
+from parley_client.cli.conversation import ScriptedConversation
+from parley_client.cli.output import by_stage, latency_table, print_reports
+from parley_client.cli.script import ScriptTurn
+from parley_client.cli.turns import TurnReport, TurnTracker, percentile
+from parley_client.cli.view import CallView, make_console
 
 RATE = 22_050
 
@@ -281,7 +280,7 @@ async def test_a_missing_answer_is_a_problem_and_the_conversation_goes_on():
 
 
 async def test_words_that_are_not_understood_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr("parley_client.conversation._NOTHING_HEARD_S", 0.02)
+    monkeypatch.setattr("parley_client.cli.conversation._NOTHING_HEARD_S", 0.02)
     async with line(TinyAgent(answers=False, understands=False)) as call:
         (report,) = await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip())])
     assert report.problem == "heard, but no word of it understood"
@@ -311,7 +310,7 @@ async def test_speech_without_a_transcript_is_a_problem():
 
 
 async def test_silence_is_not_waited_for_as_long_as_an_answer(monkeypatch):
-    monkeypatch.setattr("parley_client.conversation._NOTICE_S", 0.05)
+    monkeypatch.setattr("parley_client.cli.conversation._NOTICE_S", 0.05)
     async with line(polite) as call, asyncio.timeout(5):
         (report,) = await ScriptedConversation(call, chunk_ms=10).run([ScriptTurn("one", clip() * 0)])
     assert report.problem == "no speech was noticed in it"
@@ -444,17 +443,17 @@ async def test_updates_change_how_the_agent_answers():
 def test_a_failure_is_of_the_turn_that_waits_for_its_answer():
     tracker, story = answered("story")
     tracker.begin(TurnReport("stop"))
-    tracker.note(error(), 1.5)
+    tracker.on_event(error(), 1.5)
     assert [report.failure != "" for report in tracker.reports] == [True, False]
-    tracker.note(protocol.TurnMetrics(turn=1), 1.6)
-    tracker.note(error("overloaded"), 1.7)
+    tracker.on_event(protocol.TurnMetrics(turn=1), 1.6)
+    tracker.on_event(error("overloaded"), 1.7)
     assert tracker.reports[1].failure.endswith("(overloaded)")
     assert story.failure.endswith("(model_unavailable)")
 
 
 def test_a_failure_before_the_first_turn_is_told():
     tracker = TurnTracker()
-    tracker.note(error(), 0.1)
+    tracker.on_event(error(), 0.1)
     hello = TurnReport("hello")
     tracker.begin(hello)
     assert [report.name for report in tracker.reports] == ["before the first turn", "hello"]
@@ -476,16 +475,16 @@ def test_what_still_comes_of_an_answer_belongs_to_its_own_turn():
     tracker = TurnTracker()
     story, stop = TurnReport("story"), TurnReport("stop")
     tracker.begin(story)
-    tracker.note(final("tell me a story"), 1.0)
-    tracker.note(protocol.ResponseText(turn=4, response_id="r4", text="Once "), 1.1)
-    tracker.note(audio(4), 1.2)
+    tracker.on_event(final("tell me a story"), 1.0)
+    tracker.on_event(protocol.ResponseText(turn=4, response_id="r4", text="Once "), 1.1)
+    tracker.on_event(audio(4), 1.2)
     tracker.begin(stop)
-    tracker.note(protocol.ResponseText(turn=4, response_id="r4", text="upon"), 1.3)
+    tracker.on_event(protocol.ResponseText(turn=4, response_id="r4", text="upon"), 1.3)
     assert (story.answer, stop.answer) == ("Once upon", "")
-    tracker.note(protocol.Interrupted(turn=4, response_id="r4", played_ms=300, spoken_text="Once"), 1.5)
-    tracker.note(protocol.TurnMetrics(turn=4, interrupted=True), 1.5)
-    tracker.note(final("stop"), 2.0)
-    tracker.note(protocol.ResponseText(turn=5, response_id="r5", text="Okay."), 2.1)
+    tracker.on_event(protocol.Interrupted(turn=4, response_id="r4", played_ms=300, spoken_text="Once"), 1.5)
+    tracker.on_event(protocol.TurnMetrics(turn=4, interrupted=True), 1.5)
+    tracker.on_event(final("stop"), 2.0)
+    tracker.on_event(protocol.ResponseText(turn=5, response_id="r5", text="Okay."), 2.1)
     assert (story.answer, story.interrupted, story.metrics.turn) == ("Once", True, 4)
     assert (stop.answer, stop.barge_in, stop.silenced_s) == ("Okay.", True, 1.5)
     assert not stop.settled.is_set()
@@ -494,11 +493,11 @@ def test_what_still_comes_of_an_answer_belongs_to_its_own_turn():
 def test_an_interruption_of_an_answer_that_is_not_heard_is_no_barge_in():
     tracker = TurnTracker()
     tracker.begin(TurnReport("one"))
-    tracker.note(final("one"), 1.0)
-    tracker.note(protocol.ResponseText(turn=1, response_id="r1", text="a"), 1.1)
+    tracker.on_event(final("one"), 1.0)
+    tracker.on_event(protocol.ResponseText(turn=1, response_id="r1", text="a"), 1.1)
     late = TurnReport("two")
     tracker.begin(late)
-    tracker.note(protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text=""), 1.2)
+    tracker.on_event(protocol.Interrupted(turn=1, response_id="r1", played_ms=0, spoken_text=""), 1.2)
     assert (late.barge_in, late.barge_in_stop_ms) == (False, None)
 
 
@@ -506,11 +505,11 @@ def test_a_clip_that_is_heard_in_two_parts_is_settled_by_the_last():
     tracker = TurnTracker()
     report = TurnReport("one")
     tracker.begin(report)
-    tracker.note(final("what's the"), 1.0)
-    tracker.note(protocol.ResponseText(turn=1, response_id="r1", text="What?"), 1.1)
-    tracker.note(protocol.TurnMetrics(turn=1, interrupted=True), 1.2)
-    tracker.note(final("weather"), 1.5)
-    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Sunny."), 1.6)
+    tracker.on_event(final("what's the"), 1.0)
+    tracker.on_event(protocol.ResponseText(turn=1, response_id="r1", text="What?"), 1.1)
+    tracker.on_event(protocol.TurnMetrics(turn=1, interrupted=True), 1.2)
+    tracker.on_event(final("weather"), 1.5)
+    tracker.on_event(protocol.ResponseText(turn=2, response_id="r2", text="Sunny."), 1.6)
     assert (report.heard, report.answer, report.settled.is_set()) == ("what's the weather", "Sunny.", False)
 
 
@@ -540,8 +539,8 @@ async def test_a_clip_whose_second_part_cuts_the_answer_to_its_first_is_heard_ou
 
 
 def heard_answer(tracker, turn, at):
-    tracker.note(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text="Once upon a time."), at)
-    tracker.note(audio(turn), at)
+    tracker.on_event(protocol.ResponseText(turn=turn, response_id=f"r{turn}", text="Once upon a time."), at)
+    tracker.on_event(audio(turn), at)
 
 
 def paused(turn):
@@ -560,7 +559,7 @@ def answered(name, turn=1):
     """A tracker in which a turn is being answered."""
     tracker, report = TurnTracker(), TurnReport(name)
     tracker.begin(report)
-    tracker.note(final(name), 1.0)
+    tracker.on_event(final(name), 1.0)
     heard_answer(tracker, turn, 1.0)
     return tracker, report
 
@@ -569,14 +568,14 @@ def test_an_mhm_is_settled_when_the_agent_goes_on():
     tracker, story = answered("story")
     mhm = TurnReport("mhm")
     tracker.begin(mhm)
-    tracker.note(paused(1), 1.2)
-    tracker.note(final("mhm"), 1.5)
-    tracker.note(resumed(1), 1.5)
+    tracker.on_event(paused(1), 1.2)
+    tracker.on_event(final("mhm"), 1.5)
+    tracker.on_event(resumed(1), 1.5)
     assert mhm.settled.is_set()
     assert (mhm.resumed.reason, mhm.heard, mhm.barge_in) == ("backchannel", "mhm", False)
     assert tracker.answered_by("r1") is story
     assert (story.interrupted, story.resumed, story.settled.is_set()) == (False, None, False)
-    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
+    tracker.on_event(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
     assert (mhm.answer, story.answer) == ("", "Once upon a time.")
 
 
@@ -584,8 +583,8 @@ def test_a_cough_needs_no_transcript():
     tracker, _ = answered("story")
     cough = TurnReport("cough")
     tracker.begin(cough)
-    tracker.note(paused(1), 1.2)
-    tracker.note(protocol.Resumed(turn=1, response_id="r1", reason="noise"), 1.3)
+    tracker.on_event(paused(1), 1.2)
+    tracker.on_event(protocol.Resumed(turn=1, response_id="r1", reason="noise"), 1.3)
     for step in (cough.noticed, cough.transcribed, cough.settled):
         assert step.is_set()
 
@@ -598,26 +597,26 @@ def test_words_that_are_ignored_are_settled_where_nothing_paused():
     tracker, story = answered("story")
     mhm = TurnReport("mhm")
     tracker.begin(mhm)
-    tracker.note(final("mhm"), 1.5)
-    tracker.note(ignored(), 1.5)
+    tracker.on_event(final("mhm"), 1.5)
+    tracker.on_event(ignored(), 1.5)
     assert mhm.settled.is_set()
     assert (mhm.resumed, mhm.goes_on, mhm.heard) == (ignored(), story, "mhm")
     assert not story.settled.is_set()
-    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
+    tracker.on_event(protocol.ResponseText(turn=2, response_id="r2", text="Still there?"), 9.0)
     assert (mhm.answer, story.answer) == ("", "Once upon a time.")
 
 
 def test_words_that_are_ignored_after_the_turns_own_answer_began_settle_nothing():
     tracker, story = answered("story")
-    tracker.note(ignored(), 1.5)
+    tracker.on_event(ignored(), 1.5)
     assert (story.resumed, story.settled.is_set()) == (None, False)
 
 
 def test_words_that_are_ignored_before_any_answer_are_settled():
     tracker, mhm = TurnTracker(), TurnReport("mhm")
-    tracker.note(ignored(), 0.1)
+    tracker.on_event(ignored(), 0.1)
     tracker.begin(mhm)
-    tracker.note(ignored(), 1.5)
+    tracker.on_event(ignored(), 1.5)
     assert (mhm.settled.is_set(), mhm.goes_on, mhm.heard) == (True, None, "mhm")
 
 
@@ -645,8 +644,8 @@ async def test_an_mhm_that_is_ignored_waits_for_the_answer_that_goes_on():
 
 def test_an_answer_that_paused_of_itself_settles_nothing():
     tracker, story = answered("story")
-    tracker.note(paused(1), 1.2)
-    tracker.note(resumed(1), 1.3)
+    tracker.on_event(paused(1), 1.2)
+    tracker.on_event(resumed(1), 1.3)
     assert (story.resumed, story.settled.is_set()) == (None, False)
 
 
@@ -654,8 +653,8 @@ def test_the_silence_of_an_interrupted_answer_begins_with_its_pause():
     tracker, story = answered("story")
     stop = TurnReport("stop")
     tracker.begin(stop)
-    tracker.note(paused(1), 1.25)
-    tracker.note(interrupted(1), 1.75)
+    tracker.on_event(paused(1), 1.25)
+    tracker.on_event(interrupted(1), 1.75)
     assert (story.interrupted, story.answer) == (True, "Once")
     assert (stop.barge_in, stop.silenced_s) == (True, pytest.approx(1.25))
 
@@ -664,10 +663,10 @@ def test_an_interruption_after_a_false_alarm_counts():
     tracker, _ = answered("story")
     stop = TurnReport("stop")
     tracker.begin(stop)
-    tracker.note(paused(1), 1.1)
-    tracker.note(resumed(1), 1.2)
+    tracker.on_event(paused(1), 1.1)
+    tracker.on_event(resumed(1), 1.2)
     assert stop.settled.is_set()
-    tracker.note(interrupted(1), 1.4)
+    tracker.on_event(interrupted(1), 1.4)
     assert (stop.resumed, stop.settled.is_set(), stop.barge_in) == (None, False, True)
     assert stop.silenced_s == pytest.approx(1.4)
 
@@ -675,22 +674,22 @@ def test_an_interruption_after_a_false_alarm_counts():
 def test_a_greeting_is_nobodys_answer():
     tracker, hello = TurnTracker(), TurnReport("hello")
     tracker.begin(hello)
-    tracker.note(audio(1), 0.1)
-    tracker.note(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 0.2)
+    tracker.on_event(audio(1), 0.1)
+    tracker.on_event(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=1000), 0.2)
     assert not tracker.greeted.is_set()  # its end is still to be heard
-    tracker.note(protocol.TurnMetrics(turn=1), 1.2)
+    tracker.on_event(protocol.TurnMetrics(turn=1), 1.2)
     assert (tracker.greeted.is_set(), hello.settled.is_set(), hello.speaking.is_set()) == (True, False, False)
-    tracker.note(final("hello"), 2.0)
-    tracker.note(protocol.ResponseText(turn=2, response_id="r2", text="Hi!"), 2.1)
-    tracker.note(protocol.TurnMetrics(turn=2, speculations=2, speculated=True), 2.2)
+    tracker.on_event(final("hello"), 2.0)
+    tracker.on_event(protocol.ResponseText(turn=2, response_id="r2", text="Hi!"), 2.1)
+    tracker.on_event(protocol.TurnMetrics(turn=2, speculations=2, speculated=True), 2.2)
     assert (hello.answer, hello.metrics.turn) == ("Hi!", 2)
 
 
 def test_what_the_agent_says_of_its_own_accord_does_not_replace_an_answer():
     tracker, story = answered("story")
-    tracker.note(protocol.TurnMetrics(turn=1), 2.0)
+    tracker.on_event(protocol.TurnMetrics(turn=1), 2.0)
     heard_answer(tracker, 2, 12.0)
-    tracker.note(protocol.TurnMetrics(turn=2), 13.0)
+    tracker.on_event(protocol.TurnMetrics(turn=2), 13.0)
     assert (story.answer, story.metrics.turn) == ("Once upon a time.", 1)
 
 
@@ -698,7 +697,7 @@ def test_typed_text_is_answered_like_speech():
     tracker, story = answered("story")
     typed = TurnReport("typed", said="never mind")
     tracker.enter(typed, 1.5)
-    tracker.note(
+    tracker.on_event(
         protocol.Interrupted(turn=1, response_id="r1", played_ms=5, spoken_text="", reason="input"), 1.6
     )
     heard_answer(tracker, 2, 1.9)
@@ -712,14 +711,14 @@ def test_typed_text_is_answered_like_speech():
 def test_tools_of_the_server_are_in_the_report():
     tracker, story = answered("story")
     run = protocol.ToolRun(turn=1, call_id="c", name="find", arguments={}, is_error=False, duration_ms=1)
-    tracker.note(run, 1.1)
+    tracker.on_event(run, 1.1)
     assert story.tools == [run]
 
 
 def test_an_agent_that_speaks_first_is_heard():
     heard = []
     tracker = TurnTracker(heard.append)
-    tracker.note(audio(0), 1.0)
+    tracker.on_event(audio(0), 1.0)
     tracker.playout.advance(3.0)
     assert len(heard[0].samples) == 1000
 
@@ -886,7 +885,7 @@ STORY = (text("Once upon a time, "), said(1000, "Once upon"), text("there was â€
 )
 def test_of_an_answer_that_was_not_heard_to_its_end_it_is_said_what_was(capsys, events, played_ms, shown):
     with CallView(make_console()) as view:
-        view.follow({"r": played_ms}.__getitem__)
+        view.use_playback({"r": played_ms}.__getitem__)
         for event in events:
             view.show(event, 1.0)
     assert [line[17:].strip() for line in capsys.readouterr().out.splitlines()] == shown

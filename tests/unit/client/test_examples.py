@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import runpy
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,17 @@ from fake_agent import CONNECTED, FakeAgent, serve
 import parley_client
 from parley import protocol
 from parley_client import NO_RETRY, ToolTable, connect
-from parley_client.script import load_script
+from parley_client.cli.script import load_script
 from parley_client.tools import load_tools
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_committed_reference_is_up_to_date():
+    command = [sys.executable, str(ROOT / "build" / "make_protocol_docs.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
 
 HUNG_UP = 1000
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

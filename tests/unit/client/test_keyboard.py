@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parley_client.terminal import keyboard
-from parley_client.terminal.keyboard import LineEditor, can_be_typed_at, typed_lines
+from parley_client.cli import keyboard
+from parley_client.cli.keyboard import LineEditor, can_be_typed_at, typed_lines
 
 
 @pytest.mark.parametrize(

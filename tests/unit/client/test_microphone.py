@@ -11,8 +11,8 @@ import soundfile
 from parley_client.audio import microphone
 from parley_client.audio.files import read_speech, speech_span
 from parley_client.audio.microphone import PacedMicrophone
+from parley_client.cli.script import load_script, script_of_files
 from parley_client.errors import AudioFileError, ScriptError
-from parley_client.script import load_script, script_of_files
 
 
 class Clock:

@@ -5,6 +5,7 @@ import pytest
 from fake_models import serving_models
 
 from parley.asr.messages import AsrOptions, OnsetEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.engines import recognizer_feed
 from parley.errors import (
     InvalidAudioError,
     InvalidMessageError,
@@ -22,8 +23,8 @@ FINAL = TranscriptEvent(utterance=1, text="hello", is_final=True)
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(recognition, "_POLL_S", 0.001)
-    monkeypatch.setattr(recognition, "_RETRY_S", 0.001)
+    monkeypatch.setattr(recognition, "_MAX_POLL_S", 0.001)
+    monkeypatch.setattr(recognizer_feed, "_RETRY_S", 0.001)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ async def test_a_final_text_that_comes_late_is_asked_for_in_silence(models):
 
 
 async def test_an_idle_stream_is_kept_open(models, monkeypatch):
-    monkeypatch.setattr(recognition, "_KEEP_OPEN_S", 0.001)
+    monkeypatch.setattr(recognizer_feed, "_KEEP_OPEN_S", 0.001)
     fake, server = models
     enough = asyncio.Event()
 

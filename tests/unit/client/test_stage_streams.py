@@ -1,7 +1,9 @@
 """The language model and the synthesizers as stages."""
 
 import asyncio
+import socket
 
+import grpc.aio
 import numpy as np
 import pytest
 from fake_models import Chat, Voice, serving_models
@@ -20,7 +22,38 @@ from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta
 from parley.protocol import Tool
 from parley.tts.messages import SpeechChunk, WordMark
 from parley_client import CallEndedError
-from parley_client.stages import Generation, SpokenWord, Synthesis
+from parley_client.errors import ConnectError
+from parley_client.stages import Generation, Synthesis, WordTiming
+from parley_client.stages.server import LazyServer
+
+
+async def test_those_who_come_first_share_the_connection():
+    async with serving_models() as (fake, _):
+        lazy = LazyServer(fake.address)
+        first, second = await asyncio.gather(lazy.get(), lazy.get())
+        assert first is second
+        await lazy.close()
+        assert first.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+        assert (await lazy.get()) is not first
+        await lazy.close()
+
+
+async def test_a_failure_is_forgotten():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    lazy = LazyServer(address)
+    with pytest.raises(ConnectError):
+        await lazy.get()
+    server = grpc.aio.server()
+    server.add_insecure_port(address)
+    await server.start()
+    try:
+        assert (await lazy.get()).channel is not None
+    finally:
+        await lazy.close()
+        await server.stop(None)
+
 
 HELLO = [ChatMessage(role="user", content="Hello")]
 DONE = Completed(finish_reason="stop", prompt_tokens=1, completion_tokens=2)
@@ -170,7 +203,7 @@ async def test_a_text_is_spoken_while_it_is_being_written(models):
         speech.finish()
         pieces += [await rest, *[piece async for piece in speech]]
         assert heard(pieces) == "Hello there.How are you"
-        assert pieces[2].words == (SpokenWord("How", 13, 16, 24), SpokenWord("are", 17, 20, 32))
+        assert pieces[2].words == (WordTiming("How", 13, 16, 24), WordTiming("are", 17, 20, 32))
         assert speech.text == "Hello there. How are you"
         with pytest.raises(CallEndedError):
             speech.add("more")

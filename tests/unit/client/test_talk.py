@@ -13,10 +13,10 @@ from fake_agent import CONNECTED, FakeAgent
 
 from parley import protocol
 from parley_client import NO_RETRY, CallLostError, connect
-from parley_client.cli import build_parser
-from parley_client.commands import talk
-from parley_client.commands.typing import HELP as TYPED
-from parley_client.terminal.view import CallView, make_console
+from parley_client.cli.commands import talk
+from parley_client.cli.commands.talk import TYPED_HELP
+from parley_client.cli.program import build_parser
+from parley_client.cli.view import CallView, make_console
 
 ANSWER = np.full(4000, 9, np.int16)
 BLOCK = np.full(512, 7, np.int16).tobytes()
@@ -238,13 +238,13 @@ async def test_typed_lines_are_sent_while_talking(headset, terminal, monkeypatch
         protocol.Control(action="unmute"),
     ]
     lines = [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]
-    assert f"You may also type: {TYPED}." in lines[0]
+    assert f"You may also type: {TYPED_HELP}." in lines[0]
     assert lines[1:] == [
         "you two coffees (typed)",
         "you /dtmf 12# (typed)",
         "you /say One moment. (typed)",
         "error 'x' in 'x': keys are 0-9, *, # and A-D (invalid_message)",
-        f"error '/dance' is not known; type {TYPED} (invalid_message)",
+        f"error '/dance' is not known; type {TYPED_HELP} (invalid_message)",
         "you /mute (typed)",
         "you /unmute (typed)",
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from parley.protocol import ToolRequest
 from parley_client import ToolDefinitionError, ToolOptions, ToolTable, tool
-from parley_client.demo_tools import DEMO_TOOLS, get_weather
+from parley_client.cli.demo_tools import DEMO_TOOLS, get_weather
 from parley_client.tools import load_tools, schema_of
 
 

@@ -12,9 +12,9 @@ from fake_unary import serving
 from rich.console import Console
 
 from parley.errors import InferenceError, ModelUnavailableError, OverloadedError
-from parley_client.cli import main
-from parley_client.commands import transcribe
-from parley_client.transcription import Transcriber
+from parley_client.cli.commands import transcribe
+from parley_client.cli.program import main
+from parley_client.stages import Transcriber, open_server
 
 AUDIO = np.arange(1_000, dtype=np.int16)
 
@@ -26,7 +26,7 @@ async def triton():
 
 
 async def test_a_recording_goes_in_and_its_text_comes_back(triton):
-    async with Transcriber(triton.address) as transcriber:
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         reply = await transcriber.transcribe(AUDIO)
     assert (reply.text, reply.duration_ms) == ("hello", 62)
     (request,) = triton.requests
@@ -39,7 +39,7 @@ async def test_a_recording_goes_in_and_its_text_comes_back(triton):
 
 
 async def test_a_recording_of_24_minutes_is_one_message(triton):
-    async with Transcriber(triton.address) as transcriber:
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         await transcriber.transcribe(np.zeros(24 * 60 * 16_000, np.int16))
     assert len(triton.requests[0].raw_input_contents[0]) == 24 * 60 * 32_000
 
@@ -54,7 +54,7 @@ async def test_a_recording_of_24_minutes_is_one_message(triton):
 )
 async def test_failures_have_their_codes(triton, failure, error):
     triton.failure = failure
-    async with Transcriber(triton.address) as transcriber:
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         with pytest.raises(error):
             await transcriber.transcribe(AUDIO)
 
@@ -62,14 +62,14 @@ async def test_failures_have_their_codes(triton, failure, error):
 @pytest.mark.parametrize("answer", [None, b"garbage", b"{}"])
 async def test_an_answer_that_cannot_be_read_is_a_failure(triton, answer):
     triton.answer = answer
-    async with Transcriber(triton.address) as transcriber:
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         with pytest.raises(InferenceError, match="read"):
             await transcriber.transcribe(AUDIO)
 
 
 async def test_the_model_that_the_server_has_is_asked(triton):
     triton.ready = {"moonshine_transcribe"}
-    async with Transcriber(triton.address) as transcriber:
+    async with open_server(triton.address) as server, Transcriber(server) as transcriber:
         await transcriber.transcribe(AUDIO)
         triton.ready = {"parakeet_transcribe", "moonshine_transcribe"}
         await transcriber.transcribe(AUDIO)

@@ -11,11 +11,12 @@ from fake_unary import serving
 
 from parley.errors import InferenceError, ModelUnavailableError, ReferenceTooShortError
 from parley.tts.voices.messages import VoiceDetails, VoicesReply, VoiceSummary
-from parley_client.cli import build_parser
-from parley_client.cli import main as command
-from parley_client.commands import voices as voices_command
-from parley_client.terminal.view import make_console
-from parley_client.voices import MAX_FILE_BYTES, Voices
+from parley_client.cli.commands import voices as voices_command
+from parley_client.cli.program import build_parser
+from parley_client.cli.program import main as command
+from parley_client.cli.view import make_console
+from parley_client.stages import Voices, open_server
+from parley_client.stages.voices import MAX_FILE_BYTES
 
 ANNA = VoiceSummary(
     voice_id="anna-1234",
@@ -47,7 +48,7 @@ async def triton():
 
 @pytest.fixture
 async def voices(triton):
-    async with Voices(triton.address, timeout_s=10.0) as connection:
+    async with open_server(triton.address) as server, Voices(server, timeout_s=10.0) as connection:
         yield connection
 
 
@@ -214,7 +215,7 @@ def test_no_server_is_one_line_and_a_hint(capsys):
 
 async def test_the_wait_has_an_end(triton):
     triton.may_answer.clear()
-    async with Voices(triton.address, timeout_s=0.2) as connection:
+    async with open_server(triton.address) as server, Voices(server, timeout_s=0.2) as connection:
         with pytest.raises(InferenceError) as caught:
             await connection.list()
     assert caught.value.code == "deadline_exceeded"

@@ -1,0 +1,152 @@
+"""``parley gateway``: every protocol that clients speak, translated to the one of the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from parley_client.cli.advice import advice_on_waiting
+from parley_client.cli.arguments import address
+from parley_client.cli.commands import gateway_keys
+from parley_client.cli.output import print_warning
+from parley_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from parley_gateway.serving import Running
+    from parley_gateway.settings import Settings
+
+EXAMPLES = """\
+  parley gateway                                  a page and every protocol at http://127.0.0.1:8080/
+  parley gateway --listen 9000 --server 10.0.0.5:8001,10.0.0.6:8001
+                                                  another port, in front of two servers
+  parley gateway keys new --name kiosk >> keys.toml
+  PARLEY_GATEWAY_SECURITY_KEYS_FILE=keys.toml parley gateway
+                                                  only for those who have a key"""
+HELP = "let browsers, OpenAI clients and others in, by their own protocols"
+_NEEDS = "parley gateway needs the packages of the extra “gateway”: pip install 'parley[gateway]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments; the environment and a file have the rest."""
+    parser.add_argument(
+        "--listen",
+        type=_listen,
+        metavar="[HOST:]PORT",
+        help="where to listen; 0: any free port (default: 127.0.0.1:8080)",
+    )
+    parser.add_argument("--host", metavar="HOST", help="the same in two parts")
+    parser.add_argument("--port", type=_port, metavar="PORT", help="the same in two parts")
+    parser.add_argument(
+        "--server",
+        dest="servers",
+        type=_servers,
+        metavar="HOST:PORT[,...]",
+        help="Triton's gRPC endpoints (default: 127.0.0.1:8001)",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings in TOML (docs/gateway.md lists them)"
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="PEM: serve HTTPS, TLS 1.3 only")
+    parser.add_argument("--key", metavar="FILE", help="PEM: the certificate's private key")
+    parser.add_argument("--public-url", metavar="URL", help="what clients call the gateway, behind a proxy")
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        metavar="S",
+        help="how long calls may go on after SIGTERM (default: 30)",
+    )
+    parser.set_defaults(action=None)
+    actions = parser.add_subparsers(dest="action", metavar="[keys]", help="instead of running a gateway:")
+    gateway_keys.add_arguments(actions.add_parser("keys", help="make, list and revoke API keys"))
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Listen until a signal ends it.
+
+    Raises:
+        SettingsError: the settings cannot be used.
+        UsageError: the gateway is not installed, or the address is given twice.
+    """
+    if importlib.util.find_spec("fastapi") is None:
+        raise UsageError(_NEEDS)
+    if args.action == "keys":
+        return gateway_keys.run(args, console, lambda: _settings(args).security.keys_file)
+    from parley_gateway.logs import log_to_stderr  # noqa: PLC0415 - an optional extra
+    from parley_gateway.serving import serve  # noqa: PLC0415
+
+    settings = _settings(args)
+
+    def announce(one: Running) -> None:
+        for server in one.gateway.servers.all:
+            if not server.is_ready:
+                what, until = (
+                    (f"the server at {server.address} is not ready", "it is")
+                    if server.is_connected
+                    else (f"nothing answers at {server.address}", "a server does")
+                )
+                print_warning(
+                    f"{what}: calls are refused until {until}",
+                    advice_on_waiting(server.address, server.problem, is_connected=server.is_connected),
+                )
+        console.print(f"Talk to the agent at [bold]{one.url}/[/] (Ctrl-C ends it).")
+        health = f" health={one.health_url}" if one.health_url else ""
+        print(f"ready http={one.url}{health} servers={','.join(settings.servers.addresses)}", flush=True)
+
+    with log_to_stderr(settings.security.audit_file, logging.getLevelName(args.log_level.upper())):
+        asyncio.run(serve(settings, announce))
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from parley_gateway.settings import CONFIG_VARIABLE, load_settings  # noqa: PLC0415 - an optional extra
+
+    named = os.environ.get(CONFIG_VARIABLE)
+    file = args.config or (Path(named) if named else None)
+    return load_settings(file, os.environ, _flags(args))
+
+
+def _flags(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
+    if args.listen and (args.host or args.port is not None):
+        raise UsageError("--listen HOST:PORT, or --host and --port, not both")
+    host, port = args.listen or (args.host, args.port)
+    return {
+        "listen": {
+            "host": host,
+            "port": port,
+            "certificate": args.certificate,
+            "key": args.key,
+            "public_url": args.public_url,
+            "drain_s": args.drain_seconds,
+        },
+        "servers": {"addresses": args.servers},
+    }
+
+
+def _listen(text: str) -> tuple[str | None, int]:
+    host, _, port = text.rpartition(":")
+    if not _is_port(port):
+        raise argparse.ArgumentTypeError(f"[HOST:]PORT expected, for example 127.0.0.1:8080, not {text!r}")
+    return host.strip("[]") or None, int(port)
+
+
+def _port(text: str) -> int:
+    if not _is_port(text):
+        raise argparse.ArgumentTypeError(f"a port expected, for example 8080, not {text!r}")
+    return int(text)
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and int(text) < 65_536
+
+
+def _servers(text: str) -> list[str]:
+    return [address(part.strip()) for part in text.split(",")]

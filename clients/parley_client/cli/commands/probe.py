@@ -1,0 +1,85 @@
+"""``parley probe``: does every model really answer?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from parley.canaries import CanaryResult, ask_canaries, profile_models
+from parley.errors import ParleyError
+from parley_client.cli.arguments import add_server
+from parley_client.errors import ClientError
+from parley_client.stages.server import open_server
+
+EXAMPLES = """\
+  parley probe                     every model of 127.0.0.1:8001
+  parley probe --json --server 10.0.0.5:8001
+                                   for a health check; the exit status says it, too"""
+HELP = "ask every model something real: a health check that does not lie"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    add_server(parser, limits="connecting, and for each model")
+
+
+async def run(args: argparse.Namespace, console: Console) -> int:
+    """Ask every model of the server, and list what they answered.
+
+    Returns:
+        The exit status: 1 if a model failed, or the server did not answer and --json prints why.
+
+    Raises:
+        ParleyError: the server did not answer.
+    """
+    try:
+        results = await _ask(args.server, args.timeout)
+    except ParleyError as error:
+        if not args.json:
+            raise
+        failure = {"code": error.code, "error": str(error), "retryable": error.retryable}
+        print(json.dumps({"server": args.server, "ok": False, **failure}))
+        return 1
+    is_ok = all(result.ok for result in results)
+    if args.json:
+        models = [asdict(result) for result in results]
+        print(json.dumps({"server": args.server, "ok": is_ok, "models": models}))
+    else:
+        _print(results, console)
+        failed = sum(not result.ok for result in results)
+        console.print(
+            f"[green]ok[/]: every model of {args.server} answers"
+            if is_ok
+            else f"[red]failed[/]: {failed} of the {len(results)} models of {args.server}"
+        )
+    return 0 if is_ok else 1
+
+
+async def _ask(server: str, timeout_s: float) -> list[CanaryResult]:
+    # Connecting has the clearest errors for a wrong address.
+    async with open_server(server, timeout_s=timeout_s):
+        pass
+    models = await asyncio.to_thread(profile_models, server, timeout_s)
+    if not models:
+        raise ClientError(f"{server} has no model")
+    return await asyncio.to_thread(ask_canaries, server, models, timeout_s)
+
+
+def _print(results: Sequence[CanaryResult], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    table.add_column("")
+    table.add_column("ms", justify="right")
+    table.add_column("")
+    for result in results:
+        state = "[green]ok[/]" if result.ok else "[red]failed[/]"
+        table.add_row(result.model, state, f"{result.duration_ms:.1f}", escape(result.detail))
+    console.print(table)

@@ -1,0 +1,178 @@
+"""``parley talk``: talk to the agent with this machine's microphone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from rich.console import Console
+
+from parley import protocol
+from parley.errors import InvalidMessageError, OverloadedError
+from parley_client.audio.device import AudioDevice, PlaybackBuffer, load_sounddevice
+from parley_client.audio.files import Pcm
+from parley_client.call import Call
+from parley_client.cli.arguments import add_server, add_session, open_call, tool_table
+from parley_client.cli.conversation import PlaybackMarks
+from parley_client.cli.keyboard import can_be_typed_at, typed_lines
+from parley_client.cli.view import CallView
+from parley_client.errors import ClientError
+from parley_client.events import AgentAudio, CallEvent
+from parley_client.options import Deadlines
+
+TYPED_HELP = "a line of text, /say TEXT, /dtmf KEYS, /mute or /unmute"
+
+EXAMPLES = """\
+  parley talk                      with the microphone, against 127.0.0.1:8001
+  parley talk --server 10.0.0.5:8001 --system-prompt "You sell tea."
+                                   another server, and another prompt
+  parley talk --tools my_tools.py
+                                   with functions of yours (docs/client.md)"""
+HELP = "talk to the agent with the microphone, or type (in the checkout: make talk)"
+_POLL_S = 0.02
+_CLOSE_S = 2.0
+_WANTED_ENDS = ("ended", "hangup", "silence")
+
+
+def send_typed_line(line: str, call: Call, view: CallView, at_s: float) -> None:
+    """Send a typed line, a command if it begins with ``/``, and show it or why it was refused."""
+    line = line.strip()
+    if not line:
+        return
+    try:
+        _send_line(line, call)
+    except (InvalidMessageError, OverloadedError) as error:
+        view.show_problem(str(error), error.code, at_s)
+    else:
+        view.show_typed(line, at_s)
+
+
+def _send_line(line: str, call: Call) -> None:
+    if not line.startswith("/"):
+        call.send_text(line)
+        return
+    command, _, argument = line[1:].partition(" ")
+    argument = argument.strip()
+    with_argument: dict[str, Callable[[str], None]] = {"say": call.say, "dtmf": call.send_dtmf}
+    without: dict[str, Callable[[], None]] = {"mute": call.mute, "unmute": call.unmute}
+    if command in with_argument:
+        with_argument[command](argument)
+    elif command in without and not argument:
+        without[command]()
+    else:
+        raise InvalidMessageError(f"{line!r} is not known; type {TYPED_HELP}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.epilog = f"Typed lines are sent while you talk: {TYPED_HELP}.\nCtrl-C or Ctrl-D hangs up."
+    add_server(parser)
+    add_session(parser)
+
+
+async def run(args: argparse.Namespace, console: Console) -> int:
+    """Talk until the agent closes the call, or Ctrl-C or Ctrl-D is pressed.
+
+    Returns:
+        The exit status: 1 if the server closed the call for a reason of its own.
+
+    Raises:
+        AudioDeviceError: no usable microphone or loudspeaker.
+        ParleyError: the call could not be opened or broke.
+    """
+    load_sounddevice()
+    view = CallView(console)
+    deadlines = Deadlines(connect_s=args.timeout, close_s=_CLOSE_S)
+    async with open_call(args, tool_table(args, view.show_tool_answer), deadlines=deadlines) as call:
+        with view:
+            ended = await _Talk(call, view, args.output_rate).hold(console)
+        closed = await call.hang_up()
+    return 0 if ended or (closed is not None and closed.reason in _WANTED_ENDS) else 1
+
+
+class _Talk:
+    """An open call with microphone, loudspeaker and keyboard."""
+
+    def __init__(self, call: Call, view: CallView, sample_rate: int) -> None:
+        self._call = call
+        self._view = view
+        self._rate = sample_rate
+        self._speaker = PlaybackBuffer(sample_rate)
+        self._marks = PlaybackMarks(call, self._speaker.played_ms)
+        view.use_playback(self._speaker.played_ms)
+        self._began_s = time.perf_counter()
+
+    async def hold(self, console: Console) -> bool:
+        """Talk until the call is over; returns whether the user has ended it."""
+        listening = asyncio.create_task(self._listen(), name="talk-listen")
+        marking = asyncio.create_task(self._keep_marking(), name="playback-marks")
+        show_typing = self._view.show_typing if self._view.is_live else None
+        try:
+            with (
+                AudioDevice(self._speaker, self._rate, partial(_offer, self._call)),
+                typed_lines(self._on_line, lambda: _cancel(listening), show_typing),
+            ):
+                console.print(_welcome(), soft_wrap=True)
+                await listening
+        except asyncio.CancelledError:  # Ctrl-C and Ctrl-D are how a person hangs up
+            return True
+        finally:
+            for task in (listening, marking):
+                task.cancel()
+            await asyncio.gather(listening, marking, return_exceptions=True)
+        return False
+
+    @property
+    def _at_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def _on_line(self, line: str) -> None:
+        with suppress(ClientError):  # the call has ended; its reader gets the reason
+            send_typed_line(line, self._call, self._view, self._at_s)
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            _play(event, self._speaker)
+            self._mark()
+            self._view.show(event, self._at_s)
+
+    async def _keep_marking(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self._mark()
+
+    def _mark(self) -> None:
+        self._marks.update(self._speaker.playing(), time.perf_counter())
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _welcome() -> str:
+    typed = f" You may also type: {TYPED_HELP}." if can_be_typed_at() else ""
+    return f"Speak. Use headphones, or the agent hears itself. Ctrl-C hangs up.{typed}"
+
+
+def _offer(call: Call, block: Pcm) -> None:
+    # The device's last blocks come when the call has been hung up; the reader gets the reason of a loss.
+    with suppress(ClientError):
+        call.offer_audio(block)
+
+
+def _play(event: CallEvent, speaker: PlaybackBuffer) -> None:
+    match event:
+        case AgentAudio():
+            speaker.push(event)
+        case protocol.Paused():
+            speaker.pause(event.response_id)
+        case protocol.Resumed():
+            speaker.resume(event.response_id)
+        case protocol.Interrupted():
+            speaker.interrupt(event.response_id)
+        case _:
+            pass

@@ -1,0 +1,97 @@
+"""The command ``parley``.
+
+Exit status: 0 all went well, 1 something failed (one line says what), 2 wrong usage, 130 Ctrl-C,
+141 the reader of the output has closed it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from types import FrameType, ModuleType
+
+from parley.errors import ParleyError
+from parley_client.cli.advice import advice
+from parley_client.cli.arguments import handle_signals, run_to_end
+from parley_client.cli.commands import demo, gateway, models, probe, say, talk, transcribe, voices
+from parley_client.cli.output import print_error, until_closed
+from parley_client.cli.view import make_console
+from parley_client.errors import OutputClosedError, UsageError
+
+_COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
+    "say": say,
+    "talk": talk,
+    "transcribe": transcribe,
+    "voices": voices,
+    "probe": probe,
+    "gateway": gateway,
+    "models": models,
+}
+_EXAMPLES = """\
+examples:
+  parley demo                      start a server, and play a recorded conversation with it
+  parley gateway                   talk to a running server in the browser, or with OpenAI clients
+  parley talk                      talk to it here
+
+parley COMMAND --help shows what a command can do, with examples."""
+_INTERRUPTED = 130
+_WRONG_USAGE = 2
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    parser = argparse.ArgumentParser(
+        prog="parley",
+        description="Talk to a Parley voice agent.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"parley {version('parley')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP[0].upper() + module.HELP[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+        sub.epilog = "\n\n".join(filter(None, [sub.epilog, f"examples:\n{module.EXAMPLES}"]))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; expected failures are one line, not a traceback."""
+    args = build_parser().parse_args(argv)
+    return until_closed(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    console = make_console()
+    run = _COMMANDS[args.command].run
+    try:
+        with handle_signals(_interrupt):
+            if inspect.iscoroutinefunction(run):
+                return run_to_end(run(args, console))
+            return int(run(args, console))
+    except OutputClosedError:
+        raise
+    except ParleyError as error:
+        print_error(str(error), error.code, advice(error, getattr(args, "server", None)))
+        return _WRONG_USAGE if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return _INTERRUPTED
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """End as on Ctrl-C: hang up, stop the server, then leave."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,333 @@
+"""A call as it happens, on a terminal or as plain lines."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self, TypeAlias
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from parley import protocol
+from parley_client.cli.output import OutputConsole, print_hanging
+from parley_client.cli.script import ScriptTurn
+from parley_client.events import AgentAudio, CallEvent
+
+_TOLERANCE_MS = 50.0
+
+_PLAIN_WIDTH = 120
+_REMEMBERED_TOOLS = 64
+_NOTICED_WAIT_MS = 500
+"""Waits for more speech that are shown; shorter ones precede every answer."""
+
+
+class AnswerView:
+    """The newest answer, from its first text or audio on.
+
+    Args:
+        played_ms: How much of a response has been heard (milliseconds); None: all that came.
+    """
+
+    def __init__(self, played_ms: Callable[[str], float] | None = None) -> None:
+        self.played_ms = played_ms
+        self.unshown = ""
+        """Text that no line shows yet."""
+        self._response = ""
+        self._text = ""
+        self._marks: list[tuple[float, str]] = []  # where words begin (milliseconds), and they
+        self._sent_ms = 0.0
+        self._is_over = False
+        self._failed = False
+
+    def add(self, event: protocol.ResponseText | AgentAudio) -> None:
+        """Add a piece of an answer; one of another answer replaces what is there."""
+        if event.response_id != self._response:
+            self._forget(event.response_id)
+        if isinstance(event, AgentAudio):
+            self._sent_ms = max(self._sent_ms, event.offset_ms + event.duration_ms)
+            if event.text:
+                self._marks.append((event.offset_ms, event.text))
+        else:
+            self._text += event.text
+            self.unshown += event.text
+
+    def on_error(self) -> None:
+        """Something failed, perhaps the synthesizer."""
+        self._failed = True
+
+    def interrupt(self) -> None:
+        """Drop the answer: the event of the interruption has what was heard."""
+        self._forget("")
+        self.unshown = ""
+
+    def complete(self, event: protocol.ResponseDone) -> str | None:
+        """End the answer.
+
+        Returns:
+            What will have been heard, if that is not everything; None: everything, or it has no words.
+        """
+        self._is_over = True
+        if event.response_id != self._response or not self._text.strip():
+            return None
+        if not event.audio_ms:
+            return ""
+        return self._unless_whole(self._words(float("inf"))) if self._failed else None
+
+    def leave(self) -> str | None:
+        """Leave the call before its end; returns as :meth:`complete`."""
+        if not self._text.strip():
+            return None
+        played_ms = self._sent_ms if self.played_ms is None else self.played_ms(self._response)
+        if self._is_over and played_ms >= self._sent_ms - _TOLERANCE_MS:
+            return None
+        return self._unless_whole(self._words(played_ms))
+
+    def _forget(self, response_id: str) -> None:
+        self._response, self._text = response_id, ""
+        self._marks, self._sent_ms = [], 0.0
+        self._is_over = self._failed = False
+
+    def _words(self, played_ms: float) -> str:
+        """The words that begin in what was played."""
+        return " ".join(text for begin_ms, text in self._marks if begin_ms < played_ms)
+
+    def _unless_whole(self, words: str) -> str | None:
+        return None if _letters(words) == _letters(self._text) else words
+
+
+def _letters(text: str) -> str:
+    """The text without spacing and punctuation."""
+    return "".join(letter for letter in text if letter.isalnum())
+
+
+Remarkable: TypeAlias = (
+    protocol.TurnDecision
+    | protocol.Paused
+    | protocol.Resumed
+    | protocol.SpeechIgnored
+    | protocol.Interrupted
+    | protocol.ErrorEvent
+    | protocol.Closed
+)
+
+
+def format_remark(event: Remarkable) -> str:
+    """The text of a line about the course of the call."""
+    match event:
+        case protocol.TurnDecision():
+            words = f" “{event.cue_words}”" if event.cue_words else ""
+            return f"[dim]waits for more: {event.reason}{escape(words)}[/]"
+        case protocol.Paused():
+            return "[dim]paused[/]"
+        case protocol.Resumed() | protocol.SpeechIgnored():
+            what = "goes on" if isinstance(event, protocol.Resumed) else "not answered"
+            return f"[dim]{what} ({escape(_why_resumed(event))})[/]"
+        case protocol.Interrupted():
+            heard = escape(event.spoken_text) or "nothing"
+            return f"[yellow]interrupted ({event.reason}); heard of it:[/] {heard}"
+        case protocol.ErrorEvent():
+            again = ", may pass" if event.retryable else ""
+            return f"{escape(event.message)} [dim]({event.code}{again})[/]"
+        case protocol.Closed():
+            return f"[dim]call closed: {event.reason}[/]"
+
+
+def _why_resumed(event: protocol.Resumed | protocol.SpeechIgnored) -> str:
+    if event.reason == "backchannel" and event.text:
+        return event.text
+    why = event.reason.replace("_", " ")
+    return f"{why}: {event.text}" if event.text else why
+
+
+def format_tool(event: protocol.ToolRequest | protocol.ToolRun) -> str:
+    """A tool call with its arguments, and where it was run if not here."""
+    pairs = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in event.arguments.items())
+    call = escape(f"{event.name}({', '.join(pairs)})")
+    if isinstance(event, protocol.ToolRequest):
+        return call
+    failed = "failed " if event.is_error else ""
+    return f"{call} [dim]({failed}on the server, {event.duration_ms:.0f} ms)[/]"
+
+
+def make_console() -> Console:
+    """The console of the command; without a terminal its lines are long and plain."""
+    console = OutputConsole(highlight=False)
+    return console if console.is_terminal else OutputConsole(highlight=False, width=_PLAIN_WIDTH)
+
+
+class CallView:
+    """Shows events: finished lines stay, what is being said or typed is updated in place.
+
+    Without a terminal there is nothing to update: only finished lines are printed. On leaving, what has
+    no end yet is printed as it is; of an answer, what was heard.
+
+    Args:
+        console: Where to print.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, refresh_per_second=12, transient=True) if console.is_terminal else None
+        )
+        self._state = "listening"
+        self._partial = ""
+        self._answer = AnswerView()
+        self._typing = ""
+        self._tools: OrderedDict[str, str] = OrderedDict()
+        self._at_s = 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether lines are updated in place."""
+        return self._live is not None
+
+    def __enter__(self) -> Self:
+        self._context: AbstractContextManager[Any] = self._live or nullcontext()
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._context.__exit__(None, None, None)
+        if self._partial:
+            self._line("bold cyan", "you", f"{escape(self._partial)}…")
+            self._partial = ""
+        self._show_cut(self._answer.leave())
+        self._flush_answer()
+
+    def use_playback(self, played_ms: Callable[[str], float]) -> None:
+        """Use this for how much of a response has been heard (milliseconds)."""
+        self._answer.played_ms = played_ms
+
+    def begin_turn(self, turn: ScriptTurn, at_s: float) -> None:
+        """The user begins to speak."""
+        self._at_s = at_s
+        over = " [yellow](speaks over the agent)[/]" if turn.barge_in_ms is not None else ""
+        self._line("dim", "", f"[dim]{escape(_of_turn(turn))}[/]{over}")
+
+    def show_typed(self, line: str, at_s: float) -> None:
+        """The user has typed a line."""
+        self._at_s = at_s
+        self._line("bold cyan", "you", f"{escape(line)} [dim](typed)[/]")
+
+    def show_typing(self, text: str) -> None:
+        """The user is typing a line."""
+        self._typing = text
+        self._refresh()
+
+    def show_problem(self, message: str, code: str, at_s: float) -> None:
+        """Show why a typed line was refused."""
+        self._at_s = at_s
+        self._line("bold red", "error", f"{escape(message)} [dim]({code})[/]")
+
+    def show(self, event: CallEvent, at_s: float) -> None:
+        """An event arrived."""
+        self._at_s = at_s
+        match event:
+            case protocol.Transcript(is_final=False):
+                self._partial = event.text
+            case protocol.Transcript():
+                self._show_heard(event)
+            case protocol.AgentState():
+                self._state = event.state
+            case protocol.ResponseText() | AgentAudio():
+                self._answer.add(event)
+            case protocol.ToolRequest() | protocol.ToolRun() | protocol.ToolCancelled():
+                self._show_tool(event)
+            case protocol.Paused() | protocol.Resumed() | protocol.Interrupted():
+                self._show_playing(event)
+            case protocol.ResponseDone() | protocol.TurnMetrics():
+                self._show_end(event)
+            case protocol.TurnDecision() | protocol.SpeechIgnored() | protocol.Closed():
+                self._show_course(event)
+            case protocol.ErrorEvent():
+                self._answer.on_error()
+                self._line("bold red", "error", format_remark(event))
+        self._refresh()
+
+    def _show_course(self, event: protocol.TurnDecision | protocol.SpeechIgnored | protocol.Closed) -> None:
+        if isinstance(event, protocol.TurnDecision) and (
+            event.decision != "wait" or event.needed_ms <= _NOTICED_WAIT_MS
+        ):
+            return
+        self._line("dim", "", format_remark(event))
+
+    def _show_playing(self, event: protocol.Paused | protocol.Resumed | protocol.Interrupted) -> None:
+        if isinstance(event, protocol.Interrupted):
+            self._answer.interrupt()
+        self._line("bold green", "agent", format_remark(event))
+
+    def _show_end(self, event: protocol.ResponseDone | protocol.TurnMetrics) -> None:
+        heard = self._answer.complete(event) if isinstance(event, protocol.ResponseDone) else None
+        if heard == "" and self._answer.unshown.strip():
+            self._flush_answer(" [yellow](not heard)[/]")
+            return
+        self._show_cut(heard)
+        self._flush_answer()
+
+    def _show_cut(self, heard: str | None) -> None:
+        """What was heard of an answer that was not heard to its end; None: it was."""
+        if heard is not None:
+            self._answer.unshown = ""
+            words = escape(heard) or "nothing"
+            self._line("bold green", "agent", f"[yellow]cut off; heard of it:[/] {words}")
+
+    def _show_heard(self, event: protocol.Transcript) -> None:
+        self._partial = ""
+        if event.text:  # a cough has none
+            self._line("bold cyan", "you", f"{escape(event.text)} [dim]({event.confidence:.0%} sure)[/]")
+
+    def _show_tool(self, event: protocol.ToolRequest | protocol.ToolRun | protocol.ToolCancelled) -> None:
+        if isinstance(event, protocol.ToolCancelled):
+            name = self._tools.pop(event.call_id, "tool")
+            self._line("magenta", "", f"[dim]{escape(name)} cancelled ({event.reason})[/]")
+            return
+        self._flush_answer()
+        if isinstance(event, protocol.ToolRequest):
+            self._tools[event.call_id] = event.name
+            if len(self._tools) > _REMEMBERED_TOOLS:
+                self._tools.popitem(last=False)
+        self._line("magenta", "tool", format_tool(event))
+
+    def show_tool_answer(self, request: protocol.ToolRequest, response: protocol.ToolResponse) -> None:
+        """A tool has answered."""
+        self._tools.pop(request.call_id, None)
+        style = "red" if response.is_error else "dim"
+        self._line(
+            "magenta",
+            "",
+            f"[{style}]{escape(request.name)} → {escape(json.dumps(response.output, default=str))}[/]",
+        )
+
+    def _flush_answer(self, mark: str = "") -> None:
+        if text := self._answer.unshown.strip():
+            self._line("bold green", "agent", f"{escape(text)}{mark}")
+        self._answer.unshown = ""
+
+    def _line(self, style: str, who: str, text: str) -> None:
+        print_hanging(self._console, f"[dim]{self._at_s:7.2f}s[/]  [{style}]{who:>6}[/]  ", text)
+
+    def _refresh(self) -> None:
+        if self._live is None:
+            return
+        status = Text.assemble((f"{self._at_s:7.2f}s  ", "dim"), (f"[{self._state}] ", "yellow"))
+        if self._partial:
+            status.append(f"you: {self._partial}…", "cyan")
+        elif self._answer.unshown:
+            status.append(f"agent: {self._answer.unshown.strip()}", "green")
+        if self._typing:
+            status.append(f"  > {self._typing}", "bold")
+        self._live.update(status)
+
+
+def _of_turn(turn: ScriptTurn) -> str:
+    if turn.write:
+        return f"keyboard: “{turn.write}”"
+    if turn.press:
+        return f"keys: {turn.press}"
+    return f"microphone: “{turn.text}”" if turn.text else f"microphone: {turn.name}"

@@ -1,0 +1,199 @@
+"""What a call has received and the application has not read yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from parley.errors import DeadlineExceededError, OverloadedError, ParleyError
+from parley.protocol import INPUT_SAMPLE_RATE
+from parley_client.errors import CallEndedError, SlowConsumerError
+
+EventT = TypeVar("EventT")
+
+BYTES_PER_MS = INPUT_SAMPLE_RATE * 2 // 1000
+
+
+class EventQueue(Generic[EventT]):
+    """A bounded queue between the task that receives and the application's one reader.
+
+    Args:
+        limit: Room for events.
+        timeout_s: How long ``put`` waits for room (seconds).
+    """
+
+    def __init__(self, limit: int, timeout_s: float) -> None:
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._waiting: deque[EventT] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._discarding = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next ``put`` waits for the reader."""
+        return len(self._waiting) >= self._limit and not self._discarding
+
+    async def put(self, event: EventT) -> None:
+        """Queue an event; after :meth:`end` or :meth:`discard` it is dropped.
+
+        Raises:
+            SlowConsumerError: no room in time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self.is_full:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            unread = f"{len(self._waiting)} events were not read for {self._timeout_s:g} s"
+            raise SlowConsumerError(unread) from error
+        if not self._ended and not self._discarding:
+            self._waiting.append(event)
+            self._changed.set()
+
+    async def get(self) -> EventT | None:
+        """The next event; None after the last. The caller owns the deadline."""
+        while not self._waiting and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._waiting:
+            return None
+        event = self._waiting.popleft()
+        self._changed.set()
+        return event
+
+    def end(self) -> None:
+        """No event follows; what waits can still be read."""
+        self._ended = True
+        self._changed.set()
+
+    def discard(self) -> None:
+        """Drop what waits and what comes: the reader has left."""
+        self._discarding = True
+        self._waiting.clear()
+        self._changed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """The content of one request."""
+
+    message: bytes = b""
+    audio: bytes = b""
+    end: bool = False
+
+
+class SendQueue:
+    """A bounded queue between the application and the task that sends.
+
+    Order is kept. A message and the audio directly behind it leave together, because every
+    request costs the server a scheduling round.
+
+    Args:
+        audio_ms: Room for audio (milliseconds).
+        messages: Room for messages.
+    """
+
+    def __init__(self, audio_ms: int, messages: int) -> None:
+        self._room = audio_ms * BYTES_PER_MS
+        self._max_messages = messages
+        self._waiting: deque[OutgoingMessage] = deque()
+        self._audio_bytes = 0
+        self._messages = 0
+        self._ended: ParleyError | None = None
+        self._changed = asyncio.Event()
+
+    def put_message(self, message: bytes) -> None:
+        """Queue a message.
+
+        Raises:
+            OverloadedError: too many are waiting.
+            CallEndedError: the call has ended.
+        """
+        self._check_open()
+        if self._messages >= self._max_messages:
+            raise OverloadedError(f"{self._messages} messages are waiting to be sent")
+        self._messages += 1
+        self._push(OutgoingMessage(message=message))
+
+    async def put_audio(self, audio: bytes, timeout_s: float) -> None:
+        """Queue a chunk, waiting for room.
+
+        Raises:
+            DeadlineExceededError: no room within ``timeout_s``.
+            CallEndedError: the call has ended.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._is_full(len(audio)):
+                    self._check_open()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"the server took no audio for {timeout_s:g} s") from error
+        self._check_open()
+        self._push_audio(audio)
+
+    def offer_audio(self, audio: bytes) -> int:
+        """Queue a chunk now, dropping the oldest audio if there is no room.
+
+        Returns:
+            How many bytes were dropped.
+        """
+        self._check_open()
+        dropped = 0
+        while self._is_full(len(audio)):
+            oldest = next(message for message in self._waiting if message.audio)
+            self._waiting.remove(oldest)
+            self._audio_bytes -= len(oldest.audio)
+            dropped += len(oldest.audio)
+        self._push_audio(audio)
+        return dropped
+
+    def end(self, reason: ParleyError | None = None) -> None:
+        """Take no more. The first call counts.
+
+        Args:
+            reason: Raised by every later ``put``; what is queued is discarded. None: what is
+                queued is sent before the end mark.
+        """
+        if self._ended is not None:
+            return
+        if reason is not None:
+            self._waiting.clear()
+            self._audio_bytes = self._messages = 0
+        self._ended = reason or CallEndedError("the call has ended")
+        self._push(OutgoingMessage(end=True))
+
+    async def get(self) -> OutgoingMessage:
+        """The next request's content, at last the end mark (the caller owns the deadline)."""
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+        message = self._waiting.popleft()
+        if message.message:
+            self._messages -= 1
+            if self._waiting and self._waiting[0].audio:
+                message = OutgoingMessage(message=message.message, audio=self._waiting.popleft().audio)
+        self._audio_bytes -= len(message.audio)
+        self._changed.set()
+        return message
+
+    def _is_full(self, size: int) -> bool:
+        return self._audio_bytes > 0 and self._audio_bytes + size > self._room
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _push_audio(self, audio: bytes) -> None:
+        self._audio_bytes += len(audio)
+        self._push(OutgoingMessage(audio=audio))
+
+    def _push(self, message: OutgoingMessage) -> None:
+        self._waiting.append(message)
+        self._changed.set()

@@ -1,0 +1,90 @@
+"""Whole recordings to text.
+
+::
+
+    async with open_server("127.0.0.1:8001") as server, Transcriber(server) as transcriber:
+        reply = await transcriber.transcribe(read_speech(Path("meeting.wav"), max_seconds=MAX_SECONDS))
+        print(reply.text)
+
+Several may be under way at once; the server batches them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import grpc.aio
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.asr.messages import TranscribeReply, TranscribeRequest
+from parley.inference import struct_tensor
+from parley.triton.grpc_client import GrpcModelClient
+from parley_client.channel import is_model_ready
+from parley_client.stages.server import ClosedAtTheEnd, StageServer, request_reply
+
+TRANSCRIBERS = ("parakeet_transcribe", "moonshine_transcribe")
+"""Models for recordings; a server has one of them."""
+_READY_S = 5.0
+MAX_SECONDS = 24 * 60
+"""Longest recording that the server takes, as it is configured."""
+
+
+async def find_loaded(channel: grpc.aio.Channel, names: Sequence[str], timeout_s: float) -> str:
+    """The first of these models that is ready; of none the first, so that asking it gives the reason.
+
+    Raises:
+        ParleyError: the server cannot be asked.
+    """
+    for name in names:
+        if await is_model_ready(channel, name, min(timeout_s, _READY_S)):
+            return name
+    return names[0]
+
+
+class Transcriber(ClosedAtTheEnd):
+    """The model for recordings; any number may be under way.
+
+    Args:
+        server: where the model is.
+        model: its name; None: the one that the server has.
+        timeout_s: longest wait for a whole transcript (seconds).
+    """
+
+    def __init__(self, server: StageServer, *, model: str | None = None, timeout_s: float = 300.0) -> None:
+        self._server = server
+        self._client = GrpcModelClient(lambda: server.channel)
+        self._model = model
+        self._timeout_s = timeout_s
+
+    async def model(self) -> str:
+        """The name of the model."""
+        return self._model or await find_loaded(self._server.channel, TRANSCRIBERS, self._timeout_s)
+
+    async def transcribe(
+        self, audio: NDArray[np.int16], request: TranscribeRequest | None = None
+    ) -> TranscribeReply:
+        """The text of a recording.
+
+        Args:
+            audio: i16 ``[n]``, 16 kHz mono, at most :data:`MAX_SECONDS`.
+            request: language, phrases and form of the result; None: the defaults.
+
+        Raises:
+            InvalidInputError: the recording is empty or too long, or an option is not supported.
+            OverloadedError: too much audio waits at the server already.
+            ModelUnavailableError: the server has no such model.
+            DeadlineExceededError: it took longer than ``timeout_s``.
+            InferenceError: the model failed.
+        """
+        began_s = time.monotonic()
+        model = await self.model()
+        left_s = max(0.001, self._timeout_s - (time.monotonic() - began_s))
+        message = struct_tensor(request or TranscribeRequest(), batched=True)
+        inputs = {"AUDIO": audio.reshape(1, -1), "REQUEST": message}
+        return await request_reply(self._client, model, inputs, TranscribeReply, left_s)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await self._client.close()
