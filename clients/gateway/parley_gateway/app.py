@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from parley_client.transport import Transport
-from parley_gateway.access_log import AccessLog
-from parley_gateway.apis import operations
-from parley_gateway.apis.registry import APIS
+from parley_gateway.apis import agent, operations, page, tokens
+from parley_gateway.apis.agent import Agent
+from parley_gateway.apis.deepgram import routes as deepgram
+from parley_gateway.apis.deepgram.speak import SpeakBody
+from parley_gateway.apis.openai import routes as openai
+from parley_gateway.apis.openai.chat import ChatRequest
+from parley_gateway.apis.openai.speech import SpeechRequest
+from parley_gateway.apis.realtime import routes as realtime
+from parley_gateway.apis.sessions import routes as sessions
+from parley_gateway.apis.sessions.messages import (
+    SessionCreated,
+    SessionOptions,
+    SessionStatus,
+    ToolsAccepted,
+    ToolsRequest,
+)
+from parley_gateway.apis.tokens import TokenAnswer, TokenRequest
+from parley_gateway.apis.twilio import routes as twilio
 from parley_gateway.asyncapi import asyncapi
 from parley_gateway.audio.decoders import Decoders
 from parley_gateway.bodies import BodyLimits
@@ -20,13 +35,77 @@ from parley_gateway.calls import Calls, triton_transport
 from parley_gateway.connections import HEALTH, ConnectionLimiter, ConnectionLimits
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.gateway import Gateway
+from parley_gateway.logs import AccessLog
 from parley_gateway.metrics import Metrics
-from parley_gateway.openapi import complete_openapi
+from parley_gateway.schemas import add_components
 from parley_gateway.security.guard import Guard
-from parley_gateway.security.headers import KnownHosts, add_headers
-from parley_gateway.servers import Server, Servers
+from parley_gateway.security.origins import KnownHosts, add_headers
+from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.settings import Settings
 from parley_gateway.spool import Spool
+
+Api: TypeAlias = Callable[[Gateway], APIRouter]
+
+APIS: tuple[Api, ...] = (
+    operations.routes,
+    agent.routes,
+    sessions.routes,
+    realtime.routes,
+    openai.routes,
+    deepgram.routes,
+    tokens.routes,
+    twilio.routes,
+    page.routes,
+)
+
+_KINDS = (
+    Agent,
+    SessionOptions,
+    SessionCreated,
+    SessionStatus,
+    ToolsRequest,
+    ToolsAccepted,
+    ChatRequest,
+    SpeakBody,
+    SpeechRequest,
+    TokenRequest,
+    TokenAnswer,
+)
+# Without authentication.
+_OPEN = ("/healthz", "/readyz", "/health", "/ready")
+
+
+def complete_openapi(app: FastAPI, *, authenticated: bool) -> None:
+    """Complete the document at ``/openapi.json``.
+
+    Args:
+        app: The application.
+        authenticated: Whether requests need credentials.
+    """
+    of_fastapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = add_components(of_fastapi(), _KINDS)
+            _remove_validation_errors(document)
+            if authenticated:
+                document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"key": []}]
+                for path in _OPEN:
+                    document["paths"][path]["get"]["security"] = []
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _remove_validation_errors(document: dict[str, Any]) -> None:
+    """Remove the responses of FastAPI's own validation, which no route sends."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
 
 
 def create_app(
@@ -34,7 +113,7 @@ def create_app(
     *,
     guard: Guard | None = None,
     servers: Servers | None = None,
-    transport: Callable[[Server], Transport] = triton_transport,
+    transport: Callable[[TritonServer], Transport] = triton_transport,
 ) -> FastAPI:
     """One gateway: ``app.state.gateway`` is what its APIs share.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley_gateway.apis.sessions import messages
-from parley_gateway.closing import __doc__ as closing
 from parley_gateway.schemas import components_of
+from parley_gateway.websocket import __doc__ as closing
 
 _VERSION = "3.0.0"
 

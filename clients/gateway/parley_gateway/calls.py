@@ -18,17 +18,15 @@ from parley.errors import (
     ShuttingDownError,
 )
 from parley_client.call import Call
-from parley_client.checks import check_start
 from parley_client.errors import ConnectError
-from parley_client.options import Bounds, Deadlines
-from parley_client.transport import Transport
-from parley_client.triton import TritonTransport
+from parley_client.options import Bounds, Deadlines, check_start
+from parley_client.transport import Transport, TritonTransport
 from parley_gateway.errors import NoServerReadyError, TooManyCallsError
-from parley_gateway.kinds import Count, Seconds
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.audit import audit
 from parley_gateway.security.principal import Principal
-from parley_gateway.servers import Server, Servers
+from parley_gateway.servers import Servers, TritonServer
+from parley_gateway.settings_sections import Count, Seconds
 from parley_gateway.shares import Shares
 
 DOUBTFUL = (ConnectError, ModelUnavailableError, DeadlineExceededError)
@@ -49,7 +47,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     times the calls that are still free, so that others always get in; those who telephone only know
     `calls.limit`."""
     retry_after_s: Seconds = 5.0
-    """What a client that is refused is told to wait (seconds)."""
+    """``Retry-After`` of a refused request (seconds)."""
     open_s: Seconds = 10.0
     """Opening a call, other servers included (seconds)."""
     attempt_s: Seconds = 5.0
@@ -75,7 +73,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
 
-def triton_transport(server: Server) -> Transport:
+def triton_transport(server: TritonServer) -> Transport:
     """A transport on the server's pooled channel."""
     return TritonTransport(server.address, channel=server.channel)
 
@@ -113,7 +111,7 @@ class Calls:
         settings: CallSettings,
         servers: Servers,
         metrics: Metrics,
-        transport: Callable[[Server], Transport] = triton_transport,
+        transport: Callable[[TritonServer], Transport] = triton_transport,
     ) -> None:
         self._settings = settings
         self._servers = servers
@@ -180,13 +178,13 @@ class Calls:
                     self._open.discard(call)
                     await self._end(call, lambda: _audit_end(call, principal, api))
         finally:
-            self._note_idle()
+            self._update_idle()
 
-    async def describe(self, server: Server) -> protocol.AgentDescription | None:
+    async def describe(self, server: TritonServer) -> protocol.AgentDescription | None:
         """What the agent of a server has; its session is a health check's and takes no caller's place.
 
         Returns:
-            None: this agent does not tell, as an older one.
+            None: the agent is too old to describe itself.
 
         Raises:
             ParleyError: what the server answered.
@@ -211,9 +209,9 @@ class Calls:
             yield
         finally:
             self._attended -= 1
-            self._note_idle()
+            self._update_idle()
 
-    def _note_idle(self) -> None:
+    def _update_idle(self) -> None:
         if not self._places.taken and not self._attended:
             self._idle.set()
 
@@ -259,7 +257,7 @@ class Calls:
 
     async def _connect(self, start: protocol.Start, stack: AsyncExitStack) -> Call:
         """Try servers, the least busy first, until one takes the call; ``stack`` gets its lease."""
-        tried: list[Server] = []
+        tried: list[TritonServer] = []
         refusal: ParleyError | None = None
         while refusal is None or len(tried) < self._servers.attempts:
             try:
@@ -283,7 +281,7 @@ class Calls:
                     return call
         raise refusal
 
-    async def _attempt(self, server: Server, start: protocol.Start) -> Call:
+    async def _attempt(self, server: TritonServer, start: protocol.Start) -> Call:
         call_id = str(uuid.uuid4())
         stream = await self._transport(server).open(call_id, self._settings.attempt_s)
         call = Call(stream, call_id, start, deadlines=self._settings.deadlines, bounds=_BOUNDS)

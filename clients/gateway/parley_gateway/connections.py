@@ -73,7 +73,7 @@ class ConnectionLimiter:
         limit: Open at once.
         per_address: Of one address, or IPv6 network of 64 bits; behind a trusted proxy, requests of one
             client.
-        addresses: Knows proxies.
+        addresses: Finds clients' addresses behind proxies.
         metrics: Where closed and refused connections are counted.
     """
 
@@ -128,7 +128,7 @@ class ConnectionLimiter:
         if self.count >= self.limit:
             self._make_room(self._waiting, "total", who)
         if self.count >= self.limit + _SPARE or self._leaving >= _LEAVING:
-            self._note("refused", who)
+            self._record("refused", who)
             return False
         number = connection.fileno()
         entry = _Connection(weakref.ref(connection), who)
@@ -158,7 +158,7 @@ class ConnectionLimiter:
     def exhausted(self) -> None:
         """The process has no descriptor for a connection."""
         self._make_room(self._waiting, "descriptors", UNKNOWN)
-        self._note("refused", UNKNOWN)
+        self._record("refused", UNKNOWN)
 
     def _make_room(self, waiting: OrderedDict[int, None] | None, why: str, who: str) -> None:
         if not waiting:
@@ -169,7 +169,7 @@ class ConnectionLimiter:
         entry.is_leaving = True
         self._leaving += 1
         self._count_of[entry.who] -= 1
-        self._note(why, who)
+        self._record(why, who)
         # The event loop reads its end and closes it, whatever layers are above it.
         with suppress(OSError):
             if (connection := entry.handle()) is not None:
@@ -210,7 +210,7 @@ class ConnectionLimiter:
         """
         peer = connection.client.host if connection.client else UNKNOWN
         if self.count > self.limit:
-            self._note("overloaded", counted_as(peer))
+            self._record("overloaded", counted_as(peer))
             raise OverloadedError("too many connections are open")
         who = None
         if self._is_exempt(peer):
@@ -220,7 +220,7 @@ class ConnectionLimiter:
         else:
             full = self._count_of[counted_as(peer)] > self.per_address
         if full:
-            self._note("address", who or counted_as(peer))
+            self._record("address", who or counted_as(peer))
             raise TooManyConnectionsError(f"this address has {self.per_address} connections already")
         if who is None:
             yield
@@ -235,7 +235,7 @@ class ConnectionLimiter:
 
     # --- one line for a flood -----------------------------------------------------------------
 
-    def _note(self, what: str, who: str) -> None:
+    def _record(self, what: str, who: str) -> None:
         self._metrics.crowded.labels(what).inc()
         self._events[what] += 1
         if len(self._crowd) < _LEAVING or who in self._crowd:

@@ -90,7 +90,7 @@ class ForbiddenError(GatewayError):
 
 
 class NotFoundError(GatewayError):
-    """There is no such thing, or it belongs to somebody else."""
+    """The resource does not exist, or belongs to another key."""
 
     code = "not_found"
     status = 404
@@ -111,7 +111,7 @@ class SessionInUseError(GatewayError):
 
 
 class SessionExpiredError(GatewayError):
-    """Nobody connected to the session in time, or it is over."""
+    """The session was not connected in time, or is over."""
 
     code = "session_expired"
     status = 410
@@ -171,7 +171,7 @@ class NoServerReadyError(GatewayError):
 
 
 class UploadsFullError(GatewayError):
-    """There is no room for one more recording."""
+    """The spool has no room for one more recording."""
 
     code = "uploads_full"
     status = 503
@@ -186,7 +186,7 @@ class DecodersBusyError(GatewayError):
     retryable = True
 
 
-class SettingsError(GatewayError):
+class GatewaySettingsError(GatewayError):
     """The settings cannot be used; the message says which and why."""
 
     code = "settings"
@@ -220,7 +220,7 @@ _STATUS: tuple[tuple[type[ParleyError], int], ...] = (
 
 
 def status_of(error: ParleyError) -> int:
-    """The HTTP status that tells of ``error``."""
+    """The HTTP status of ``error``."""
     if isinstance(error, GatewayError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

@@ -1,12 +1,16 @@
-"""Every failure of an HTTP request has the same JSON form."""
+"""Failures of HTTP requests: one JSON form, or that of the protocol that a route follows."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
@@ -21,7 +25,7 @@ CLIENT_CLOSED = 499
 
 
 def answer(error: ParleyError) -> JSONResponse:
-    """The answer that tells of ``error``."""
+    """The HTTP response for ``error``."""
     return JSONResponse(body_of(error), status_of(error), headers_of(error))
 
 
@@ -60,3 +64,33 @@ def add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
     app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(HTTPException, refuse_http)
     app.add_exception_handler(Exception, fail)
+
+
+def route_class(answer: Callable[[ParleyError], Response], id_header: str) -> type[APIRoute]:
+    """A class of routes that answer failures in the form of another protocol.
+
+    Args:
+        answer: makes the response of a failure.
+        id_header: carries an id of the request, unless the route gives it one.
+    """
+
+    class Route(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def answer_failures(request: Request) -> Response:
+                try:
+                    response = await handle(request)
+                except ClientDisconnect:
+                    response = Response(status_code=CLIENT_CLOSED)  # the client has left
+                except ParleyError as error:
+                    request.app.state.gateway.metrics.refused.labels(error.code).inc()
+                    if status_of(error) >= 500:
+                        _log.warning("%s failed: %s", request.url.path, error.to_log())
+                    response = answer(error)
+                response.headers.setdefault(id_header, uuid4().hex)
+                return response
+
+            return answer_failures
+
+    return Route

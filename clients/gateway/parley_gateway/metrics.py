@@ -79,5 +79,5 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """As text."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -21,7 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from parley.canaries import CanaryResult, ask_canaries, profile_models
 from parley.errors import ParleyError
-from parley_client.triton import MODEL
+from parley.timeouts import loop_time
+from parley_client.transport import MODEL
 
 _log = logging.getLogger("parley.gateway")
 _MAX_METRICS_BYTES = 16 * 1024 * 1024
@@ -36,9 +37,9 @@ class ModelReport:
     """What a server's models answered at one time."""
 
     results: Sequence[CanaryResult]
-    """Of every model that the server is to serve."""
+    """Results of every model that the server is configured to serve."""
     gpu_memory_free: int | None = None
-    """Of all its GPUs together (bytes); None: it has none, or its metrics were not read."""
+    """Free memory of all its GPUs together (bytes); None: it has none, or its metrics were not read."""
 
 
 AskModels: TypeAlias = Callable[[str, str, float], ModelReport]
@@ -85,7 +86,7 @@ class ModelHealth:
         self._gpu_memory_free: int | None = None
         self._agent_failures = 0  # in a row
 
-    def note_reachable(self, *, is_reachable: bool) -> None:
+    def set_reachable(self, *, is_reachable: bool) -> None:
         """A server that is not reachable is not asked; one that has just become so is asked at once."""
         if is_reachable:
             self._reachable.set()
@@ -116,7 +117,7 @@ class ModelHealth:
 
     @property
     def gpu_memory_free(self) -> int | None:
-        """Of all GPUs of the server together (bytes); None: unknown, or there is none."""
+        """Free memory of all GPUs of the server together (bytes); None: unknown, or there is none."""
         return self._gpu_memory_free
 
     async def watch(self) -> None:
@@ -141,11 +142,11 @@ class ModelHealth:
                 thread, self._ask, self._address, self._metrics_url, self._deadline_s
             )
         except ParleyError as error:
-            self._note({}, None, str(error) or error.code)
+            self._record({}, None, str(error) or error.code)
         except Exception as error:  # noqa: BLE001 - logged with its trace
             # Whatever it was: without this task the report would never be renewed.
             _log.exception("the models of server %s could not be asked", self._address)
-            self._note({}, None, f"the models could not be asked: {type(error).__name__}")
+            self._record({}, None, f"the models could not be asked: {type(error).__name__}")
         else:
             results = {result.model: result for result in report.results}
             # The launcher unloads a model that cannot be loaded again: the server no longer names it then.
@@ -157,9 +158,9 @@ class ModelHealth:
             problem = f"{', '.join(failed)} failed" if failed else ""
             if not results:
                 problem = "the server has no model"
-            self._note(results, report.gpu_memory_free, problem)
+            self._record(results, report.gpu_memory_free, problem)
 
-    def _note(self, results: dict[str, CanaryResult], gpu_memory_free: int | None, problem: str) -> None:
+    def _record(self, results: dict[str, CanaryResult], gpu_memory_free: int | None, problem: str) -> None:
         if not self._reachable.is_set():  # it was lost meanwhile
             return
         if problem != self._problem:
@@ -169,13 +170,13 @@ class ModelHealth:
                 level, "models of server %s: %s", self._address, details or problem or "all of them answer"
             )
         self._results, self._gpu_memory_free, self._problem = results, gpu_memory_free, problem
-        self._asked_at = asyncio.get_running_loop().time()
+        self._asked_at = loop_time()
         agent = results.get(MODEL)
         self._agent_failures = 0 if agent is None or agent.ok else self._agent_failures + 1
 
     @property
     def _is_stale(self) -> bool:
-        age_s = asyncio.get_running_loop().time() - self._asked_at
+        age_s = loop_time() - self._asked_at
         return age_s > 2 * self._interval_s + 3 * self._deadline_s
 
 

@@ -11,12 +11,12 @@ from parley.errors import ParleyError, ShuttingDownError
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.principal import Principal
-from parley_gateway.servers import Server
+from parley_gateway.servers import TritonServer
 from parley_gateway.shares import Shares
 
 
 class ModelSlot:
-    """What one request has of a desk.
+    """The place of one admitted request.
 
     Args:
         gateway: of the process.
@@ -28,7 +28,7 @@ class ModelSlot:
         self.owner = owner
 
     @contextmanager
-    def lease(self) -> Iterator[Server]:
+    def lease(self) -> Iterator[TritonServer]:
         """The server with the fewest users.
 
         Raises:
@@ -44,7 +44,7 @@ class ModelSlot:
 
 
 class ModelLimiter:
-    """Lets so many requests of one API in, each to the server with the fewest users.
+    """Bounds the requests of one API, and sends each to the server with the fewest users.
 
     Args:
         gateway: of the process.
@@ -80,7 +80,7 @@ class ModelLimiter:
             yield ModelSlot(self._gateway, owner)
 
     @contextmanager
-    def lease(self, principal: Principal) -> Iterator[Server]:
+    def lease(self, principal: Principal) -> Iterator[TritonServer]:
         """A place, and a server for it at once.
 
         Raises:

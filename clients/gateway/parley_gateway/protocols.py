@@ -114,7 +114,7 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing comes any more."""
+        """Release what waits for the client."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -227,7 +227,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        """No answer yet: of a client that sends more than is heard it waits behind the rest."""
+        """No answer yet: it waits behind the client's unprocessed messages."""
         if (self.read_paused or self._was_heard) and not self.transport.is_closing():
             self._was_heard = False
             assert self.ping_timeout is not None

@@ -1,4 +1,4 @@
-"""OpenAPI of routes whose bodies are msgspec structs; FastAPI itself knows only pydantic.
+"""OpenAPI of routes whose bodies are msgspec structs; FastAPI itself supports only pydantic.
 
 A route names its types with :func:`body` and :func:`answers`; :func:`add_components` puts their
 schemas into the document. Descriptions of fields are the docstrings below them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -112,3 +112,43 @@ def field_docs(kind: type) -> dict[str, str]:
             ):
                 docs[field.target.id] = inspect.cleandoc(doc.value.value).replace("\n", " ")
     return docs
+
+
+_BINARY = {"type": "string", "format": "binary"}
+
+
+def form(fields: type) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads a form: a ``file``, and the fields of a struct."""
+    required = [field.name for field in msgspec.structs.fields(fields) if field.required]
+    schema = {
+        "type": "object",
+        "properties": {"file": _BINARY, **_properties(fields)},
+        "required": ["file", *required],
+    }
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+def query(options: type) -> dict[str, Any]:
+    """``openapi_extra`` of a route whose options, the fields of a struct, are in the URL."""
+    return {
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "required": False,
+                "description": schema.get("description", ""),
+                "schema": {key: value for key, value in schema.items() if key != "description"},
+            }
+            for name, schema in _properties(options).items()
+        ]
+    }
+
+
+def recording() -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads audio."""
+    return {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BINARY}}}}
+
+
+def _properties(kind: type) -> Mapping[str, dict[str, Any]]:
+    properties: Mapping[str, dict[str, Any]] = components_of([kind])[1][kind.__name__]["properties"]
+    return properties

@@ -5,23 +5,52 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 import grpc
 import grpc.aio
 import msgspec
 from msgspec import Meta
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from parley.errors import DeadlineExceededError, ParleyError
+from parley.errors import DeadlineExceededError, ModelUnavailableError, ParleyError
+from parley_client.channel import error_of
 from parley_client.options import Keepalive
-from parley_client.triton import open_triton_channel
+from parley_client.transport import MODEL, open_triton_channel
 from parley_gateway.errors import NoServerReadyError
-from parley_gateway.health import Probe, check_readiness
-from parley_gateway.kinds import Count, Seconds
 from parley_gateway.model_health import AskModels, ModelHealth
+from parley_gateway.settings_sections import Count, Seconds
+
+Probe: TypeAlias = Callable[[grpc.aio.Channel, float], Awaitable[None]]
+"""Returns if the server behind the channel is ready, within seconds; raises :class:`ParleyError` if not."""
+
+
+async def check_readiness(channel: grpc.aio.Channel, timeout_s: float) -> None:
+    """Ask whether server and agent are ready.
+
+    Raises:
+        ModelUnavailableError: one of them is not, or nothing answers.
+        DeadlineExceededError: no answer in time.
+        ParleyError: what the server answered instead.
+    """
+    stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    try:
+        server, model = await asyncio.gather(
+            stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=timeout_s),
+            stub.ModelReady(service_pb2.ModelReadyRequest(name=MODEL), timeout=timeout_s),
+        )
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    except grpc.aio.UsageError as error:
+        raise ParleyError("the channel is closed") from error
+    if not server.ready:
+        raise ModelUnavailableError("the server is not ready")
+    if not model.ready:
+        raise ModelUnavailableError(f"the model {MODEL} is not ready")
+
 
 _log = logging.getLogger("parley.gateway")
 # gRPC itself waits up to two minutes before it connects anew; the health check owns that here.
@@ -62,7 +91,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port 8002 of the same hosts."""
 
 
-class Server:
+class TritonServer:
     """One Triton.
 
     Args:
@@ -92,7 +121,7 @@ class Server:
         self._is_reachable = False
         self._problem = "not checked yet"
         self.checked = asyncio.Event()
-        """It was checked at least once."""
+        """Set after the first check."""
         self._settings = settings
         self._probe = probe
         self._is_needed = is_needed
@@ -120,7 +149,7 @@ class Server:
 
     def doubt(self, error: ParleyError) -> None:
         """A call could not reach it: leave it out until a check succeeds."""
-        self._note(str(error) or error.code)
+        self._record(str(error) or error.code)
         self._doubted.set()
 
     async def watch(self) -> None:
@@ -133,15 +162,15 @@ class Server:
                 failures += 1
                 is_late = isinstance(error, DeadlineExceededError)
                 if not (is_late and self._is_reachable and failures < _LATE_TWICE):
-                    self._note(str(error) or error.code)
+                    self._record(str(error) or error.code)
             except Exception as error:  # noqa: BLE001 - logged with its trace
-                # Whatever it was: a server that nobody watches would be left out, or not, for ever.
+                # In any case go on: the state of an unwatched server would never change.
                 failures += 1
                 _log.exception("the check of server %s failed", self.address)
-                self._note(f"the check failed: {type(error).__name__}")
+                self._record(f"the check failed: {type(error).__name__}")
             else:
                 failures = 0
-                self._note("")
+                self._record("")
             self.checked.set()
             await self._pause(failures)
 
@@ -162,7 +191,7 @@ class Server:
             self._doubted.clear()
             await asyncio.sleep(settings.retry_s)
 
-    def _note(self, problem: str) -> None:
+    def _record(self, problem: str) -> None:
         if problem and not self.checked.is_set():
             # The command that starts the gateway warns in plain words, and `/readyz` has the details.
             _log.debug("server %s is not ready: %s", self.address, problem)
@@ -171,13 +200,13 @@ class Server:
         elif not self._is_reachable and not problem:
             _log.info("server %s is ready", self.address)
         self._is_reachable, self._problem = not problem, problem
-        self.models.note_reachable(is_reachable=self._is_reachable)
+        self.models.set_reachable(is_reachable=self._is_reachable)
 
 
 class Lease:
     """Counts one user of a server for as long as it is entered."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: TritonServer) -> None:
         self.server = server
 
     def __enter__(self) -> Self:
@@ -212,7 +241,7 @@ class Servers:
         self._ask_models = ask_models
         self._open_channel = open_channel or _open_channel
         self._probe = probe
-        self._servers: list[Server] = []
+        self._servers: list[TritonServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._turns = itertools.count()
         self._last_turn: dict[str, int] = {}
@@ -223,7 +252,7 @@ class Servers:
         addresses = dict.fromkeys(settings.addresses)
         metrics = dict(zip(settings.addresses, settings.metrics, strict=False))
         self._servers = [
-            Server(
+            TritonServer(
                 address,
                 self._open_channel(address),
                 settings,
@@ -261,7 +290,7 @@ class Servers:
         await asyncio.gather(*(server.channel.close() for server in self._servers))
 
     @property
-    def all(self) -> tuple[Server, ...]:
+    def all(self) -> tuple[TritonServer, ...]:
         """Every server, ready or not."""
         return tuple(self._servers)
 
@@ -275,7 +304,7 @@ class Servers:
         """Whether at least one server is ready."""
         return any(server.is_ready for server in self._servers)
 
-    def lease(self, *, excluding: Collection[Server] = ()) -> Lease:
+    def lease(self, *, excluding: Collection[TritonServer] = ()) -> Lease:
         """The ready server with the fewest users; of several, the one that was not chosen for longest.
 
         Args:

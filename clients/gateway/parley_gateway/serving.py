@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -26,12 +27,45 @@ from parley_gateway.connections import (
     raise_descriptor_limit,
     reserved_descriptors,
 )
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.gateway import Gateway
-from parley_gateway.listening import ListenSettings
 from parley_gateway.protocols import HttpProtocol, WebSocketProtocol
-from parley_gateway.security.exposure import check_exposure
+from parley_gateway.security.addresses import is_loopback
 from parley_gateway.settings import Settings
+from parley_gateway.settings_sections import ListenSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_exposure(
+    host: str, *, authenticated: bool, encrypted: bool, insecure_allow_anonymous: bool
+) -> None:
+    """Whether the gateway may listen on an address.
+
+    Args:
+        host: The address, as configured.
+        authenticated: Keys or JWTs are asked for.
+        encrypted: Connections use TLS, here or at a proxy in front.
+        insecure_allow_anonymous: The operator allows requests without credentials.
+
+    Raises:
+        GatewaySettingsError: others than this machine would reach it without being asked who they are.
+    """
+    if is_loopback(host):
+        return
+    where = host or "all addresses"
+    if not authenticated and not insecure_allow_anonymous:
+        raise GatewaySettingsError(
+            f"listening on {where} without authentication is refused: make a key with "
+            "`parley gateway keys new >> FILE` and name the FILE as security.keys_file "
+            "(PARLEY_GATEWAY_SECURITY_KEYS_FILE), or give jwt.issuer (docs/security.md); "
+            "or say security.insecure_allow_anonymous if no authentication is intended"
+        )
+    if not authenticated:
+        _LOG.warning("requests to %s need no credentials", where)
+    if not encrypted:
+        _LOG.warning("connections to %s are not encrypted: keys and speech can be read on the way", where)
+
 
 _log = logging.getLogger("parley.gateway")
 _TICK_S = 0.02
@@ -53,7 +87,7 @@ class Running:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """Leaves signals to the caller."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,10 +99,10 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
 
     Args:
         settings: All of them.
-        on_ready: Told once the gateway listens.
+        on_ready: Called once the gateway listens.
 
     Raises:
-        SettingsError: the settings cannot be used, for example because the address is taken.
+        GatewaySettingsError: the settings cannot be used, for example because the address is taken.
     """
     stop, now = asyncio.Event(), asyncio.Event()
 
@@ -82,11 +116,16 @@ async def serve(settings: Settings, on_ready: Callable[[Running], None]) -> None
         async with running(settings, now) as one:
             await one.gateway.decoders.start()
             loop.add_signal_handler(signal.SIGHUP, one.gateway.guard.reload)
+            # A full collection holds the event loop, and so all calls: 100 ms with what is imported and
+            # prepared by now, a few milliseconds with what calls add to it.
+            gc.collect()
+            gc.freeze()
             on_ready(one)
             await stop.wait()
             _log.info("shutting down: %d calls are open", one.gateway.calls.count)
             await _first(one.gateway.calls.drain(settings.listen.drain_s), now.wait())
     finally:
+        gc.unfreeze()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
@@ -103,7 +142,7 @@ async def running(
         app: The gateway; None: made of the settings.
 
     Raises:
-        SettingsError: the settings cannot be used.
+        GatewaySettingsError: the settings cannot be used.
     """
     now = now or asyncio.Event()
     app = app or create_app(settings)
@@ -148,12 +187,12 @@ async def _port(
         server = _Server(_configuration(app, settings, connections))
         serving = asyncio.get_running_loop().create_task(server.serve([listener]), name=f"gateway-{port}")
         try:
-            # uvicorn tells nobody when it has started.
+            # uvicorn has no callback for its start.
             while not server.started and not serving.done():  # noqa: ASYNC110
                 await asyncio.sleep(_TICK_S)
             if serving.done():
                 await serving
-                raise SettingsError("the gateway could not start; its log says why")
+                raise GatewaySettingsError("the gateway could not start; its log says why")
             yield _url(settings.listen, listener)
         finally:
             server.should_exit = True
@@ -212,9 +251,9 @@ def _listener(settings: Settings, port: int) -> Listener:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
         other = "--listen PORT" if port == listen.port else "listen.health_port"
-        raise SettingsError(
+        raise GatewaySettingsError(
             f"cannot listen on {listen.host}:{port}: {error.strerror or error}"
-            + (f"; `ss -ltnp` tells who does, {other} takes another" if taken else "")
+            + (f"; `ss -ltnp` shows the process, {other} chooses another" if taken else "")
         ) from error
     return listener
 
@@ -254,7 +293,7 @@ def _tls(listen: ListenSettings) -> ssl.SSLContext:
     try:
         context.load_cert_chain(listen.certificate, listen.key or None)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"the certificate {listen.certificate} cannot be used: {error}") from error
+        raise GatewaySettingsError(f"the certificate {listen.certificate} cannot be used: {error}") from error
     return context
 
 

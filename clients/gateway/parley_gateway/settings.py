@@ -14,17 +14,14 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from parley_gateway.apis.realtime.settings import RealtimeSettings
-from parley_gateway.apis.sessions.settings import SessionSettings
-from parley_gateway.apis.twilio.settings import TwilioSettings
+from parley_gateway.apis.settings import RealtimeSettings, SessionSettings, TwilioSettings
 from parley_gateway.audio.decoders import DecoderSettings
 from parley_gateway.calls import CallSettings
-from parley_gateway.errors import SettingsError
-from parley_gateway.listening import LimitSettings, ListenSettings, WriterSettings
+from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.servers import ServerSettings
+from parley_gateway.settings_sections import LimitSettings, ListenSettings, StageSettings, WriterSettings
 from parley_gateway.spool import UploadSettings
-from parley_gateway.stage_settings import StageSettings
 
 PREFIX = "PARLEY_GATEWAY_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -62,7 +59,7 @@ def load_settings(
         flags: Part → field → value; None as a value: not given.
 
     Raises:
-        SettingsError: a file that cannot be read, an unknown name, or a wrong value.
+        GatewaySettingsError: a file that cannot be read, an unknown name, or a wrong value.
     """
     merged: dict[str, Any] = _read(file) if file is not None else {}
     for part, field, text in _of_environment(environment or {}):
@@ -73,14 +70,14 @@ def load_settings(
     try:
         return msgspec.convert(merged, Settings)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"the settings cannot be used: {error}") from error
+        raise GatewaySettingsError(f"the settings cannot be used: {error}") from error
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{file}: cannot be read: {error}") from error
+        raise GatewaySettingsError(f"{file}: cannot be read: {error}") from error
 
 
 def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
@@ -95,12 +92,12 @@ def _of_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]
         if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
             continue
         if name not in fields:
-            raise SettingsError(f"{name}: there is no such setting")
+            raise GatewaySettingsError(f"{name}: there is no such setting")
         part, field = fields[name]
         try:
             found.append((part, field.name, _value(text, field)))
         except msgspec.MsgspecError as error:
-            raise SettingsError(f"{name}: {error}") from error
+            raise GatewaySettingsError(f"{name}: {error}") from error
     return found
 
 

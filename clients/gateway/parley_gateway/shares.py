@@ -1,10 +1,10 @@
-"""A bounded number of places, shared among those who use them.
+"""A bounded number of places, shared among their owners.
 
 The rule is that of dynamic thresholds (Choudhury and Hahne, 1998): one owner may hold up to ``PER_FREE``
-times the places that are still free. Alone it gets three quarters of all; ``n`` owners that want as many as
-they can get have ``PER_FREE / (1 + PER_FREE * n)`` of the places each, and some stay free. So a newcomer
-gets in at once, whatever one owner holds, and nothing has to be taken away from anyone. The first place of
-an owner only needs a free one.
+times the places that are still free. Alone it gets three quarters of all; ``n`` owners that take as many as
+they can have ``PER_FREE / (1 + PER_FREE * n)`` of the places each, and some stay free. So a newcomer
+gets a place at once, whatever one owner holds, and no place is ever revoked. The first place of an owner
+only needs a free one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ def is_within_share(held: int, size: int, free: int) -> bool:
 
 
 class Shares:
-    """Counts places.
-
-    Args:
-        limit: How many there are.
-    """
+    """Counts the places of a limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,17 +31,17 @@ class Shares:
         self._owners: Counter[str | None] = Counter()
 
     def held(self, owner: str | None) -> int:
-        """How many places an owner holds."""
+        """The number of places of an owner."""
         return self._owners[owner]
 
     def has_room(self, owner: str | None) -> bool:
-        """Whether an owner gets another place; None: many callers that cannot be told apart."""
+        """Whether an owner gets another place. Owner None: callers that share one principal."""
         free, held = self.limit - self.taken, self._owners[owner]
         return is_within_share(0 if owner is None else held, 1, free)
 
     @contextmanager
     def take(self, owner: str | None) -> Iterator[None]:
-        """Hold a place; for callers that were found to have room."""
+        """Hold a place, after :meth:`has_room` has returned True."""
         self.taken += 1
         self._owners[owner] += 1
         try:
@@ -58,13 +54,10 @@ class Shares:
 
 
 class ShareLimiter:
-    """Places, or bytes, that are waited for.
+    """Places, or bytes, with queues of waiting requests.
 
-    Of the owners within their share the one that was served longest ago comes next; of one owner, requests
-    are served in order. What is within its share and has no room yet keeps later ones from passing it.
-
-    Args:
-        limit: How many there are.
+    Of the owners within their share the one that was served longest ago comes next; the requests of one owner
+    are served in order. A request within its share that has no room yet blocks later ones.
     """
 
     def __init__(self, limit: int) -> None:
@@ -74,7 +67,7 @@ class ShareLimiter:
         self._waiting: OrderedDict[str | None, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
 
     async def acquire(self, size: int, owner: str | None = None) -> None:
-        """Take as many, at most the limit; waits for them. Owner None: many that cannot be told apart."""
+        """Wait for and take ``size`` places. Owner None: callers that share one principal."""
         assert size <= self._limit
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (size, turn)
@@ -85,17 +78,17 @@ class ShareLimiter:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                with suppress(ValueError):  # passed over already
+                with suppress(ValueError):  # removed by _serve already
                     queue.remove(waiter)
                 if not queue and self._waiting.get(owner) is queue:
                     del self._waiting[owner]
                 self._serve()
-            else:  # they came at the same moment
+            else:  # granted at the same moment
                 self.release(size, owner)
             raise
 
     def release(self, size: int, owner: str | None = None) -> None:
-        """Give them back."""
+        """Release places."""
         self._free += size
         self._held[owner] -= size
         if not self._held[owner]:

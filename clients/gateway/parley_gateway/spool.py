@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from prometheus_client import Gauge
 from starlette.datastructures import Headers
 
-from parley_gateway.errors import SettingsError, UploadsFullError
-from parley_gateway.kinds import Seconds, Size
+from parley_gateway.errors import GatewaySettingsError, UploadsFullError
+from parley_gateway.settings_sections import Seconds, Size
 from parley_gateway.shares import ShareLimiter, is_within_share
 
 ResultT = TypeVar("ResultT")
@@ -80,7 +80,7 @@ class Spool:
         """Check the folder, and remove what a process left there that was killed at a bad moment; blocks.
 
         Raises:
-            SettingsError: no files can be made.
+            GatewaySettingsError: no files can be made.
         """
         try:
             for orphan in self._folder.glob(_PREFIX + "*"):
@@ -92,7 +92,7 @@ class Spool:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise SettingsError(
+            raise GatewaySettingsError(
                 f"uploads.folder: no recording can be kept in {self._folder}: {error.strerror or error}"
             ) from error
 
@@ -199,7 +199,7 @@ class SpooledFile:
         self._descriptor: int | None = None
         self._users = 1
         self.head = b""
-        """The first bytes, by which forms are told apart; there after :meth:`finish`."""
+        """The first bytes, which identify the format; set by :meth:`finish`."""
 
     def __enter__(self) -> Self:
         return self
@@ -216,7 +216,7 @@ class SpooledFile:
 
     @property
     def descriptor(self) -> int:
-        """Of the file, which :meth:`finish` has made."""
+        """Descriptor of the file, which :meth:`finish` has made."""
         assert self._descriptor is not None
         return self._descriptor
 
@@ -244,10 +244,10 @@ class SpooledFile:
             self._descriptor = None
 
     def reserve(self, size: int) -> None:
-        """Have so many bytes of the budget, all in all.
+        """Have ``size`` bytes of the budget in total.
 
         Raises:
-            UploadsFullError: there are not so many.
+            UploadsFullError: the budget has too few left.
         """
         self._spool.reserve(size - self._reserved, self.owner)
         self._reserved = size

@@ -1,11 +1,11 @@
-"""HTTP answers that take a while: the work for a client that has gone ends at once."""
+"""HTTP routes whose work takes a while, and ends as soon as the client disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from parley.errors import ParleyError
+from parley_gateway.gateway import Gateway
+from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.security.admission import until_revoked
 
 ResultT = TypeVar("ResultT")
@@ -20,40 +22,23 @@ _log = logging.getLogger("parley.gateway")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of ``work``, which is cancelled if the client leaves first, or may not stay.
-
-    Args:
-        request: whose body was read.
-        work: what the client waits for.
+    """The result of ``work``, which is cancelled if the client of a request with a read body leaves first.
 
     Raises:
         ClientDisconnect: the client has left.
-        CredentialsRevokedError: what it was let in with is no longer accepted.
+        CredentialsRevokedError: the client's credentials are no longer accepted.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request.receive))
-    revoked = asyncio.ensure_future(until_revoked(request))
-    try:
-        await asyncio.wait([task, gone, revoked], return_when=asyncio.FIRST_COMPLETED)
+    async with _first_to_end(task, request.receive, request):
         if task.done():
             return task.result()
-        if revoked.done():
-            revoked.result()
         raise ClientDisconnect
-    finally:
-        await _end(task, gone, revoked)
 
 
 class StreamedAnswer(Response):
-    """A body that is sent while it is being made; it is closed when the client leaves.
+    """A body that is sent while it is produced, in ``first`` and ``rest``.
 
-    Args:
-        first: the body's beginning.
-        rest: what follows.
-        media_type: of the body.
-        stall_s: a client that does not read for so long is gone (seconds).
-        headers: more of them.
-        held: what the body uses; given back at its end.
+    A client that does not read for ``stall_s`` is disconnected. ``resources`` are released at the end.
     """
 
     def __init__(
@@ -64,33 +49,29 @@ class StreamedAnswer(Response):
         media_type: str,
         stall_s: float,
         headers: Mapping[str, str] | None = None,
-        held: ExitStack | None = None,
+        resources: ExitStack | None = None,
     ) -> None:
         super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
         self._stall_s = stall_s
-        self._held = held or ExitStack()
+        self._resources = resources or ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, unless the client leaves."""
+        """Send the response, unless the client leaves."""
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_disconnected(receive))
-        revoked = asyncio.ensure_future(until_revoked(HTTPConnection(scope)))
-        try:
-            await asyncio.wait([sending, gone, revoked], return_when=asyncio.FIRST_COMPLETED)
-            for ended in (sending, revoked):
-                if ended.done():
-                    ended.result()
-        except ParleyError as error:
-            # The status is sent: that the body is not complete is all that can still be told.
-            _log.warning("an answer broke off: %s", error.to_log())
-        except ClientDisconnect:
-            _log.info("an answer was not read")
-        finally:
-            with self._held:
-                await _end(sending, gone, revoked)
+        with self._resources:
+            try:
+                async with _first_to_end(sending, receive, HTTPConnection(scope)):
+                    if sending.done():
+                        sending.result()
+            except ParleyError as error:
+                # The status is sent already: only an incomplete body can show the failure.
+                _log.warning("a response broke off: %s", error.to_log())
+            except ClientDisconnect:
+                _log.info("a response was not read")
+            finally:
                 await self._rest.aclose()
 
     async def _send(self, send: Send) -> None:
@@ -108,36 +89,50 @@ class StreamedAnswer(Response):
             raise ClientDisconnect from error
 
 
-async def stream(
-    request: Request,
-    body: AsyncGenerator[bytes, None],
-    *,
-    media_type: str,
-    stall_s: float,
-    headers: Mapping[str, str] | None = None,
-    held: ExitStack | None = None,
-) -> Response:
-    """An answer whose failure is still an HTTP status until its first part is there.
+class StageRoute:
+    """A route that uses a single stage of the agent."""
 
-    Args:
-        request: whose body was read.
-        body: of the answer, as it is made.
-        media_type: of the body.
-        stall_s: a client that does not read for so long is gone (seconds).
-        headers: more of them; read when the first part is there, so that the body may set some before.
-        held: what the body uses; given back when the answer is over.
+    def __init__(self, gateway: Gateway, limiter: ModelLimiter) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings.stages
+        self._limiter = limiter
 
-    Raises:
-        ClientDisconnect: the client has left.
-        ParleyError: what making the first part failed with.
-    """
-    try:
-        first = await while_connected(request, _first(body))
-    except BaseException:
-        with held or ExitStack():
-            await body.aclose()
-        raise
-    return StreamedAnswer(first, body, media_type=media_type, stall_s=stall_s, headers=headers, held=held)
+    async def _stream_response(
+        self,
+        request: Request,
+        body: AsyncGenerator[bytes, None],
+        *,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+        resources: ExitStack | None = None,
+    ) -> Response:
+        """A streamed response; a failure before its first part is still an HTTP status.
+
+        Args:
+            request: Its body was read.
+            body: The response's body; closed at its end.
+            media_type: Of the body.
+            headers: Read when the first part exists, so that the body may set some before.
+            resources: Used by the body; released at its end.
+
+        Raises:
+            ClientDisconnect: the client has left.
+            ParleyError: the first part failed.
+        """
+        try:
+            first = await while_connected(request, _first(body))
+        except BaseException:
+            with resources or ExitStack():
+                await body.aclose()
+            raise
+        return StreamedAnswer(
+            first,
+            body,
+            media_type=media_type,
+            stall_s=self._settings.stall_s,
+            headers=headers,
+            resources=resources,
+        )
 
 
 async def _first(body: AsyncGenerator[bytes, None]) -> bytes:
@@ -151,7 +146,23 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+@asynccontextmanager
+async def _first_to_end(
+    task: asyncio.Future[Any], receive: Receive, connection: HTTPConnection
+) -> AsyncIterator[None]:
+    """Wait until ``task`` ends or its client leaves; raise if the client's credentials were revoked first.
+
+    At the end ``task`` is cancelled.
+    """
+    gone = asyncio.ensure_future(_disconnected(receive))
+    revoked = asyncio.ensure_future(until_revoked(connection))
+    tasks = (task, gone, revoked)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if revoked.done() and not task.done():
+            revoked.result()
+        yield
+    finally:
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""Every protocol by which clients come in: each API is a module with ``routes(gateway) -> APIRouter``."""
+"""The APIs of the gateway; each has a function ``routes(gateway) -> APIRouter``."""

@@ -1,4 +1,4 @@
-"""Is the process alive, would it take a call, and what has it counted?"""
+"""Health, readiness and metrics of the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/readyz", response_model=None)
     async def readyz(request: Request) -> Response:
-        """Whether a call would be taken: 200, or 503 with the reason; by model for those with ``admin``."""
+        """Whether a call would be accepted: 200, or 503 with the reason; with ``admin`` by model."""
         sees_models = await _sees_details(gateway, request)
         if gateway.calls.draining:
             return answer(ShuttingDownError("this gateway shuts down; connect to another one"))
@@ -40,13 +40,13 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
-        """Whether every model of a server answers, and calls are taken: 200, or 503."""
+        """Whether every model of a server answers, and calls are accepted: 200, or 503."""
         is_ready = _state(gateway) == "ok"
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @router.get("/health", response_model=None)
     async def health(request: Request) -> Response:
-        """The state of gateway and server; the GPUs' free memory for those with ``admin``."""
+        """The state of gateway and servers; with ``admin`` also the GPUs' free memory."""
         state = _state(gateway)
         free = [server.models.gpu_memory_free for server in gateway.servers.all]
         known = [value for value in free if value is not None]
@@ -62,7 +62,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:
-        """Counters, as Prometheus reads them; where keys are asked for, with the scope ``admin``."""
+        """Metrics in Prometheus' format; where keys are required, with the scope ``admin``."""
         if gateway.guard.authenticated:
             await gateway.guard.admit(request, "admin")
         for server in gateway.servers.all:
@@ -74,9 +74,9 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def _why_not_ready(gateway: Gateway, *, with_addresses: bool) -> tuple[str, str]:
-    """``no_server`` or ``not_ready``, and what people read; the addresses of servers are not for everyone.
+    """``no_server`` or ``not_ready``, and a message, which may name the addresses of servers.
 
-    A Triton that starts does not listen before its models are loaded: until then it is no server.
+    A starting Triton does not listen before its models are loaded: until then there is no server.
     """
     servers = gateway.servers.all
     if connected := [server for server in servers if server.is_connected]:
@@ -92,7 +92,7 @@ def _why_not_ready(gateway: Gateway, *, with_addresses: bool) -> tuple[str, str]
 def _state(gateway: Gateway) -> str:
     """``ok``, ``degraded``, ``unavailable`` or ``draining``.
 
-    ``degraded``: calls are taken, but no server answers with all its models.
+    ``degraded``: calls are accepted, but no server answers with all its models.
     """
     if gateway.calls.draining:
         return "draining"
@@ -103,12 +103,12 @@ def _state(gateway: Gateway) -> str:
 
 
 async def _sees_details(gateway: Gateway, request: Request) -> bool:
-    """As ``/metrics``, but who may not see them gets the rest."""
+    """Whether the client may read details: as ``/metrics``, but without an error."""
     guard = gateway.guard
     if guard.authenticated and "Authorization" not in request.headers:
         return False
     try:
-        # These paths are answered under every name, their details are not (DNS rebinding).
+        # These paths are served under every host name, their details are not (DNS rebinding).
         guard.origins.check_host(request)
         if guard.authenticated:
             await guard.admit(request, "admin")

@@ -1,4 +1,4 @@
-"""Session tokens for browsers: a page's own server fetches one with its key and hands it to the page."""
+"""Session tokens for browsers: a page's own server requests one with its key for the page."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.errors import InvalidMessageError
-from parley_gateway.access import Scope
 from parley_gateway.bodies import read_small_body
 from parley_gateway.gateway import Gateway
 from parley_gateway.schemas import answers, body
+from parley_gateway.security.principal import Scope
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the token is to be good for."""
+    """The rights of a token."""
 
     scopes: tuple[Scope, ...] = ("agent",)
     ttl_s: Annotated[float, Meta(gt=0)] | None = None
-    """How long it can be used (seconds), at most what the gateway allows. None: as the gateway is set."""
+    """Its lifetime (seconds), up to the gateway's limit. None: the gateway's default."""
     session_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """The only session that it is good for; whoever has credentials of one session has to name it. None: any
-    of the key's, and all else that is in the scopes."""
+    """The only session for which it is valid; required with credentials of one session. None: any
+    session of the key, and everything else in the scopes."""
     single_use: bool = False
-    """It opens one connection and is used up."""
+    """Whether it opens only one connection."""
 
 
 class TokenAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def routes(gateway: Gateway) -> APIRouter:
         """Issue a short-lived token for a browser."""
         principal = await gateway.guard.identify(request)
         wanted = _read(await read_small_body(request))
-        # Whoever may do one of these things may let a browser do it.
+        # A principal may pass on any of its scopes to a browser.
         gateway.guard.authorize(request, principal, wanted.scopes[0], session_id=wanted.session_id)
         grant = gateway.guard.grant(
             principal,
@@ -85,5 +85,5 @@ def _read(raw: bytes) -> TokenRequest:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidMessageError(f"the request cannot be read: {error}") from error
     if not wanted.scopes:
-        raise InvalidMessageError("a token without scopes is good for nothing")
+        raise InvalidMessageError("a token needs at least one scope")
     return wanted

@@ -17,7 +17,7 @@ _SENTENCE_ENDS = (".", "!", "?", "…")
 
 
 @dataclass(frozen=True)
-class Segment:
+class CaptionSegment:
     """A part of a transcript that belongs together."""
 
     text: str
@@ -28,17 +28,17 @@ class Segment:
     likelihood: float
     """Mean natural logarithm of the words' confidences."""
     words: Sequence[Word] = ()
-    """None of a model that knows no times of words."""
+    """Empty for a model without word times."""
 
 
-def segments_of(reply: TranscribeReply) -> list[Segment]:
+def segments_of(reply: TranscribeReply) -> list[CaptionSegment]:
     """Cut at pauses, at the ends of sentences, and before a segment becomes too long.
 
-    A model that knows no times of words has cut the text itself.
+    Without word times the model's own segments are used.
     """
     if not reply.words:
         return [
-            Segment(
+            CaptionSegment(
                 one.text, one.start_ms / 1000, one.end_ms / 1000, one.confidence, _logarithm(one.confidence)
             )
             for one in reply.segments
@@ -51,8 +51,8 @@ def segments_of(reply: TranscribeReply) -> list[Segment]:
     return [_of_words(part) for part in found]
 
 
-def _of_words(words: Sequence[Word]) -> Segment:
-    return Segment(
+def _of_words(words: Sequence[Word]) -> CaptionSegment:
+    return CaptionSegment(
         " ".join(word.text for word in words),
         words[0].start_ms / 1000,
         words[-1].end_ms / 1000,
@@ -75,7 +75,7 @@ def _ends(part: Sequence[Word], following: Word) -> bool:
     )
 
 
-def verbose_segment(number: int, segment: Segment) -> dict[str, Any]:
+def verbose_segment(number: int, segment: CaptionSegment) -> dict[str, Any]:
     """A segment in the form of ``verbose_json``; what Parley's models do not know is 0 or empty."""
     text = segment.text
     raw = text.encode()
@@ -93,7 +93,7 @@ def verbose_segment(number: int, segment: Segment) -> dict[str, Any]:
     }
 
 
-def to_srt(segments: Sequence[Segment]) -> str:
+def to_srt(segments: Sequence[CaptionSegment]) -> str:
     """SubRip."""
     return "\n".join(
         f"{number}\n{_clock(one.start_s, ',')} --> {_clock(one.end_s, ',')}\n{one.text}\n"
@@ -101,7 +101,7 @@ def to_srt(segments: Sequence[Segment]) -> str:
     )
 
 
-def to_vtt(segments: Sequence[Segment]) -> str:
+def to_vtt(segments: Sequence[CaptionSegment]) -> str:
     """WebVTT."""
     cues = (f"{_clock(one.start_s, '.')} --> {_clock(one.end_s, '.')}\n{one.text}\n" for one in segments)
     return "\n".join(["WEBVTT\n", *cues])

@@ -290,14 +290,14 @@ class Template:
                 for descriptor, _ in poll.poll():
                     if descriptor == wake.fileno():
                         wake.recv(4_096)
-                    elif not self._obey():
+                    elif not self._handle_command():
                         return
                 self._reap()
         finally:
             for process in self._decoders.values():
                 os.kill(process, signal.SIGKILL)
 
-    def _obey(self) -> bool:
+    def _handle_command(self) -> bool:
         message, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 3)
         if not message:
             return False
@@ -310,7 +310,7 @@ class Template:
         try:
             process = os.fork()
         except OSError:  # no memory, or too many processes
-            _tell(self._control, {"ended": order["decode"], "status": _NOT_FORKED})
+            _reply(self._control, {"ended": order["decode"], "status": _NOT_FORKED})
         else:
             if process == 0:
                 self._become_decoder(order, descriptors, template)
@@ -331,7 +331,7 @@ class Template:
                 if order["probe"]:
                     probe_limits(order["memory_bytes"])
                 result = run_decoder(order)
-            except Exception as error:  # noqa: BLE001 - told to the gateway, which logs it
+            except Exception as error:  # noqa: BLE001 - sent to the gateway, which logs it
                 result = {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]}
             os.write(_RESULT, json.dumps(result).encode())
             status = 0
@@ -345,7 +345,7 @@ class Template:
                 return
             job = next(job for job, one in self._decoders.items() if one == process)
             del self._decoders[job]
-            _tell(self._control, {"ended": job, "status": status})
+            _reply(self._control, {"ended": job, "status": status})
 
 
 def probe_limits(memory_bytes: int) -> None:
@@ -395,7 +395,7 @@ def _take_descriptors(descriptors: list[int]) -> None:
                 os.close(number)
 
 
-def _tell(control: socket.socket, message: dict[str, Any]) -> None:
+def _reply(control: socket.socket, message: dict[str, Any]) -> None:
     control.send(json.dumps(message).encode())
 
 
@@ -435,11 +435,11 @@ def main() -> None:
         _warm()
         _check_threads()
     except Exception as error:
-        _tell(control, {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]})
+        _reply(control, {"failed": f"{type(error).__name__}: {error}"[:_MESSAGE]})
         raise
     gc.collect()
     gc.freeze()
-    _tell(control, {"ready": True})
+    _reply(control, {"ready": True})
     Template(control).serve()
 
 

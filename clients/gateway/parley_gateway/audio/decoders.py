@@ -19,10 +19,9 @@ from prometheus_client import Counter
 
 from parley.errors import InvalidAudioError
 from parley_gateway.audio import decoder_process
-from parley_gateway.audio.plain import MAX_BYTES, PLAIN, read_plain
-from parley_gateway.audio.recordings import Container
-from parley_gateway.errors import DecodersBusyError, SettingsError, UploadsFullError
-from parley_gateway.kinds import Count, Seconds, Size
+from parley_gateway.audio.recordings import MAX_BYTES, PLAIN, Container, read_plain
+from parley_gateway.errors import DecodersBusyError, GatewaySettingsError, UploadsFullError
+from parley_gateway.settings_sections import Count, Seconds, Size
 from parley_gateway.shares import ShareLimiter, Shares
 from parley_gateway.spool import Spool, SpooledFile
 
@@ -84,7 +83,7 @@ class _Template:
 
 
 class Decoders:
-    """Decodes recordings, so many at once; an ``async with`` ends with every process gone.
+    """Decodes recordings, a bounded number at once; an ``async with`` ends every process.
 
     The template process starts with :meth:`start`, or with the first recording, and anew when it was lost.
 
@@ -110,7 +109,7 @@ class Decoders:
         """Start the template, and check that the system keeps the limits that decoders are given.
 
         Raises:
-            SettingsError: recordings cannot be decoded here; the message says why.
+            GatewaySettingsError: recordings cannot be decoded here; the message says why.
         """
         await asyncio.to_thread(self._spool.prepare)
         try:
@@ -120,11 +119,11 @@ class Decoders:
                 await output.finish()
                 result, status = await self._run(template, nothing, output, Container("wav"), 1.0, probe=True)
         except (DecodersBusyError, OSError) as error:
-            raise SettingsError(f"recordings cannot be decoded: {error}") from error
+            raise GatewaySettingsError(f"recordings cannot be decoded: {error}") from error
         # An empty file is refused by the decoder, behind its limits.
         if result is None or result.refused is None:
             why = result.failed if result and result.failed else f"a decoder ended with status {status}"
-            raise SettingsError(f"recordings cannot be decoded safely: {why}")
+            raise GatewaySettingsError(f"recordings cannot be decoded safely: {why}")
 
     async def aclose(self) -> None:
         """Kill every process."""

@@ -61,11 +61,11 @@ def make_encoder(form: SpeechFormat, sample_rate: int) -> Encoder:
 async def encode_all(encoder: Encoder, speech: AsyncIterable[SpeechPiece]) -> AsyncGenerator[bytes, None]:
     """The bytes of a file, as its speech comes.
 
-    They are made in a thread of its own: in the loop they would hold up everybody's audio, and in the common
+    They are encoded in a thread of its own: in the loop they would delay all audio, and in the common
     threads they would wait behind recordings that take seconds to decode.
 
     Args:
-        encoder: nobody else uses it.
+        encoder: used by this object only.
         speech: of the encoder's sample rate.
     """
     loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class _Codec:
 
 _CODECS: Mapping[SpeechFormat, _Codec] = MappingProxyType(
     {
-        # Without the frame that tells the length, for which one would have to go back.
+        # Without the length frame, which would need a seek.
         "mp3": _Codec("mp3", "libmp3lame", {"write_xing": "0", "id3v2_version": "0"}),
         # A page of Ogg would otherwise wait for a second of speech.
         "opus": _Codec("ogg", "libopus", {"page_duration": "20000"}),

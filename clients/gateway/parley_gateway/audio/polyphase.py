@@ -14,11 +14,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 _ZERO_CROSSINGS = 17
-"""Of the filter's sinc to each side, at the lower of both rates: 2.1 ms at 8 kHz."""
+"""Zero crossings of the filter's sinc on each side, at the lower of both rates: 2.1 ms at 8 kHz."""
 _KAISER_BETA = 7.0
 """Mirror images are 70 dB below the signal."""
 _CUTOFF = 0.92
-"""Of the lower rate's half: where the filter is at half its height."""
+"""Frequency at which the filter is at half its height, as a share of half the lower rate."""
 _BLOCK = 4_096
 """Samples that are looked at at once."""
 _FEW_PLACES = 8

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from starlette.requests import HTTPConnection
 
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -29,21 +29,21 @@ class ClientAddresses:
         trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` is believed.
 
     Raises:
-        SettingsError: one of them is none.
+        GatewaySettingsError: one of them is none.
     """
 
     def __init__(self, trusted_proxies: Iterable[str] = ()) -> None:
         try:
             self._trusted: list[_Network] = [ipaddress.ip_network(text) for text in trusted_proxies]
         except ValueError as error:
-            raise SettingsError(f"security.trusted_proxies: {error}") from error
+            raise GatewaySettingsError(f"security.trusted_proxies: {error}") from error
         self._has_warned = False
         self._has_warned_unusable = False
 
     def of(self, connection: HTTPConnection) -> str:
         """The client's address.
 
-        Every proxy appends whom it has heard from. So the header is read from its end for as long as the
+        Every proxy appends the address of its client. So the header is read from its end for as long as the
         addresses are those of trusted proxies; what stands before them the client may have invented.
         """
         peer = _parse(connection.client.host if connection.client else "")
@@ -95,13 +95,9 @@ class ClientAddresses:
         address = _parse(host)
         return address is not None and self.trusts(address)
 
-    def behind_proxy(self, connection: HTTPConnection) -> bool:
-        """Whether a trusted proxy has sent this, so that its other headers count too."""
-        return connection.client is not None and self.is_proxy(connection.client.host)
-
 
 def counted_as(address: str) -> str:
-    """Whom an address is counted with: whoever has one IPv6 address has the 2^64 of its network."""
+    """The network that an address is counted with: an IPv6 client has the 2^64 addresses of its network."""
     parsed = _parse(address)
     if isinstance(parsed, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))

@@ -14,24 +14,23 @@ from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
-from parley_gateway.access import Scope
 from parley_gateway.errors import GatewayError
 from parley_gateway.security.audit import audit
-from parley_gateway.security.principal import Principal
+from parley_gateway.security.principal import Principal, Scope
 
 CHECK_EVERY_S = 5.0
 """The file of the keys is looked at once a second besides."""
 
 
-class _Judge(Protocol):
-    """The guard."""
+class _RootCheck(Protocol):
+    """The guard. Apart because it imports this module."""
 
     def check_root(self, principal: Principal, scope: Scope) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCaller:
-    """That a connection was let in.
+    """The admission of a connection.
 
     Attributes:
         guard: Has let it in.
@@ -39,7 +38,7 @@ class AdmittedCaller:
         scope: What it is for.
     """
 
-    guard: _Judge
+    guard: _RootCheck
     principal: Principal
     scope: Scope
 

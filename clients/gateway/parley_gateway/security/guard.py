@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,30 +12,64 @@ from typing import TypeAlias
 
 from starlette.requests import HTTPConnection
 
-from parley_gateway.access import Scope
 from parley_gateway.errors import (
     CredentialsExpiredError,
     CredentialsRevokedError,
     ForbiddenError,
     GatewayError,
-    SettingsError,
+    GatewaySettingsError,
+    RateLimitedError,
     UnauthorizedError,
 )
 from parley_gateway.security import keys, tokens
 from parley_gateway.security.addresses import ClientAddresses, counted_as
 from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.audit import audit
-from parley_gateway.security.credentials import find_credential
 from parley_gateway.security.jwts import JwtVerifier
 from parley_gateway.security.keys import KeyRing
-from parley_gateway.security.meter import Meter
 from parley_gateway.security.origins import Origins
-from parley_gateway.security.principal import ANONYMOUS, Principal
-from parley_gateway.security.rates import Rates
-from parley_gateway.security.replay import UsedTokens
+from parley_gateway.security.principal import ANONYMOUS, Principal, Scope, find_credential
+from parley_gateway.security.rates import Meter, Rates
 from parley_gateway.security.settings import JwtSettings, RateSettings, SecuritySettings
 from parley_gateway.security.tokens import Grant, SessionTokens
 from parley_gateway.security.watched import WatchedFile
+
+
+class UsedTokens:
+    """Remembers them until they expire, up to a bound.
+
+    Args:
+        bound: How many at once.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, bound: int, clock: Callable[[], float] = time.time) -> None:
+        self._bound = bound
+        self._clock = clock
+        self._expiry: OrderedDict[str, int] = OrderedDict()
+
+    def use(self, token_id: str, expires_at: int) -> bool:
+        """Use a token up; False: it was used before.
+
+        Raises:
+            RateLimitedError: too many are remembered. To forget one early would let it be used again.
+        """
+        if token_id in self._expiry:
+            return False
+        if len(self._expiry) >= self._bound:
+            self._forget()
+        if len(self._expiry) >= self._bound:
+            wait = max(1.0, min(self._expiry.values()) - self._clock())
+            raise RateLimitedError("too many single-use tokens at once", retry_after_s=wait)
+        self._expiry[token_id] = expires_at
+        return True
+
+    def _forget(self) -> None:
+        now = self._clock()
+        # They last for different times: what has not expired may stand before what has.
+        for token_id in [name for name, expiry in self._expiry.items() if expiry < now]:
+            del self._expiry[token_id]
+
 
 Signature: TypeAlias = Callable[[], Principal]
 """An API's own proof: returns who it is, or raises :class:`UnauthorizedError`."""
@@ -50,7 +85,7 @@ class Guard:
         public_url: Where clients reach the gateway, if a proxy is in front.
 
     Raises:
-        SettingsError: something cannot be used.
+        GatewaySettingsError: something cannot be used.
     """
 
     def __init__(
@@ -70,7 +105,7 @@ class Guard:
         self._jwts = JwtVerifier(jwt) if jwt.issuer else None
         self._jwt_stay_open_s = jwt.stay_open_s
         if self.authenticated and security.insecure_allow_anonymous:
-            raise SettingsError(
+            raise GatewaySettingsError(
                 "security.insecure_allow_anonymous contradicts keys and JWTs: one or the other"
             )
         self._tokens = SessionTokens.of(security)
@@ -81,7 +116,7 @@ class Guard:
 
     @property
     def authenticated(self) -> bool:
-        """Whether anybody is asked who they are."""
+        """Whether requests need credentials."""
         return self._keys is not None or self._jwts is not None
 
     def reload(self) -> None:
@@ -183,8 +218,8 @@ class Guard:
             await self._rates.hit("ip_sessions", address)
         self.origins.check(connection)
         key_id = self._named_key(attempt)
-        # Guesses at one key are stopped before they are looked at. Whoever else shares the address, such as
-        # all behind one router, still gets in with what is right.
+        # Guesses at one key are refused before they are checked. Other clients of the address, such as
+        # all behind one router, are still admitted with the right key.
         guesser = address if key_id is None else f"{address} {key_id}"
         if key_id is not None:
             await self._rates.check("auth_failures", guesser)
@@ -288,7 +323,7 @@ class Guard:
 
     def meter(self, principal: Principal) -> Meter:
         """A new count for one WebSocket of theirs."""
-        del principal  # everybody's WebSockets are allowed the same
+        del principal  # the same limits for all
         return Meter(self._rate_settings)
 
     def issue(
@@ -318,7 +353,7 @@ class Guard:
         """A short-lived token for browsers, and what it is good for.
 
         Args:
-            principal: To whom: somebody who was let in with a key or a JWT.
+            principal: Admitted with a key or a JWT.
             ttl_s: How long it can be used (seconds), within the settings' bounds; None: their default.
             session_id: The only session that it is good for; None: any of the principal's.
             scopes: What it is good for: some of the principal's scopes.
@@ -346,7 +381,7 @@ class _Attempt:
     counted: str
     """The address as it is counted."""
     scope: Scope | None
-    """None: not known yet, and everybody reaches that far."""
+    """None: not known yet; reached without credentials."""
     session_id: str | None
     signature: Signature | None
     principal: Principal | None = None

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 
 import jwt
 
-from parley_gateway.access import Scope
-from parley_gateway.errors import SettingsError, UnauthorizedError
-from parley_gateway.security.principal import SCOPES, Principal
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
+from parley_gateway.security.principal import SCOPES, Principal, Scope
 from parley_gateway.security.settings import JwtSettings
 from parley_gateway.security.watched import WatchedFile
 
@@ -30,17 +29,17 @@ class JwtVerifier:
         settings: With an issuer.
 
     Raises:
-        SettingsError: they cannot be used.
+        GatewaySettingsError: they cannot be used.
     """
 
     def __init__(self, settings: JwtSettings) -> None:
         secret = [name.startswith("HS") for name in settings.algorithms]
         if not settings.algorithms or any(secret) != all(secret):
-            raise SettingsError(
+            raise GatewaySettingsError(
                 "jwt.algorithms: either those with a secret (HS…), or those with a public key"
             )
         if not settings.audience or not settings.key_file:
-            raise SettingsError("jwt.audience and jwt.key_file are needed where there is jwt.issuer")
+            raise GatewaySettingsError("jwt.audience and jwt.key_file are needed where there is jwt.issuer")
         self._settings = settings
         self._decoder = jwt.PyJWT(options={"enforce_minimum_key_length": True})
         self._file: WatchedFile[_Keys] = WatchedFile(
@@ -72,7 +71,7 @@ class JwtVerifier:
         except jwt.ExpiredSignatureError as error:
             raise UnauthorizedError("the token has expired") from error
         except jwt.InvalidAudienceError as error:
-            raise UnauthorizedError("the token is for somebody else") from error
+            raise UnauthorizedError("the token has another audience") from error
         except (jwt.PyJWTError, OverflowError) as error:  # times beyond all floats
             raise UnauthorizedError("the token is not valid") from error
         is_bound = settings.session_claim in claims
@@ -102,23 +101,25 @@ class JwtVerifier:
 def _read_secret(raw: bytes) -> _Keys:
     secret = raw.strip()
     if secret.startswith((b"-----BEGIN", b"{")):
-        raise SettingsError("a public key is no secret: jwt.algorithms says HS…")
+        raise GatewaySettingsError("a public key is no secret: jwt.algorithms says HS…")
     if len(secret) < MIN_SECRET_BYTES:
-        raise SettingsError(f"the secret has to have at least {MIN_SECRET_BYTES} bytes")
+        raise GatewaySettingsError(f"the secret has to have at least {MIN_SECRET_BYTES} bytes")
     return secret
 
 
 def _read_public_keys(raw: bytes) -> _Keys:
     if raw.lstrip().startswith(b"-----BEGIN"):
         if b"PRIVATE KEY" in raw:
-            raise SettingsError("the gateway needs the public key only: keep the private one away from it")
+            raise GatewaySettingsError(
+                "the gateway needs the public key only: keep the private one away from it"
+            )
         return raw.strip()
     try:
         keys = jwt.PyJWKSet.from_dict(json.loads(raw))
     except (ValueError, AttributeError, jwt.PyJWTError) as error:
-        raise SettingsError(f"neither a PEM public key nor a JWKS: {error}") from error
+        raise GatewaySettingsError(f"neither a PEM public key nor a JWKS: {error}") from error
     if any(key.key_type == "oct" for key in keys.keys):
-        raise SettingsError("a JWKS with secrets in it cannot be used")
+        raise GatewaySettingsError("a JWKS with secrets in it cannot be used")
     return keys
 
 
@@ -130,6 +131,6 @@ def _text(claims: dict[str, Any], name: str) -> str:
 
 
 def _scopes(claim: object) -> frozenset[Scope]:
-    """Those that the gateway knows; issuers have others besides."""
+    """Claims that the gateway reads; issuers may add others."""
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return frozenset(scope for scope in SCOPES if scope in words)

@@ -1,4 +1,4 @@
-"""API keys: the gateway knows their hashes only.
+"""API keys, of which only hashes are stored.
 
 A key is ``parley_<id>_<secret>``. The id is public: it finds the line in the file, and it is what logs name.
 The secret has 256 random bits, so that one round of SHA-256 suffices: there is nothing to guess, and no need
@@ -23,9 +23,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from parley_gateway.access import Scope
-from parley_gateway.errors import SettingsError, UnauthorizedError
-from parley_gateway.security.principal import RESERVED_IDS, KeyLimits, Principal
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
+from parley_gateway.security.principal import RESERVED_IDS, KeyLimits, Principal, Scope
 from parley_gateway.security.rates import parse_rate
 from parley_gateway.security.watched import WatchedFile
 
@@ -82,19 +81,21 @@ def read_keys(raw: bytes) -> dict[str, KeyEntry]:
     """The keys of a file, by id.
 
     Raises:
-        SettingsError: it cannot be used.
+        GatewaySettingsError: it cannot be used.
     """
     try:
         entries = msgspec.convert(tomllib.loads(raw.decode()), dict[str, KeyEntry])
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise SettingsError(f"not a file of API keys: {error}") from error
+        raise GatewaySettingsError(f"not a file of API keys: {error}") from error
     for key_id, entry in entries.items():
         if not _ID.fullmatch(key_id):
-            raise SettingsError(f"{key_id!r} is not the id of an API key")
+            raise GatewaySettingsError(f"{key_id!r} is not the id of an API key")
         if key_id in RESERVED_IDS:
-            raise SettingsError(f"{key_id!r} cannot be the id of an API key: the gateway itself uses it")
+            raise GatewaySettingsError(
+                f"{key_id!r} cannot be the id of an API key: the gateway itself uses it"
+            )
         if entry.expires is not None and entry.expires.tzinfo is None:
-            raise SettingsError(f"{key_id}: `expires` needs an offset, such as 2027-01-01T00:00:00Z")
+            raise GatewaySettingsError(f"{key_id}: `expires` needs an offset, such as 2027-01-01T00:00:00Z")
         for rate in (entry.limits.requests, entry.limits.sessions):
             parse_rate(f"{key_id}: limits", rate or "")
     return entries
@@ -123,11 +124,11 @@ class KeyRing:
         """Whose key it is.
 
         Raises:
-            UnauthorizedError: nobody's, or it has expired.
+            UnauthorizedError: it is unknown or has expired.
         """
         key_id, secret = _split(credential)
         entry = self._file.get().get(key_id)
-        # An unknown id takes the same way, so that the time tells nothing about which ids there are.
+        # An unknown id takes the same way, so that the time does not reveal which ids exist.
         expected = entry.sha256 if entry is not None else _NO_HASH
         matches = hmac.compare_digest(hash_secret(key_id, secret), expected)
         if entry is None or not matches:
@@ -138,7 +139,7 @@ class KeyRing:
         """Whom a key id belongs to, for what was issued to it.
 
         Raises:
-            UnauthorizedError: nobody any more.
+            UnauthorizedError: it was removed or has expired.
         """
         entry = self._file.get().get(key_id)
         if entry is None:
@@ -168,7 +169,7 @@ def without_key(raw: bytes, key_id: str) -> bytes:
     """A file's content without one of its keys; everything else stays as it is written.
 
     Raises:
-        SettingsError: the key is not written on one line of its own.
+        GatewaySettingsError: the key is not written on one line of its own.
     """
     entries = read_keys(raw)
     own = re.compile(rb'\s*["\']?' + re.escape(key_id.encode()) + rb'["\']?\s*=')
@@ -176,10 +177,10 @@ def without_key(raw: bytes, key_id: str) -> bytes:
     expected = {other: entry for other, entry in entries.items() if other != key_id}
     try:
         remaining = read_keys(rest)
-    except SettingsError:
+    except GatewaySettingsError:
         remaining = {}
     if remaining != expected or key_id not in entries:
-        raise SettingsError(f"{key_id} is not on one line of its own: take it out by hand")
+        raise GatewaySettingsError(f"{key_id} is not on one line of its own: take it out by hand")
     return rest
 
 

@@ -1,34 +1,39 @@
-"""Which pages may connect.
+"""Which pages may connect, and what browsers are allowed to do with responses.
 
-A browser tells where a page comes from, and no page can lie about it. WebSockets know no other protection:
+A browser sends the origin of a page, and no page can change it. WebSockets have no other protection:
 any page may open one to any server. Other programs send no ``Origin``, or any; they need credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parley_gateway.errors import ForbiddenError, SettingsError
+from parley_gateway.errors import ForbiddenError, GatewaySettingsError
+from parley_gateway.failures import answer
 from parley_gateway.security.addresses import is_address, is_loopback
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class Origins:
-    """Judges them.
+    """The origins and host names that are allowed.
 
     Args:
         allowed: Origins beside the gateway's own; ``*``: all.
         hosts: Names under which the gateway is known, for anonymous use.
         public_url: Where clients reach it, if a proxy is in front.
-        anonymous: Nobody is asked for credentials. Then a name that is not known is refused even if page and
-            gateway share it: whoever owns a name can let it point to this machine (DNS rebinding).
+        anonymous: No credentials are needed. Then an unknown name is refused even if page and
+            gateway share it: the owner of a name can let it point to this machine (DNS rebinding).
 
     Raises:
-        SettingsError: one of them is no origin, or all are allowed to use it anonymously.
+        GatewaySettingsError: one of them is no origin, or all are allowed to use it anonymously.
     """
 
     def __init__(
@@ -41,7 +46,9 @@ class Origins:
     ) -> None:
         self.allowed = frozenset(origin if origin == "*" else _normal(origin) for origin in allowed)
         if anonymous and "*" in self.allowed:
-            raise SettingsError("security.origins: every page may connect only where keys or JWTs are needed")
+            raise GatewaySettingsError(
+                "security.origins: every page may connect only where keys or JWTs are needed"
+            )
         self._own = _normal(public_url) if public_url else None
         self._own_name = urlsplit(self._own).hostname if self._own else None
         self._hosts = {host.lower() for host in hosts}
@@ -58,7 +65,7 @@ class Origins:
             return
         try:
             normal = _normal(origin)
-        except SettingsError as error:
+        except GatewaySettingsError as error:
             raise ForbiddenError("pages without an origin may not connect") from error
         if normal in self.allowed or normal == self._own or self._is_same(normal, connection):
             return
@@ -102,15 +109,108 @@ def _normal(origin: str) -> str:
     """An origin as browsers write it.
 
     Raises:
-        SettingsError: it is none.
+        GatewaySettingsError: it is none.
     """
     try:
         parts = urlsplit(origin)
         port = parts.port
     except ValueError as error:
-        raise SettingsError(f"{origin!r} is not an origin: {error}") from error
+        raise GatewaySettingsError(f"{origin!r} is not an origin: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise SettingsError(f"{origin!r} is not an origin, such as https://app.example.com")
+        raise GatewaySettingsError(f"{origin!r} is not an origin, such as https://app.example.com")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     written = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return f"{parts.scheme}://{host}{written}"
+
+
+_CORS_MAX_AGE_S = 600
+_HSTS = "max-age=31536000"
+_USUAL = {
+    # Responses for programs: a browser makes no page of one. The page sets its own policy.
+    "Content-Security-Policy": "default-src 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=(), payment=(), usb=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Tokens and transcripts pass through here.
+    "Cache-Control": "no-store",
+}
+_STARTS = ("http.response.start", "websocket.http.response.start")
+
+
+class SecureHeaders:
+    """ASGI middleware: adds headers of security that a response does not set itself.
+
+    Args:
+        app: The application inside.
+        encrypted: Clients reach the gateway by TLS; browsers then keep to it (HSTS).
+    """
+
+    def __init__(self, app: ASGIApp, *, encrypted: bool) -> None:
+        self._app = app
+        self._headers = _USUAL | ({"Strict-Transport-Security": _HSTS} if encrypted else {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and add the headers to the response."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] in _STARTS:
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class KnownHosts:
+    """ASGI middleware: refuses requests to names that are not the gateway's; see :meth:`Origins.check_host`.
+
+    Args:
+        app: The application inside.
+        origins: Has the names.
+        open_paths: Paths that are answered under every name, for probes; their responses have no details.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Origins, open_paths: Collection[str]) -> None:
+        self._app = app
+        self._origins = origins
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the host, then pass the request on."""
+        if scope["type"] in ("http", "websocket") and scope["path"] not in self._open_paths:
+            try:
+                self._origins.check_host(HTTPConnection(scope))
+            except ForbiddenError as error:
+                await answer(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def add_headers(app: Starlette, origins: Origins, *, encrypted: bool) -> None:
+    """Add CORS and :class:`SecureHeaders` to an application, before it serves.
+
+    Args:
+        app: The application.
+        origins: Their pages may read responses.
+        encrypted: Clients reach the gateway by TLS.
+    """
+    if origins.allowed:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(origins.allowed),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Location", "Retry-After"],
+            # Keys and tokens are sent by the page itself; there are no cookies that could be.
+            allow_credentials=False,
+            max_age=_CORS_MAX_AGE_S,
+        )
+    # Added last, it is the outermost: answers to preflight requests get its headers too.
+    app.add_middleware(SecureHeaders, encrypted=encrypted)

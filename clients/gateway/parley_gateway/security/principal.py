@@ -1,25 +1,29 @@
-"""Who is connected."""
+"""Principals: the credentials that a connection brings, and what an admitted client may do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from starlette.requests import HTTPConnection
 
-from parley_gateway.access import Scope
+from parley_gateway.errors import UnauthorizedError
 
+Scope: TypeAlias = Literal["agent", "transcribe", "speak", "chat", "admin"]
+"""What a principal may do."""
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
-"""All there are."""
+"""All scopes."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a key may do instead of what every key may."""
+    """Rates of one key in the place of those of all keys."""
 
     requests: str | None = None
-    """`600/minute`. None: as every key."""
+    """`600/minute`. None: the rate of all keys."""
     sessions: str | None = None
-    """`60/minute`. None: as every key."""
+    """`60/minute`. None: the rate of all keys."""
 
 
 _USUAL = KeyLimits()
@@ -30,24 +34,24 @@ RESERVED_IDS = frozenset({_ANYBODY, "twilio"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Somebody whom the guard has let in."""
+    """An admitted client."""
 
     id: str
     """The key's id, ``jwt:`` and the subject of a JWT, or ``anonymous``; never a secret."""
     scopes: frozenset[Scope]
-    """What they may do."""
+    """What the client may do."""
     session_id: str | None = None
-    """The only session that they may use; None: any of their own."""
+    """The only session that the client may use; None: any of its own."""
     session_claimed: bool = False
-    """Another issuer's JWT names ``session_id``: the session is theirs, whoever created it."""
+    """Another issuer's JWT names ``session_id``: the session belongs to it, whichever key created it."""
     kind: Literal["anonymous", "key", "jwt", "token", "signature"] = "key"
-    """What they have shown."""
+    """The kind of credential."""
     limits: KeyLimits = _USUAL
-    """Their own rates."""
+    """Its rates."""
     root: Literal["anonymous", "key", "jwt", "signature"] = "key"
     """What ``kind`` comes from: of a token what it was issued to, otherwise the same."""
     fingerprint: str = ""
-    """Tells one secret of a key from the next; never a secret itself."""
+    """Identifies one secret of a key; never a secret itself."""
     expires_at: float | None = None
     """When ``root`` expires (seconds since 1970); None: never."""
     address: str = ""
@@ -55,16 +59,106 @@ class Principal:
 
     @property
     def is_many(self) -> bool:
-        """Whether everybody is this one: who comes without a key, or by telephone."""
+        """Whether many clients share this principal: those without a key, or by telephone."""
         return self.id == _ANYBODY or self.kind == "signature"
 
     @property
     def owner(self) -> str | None:
-        """With whom what they hold is counted; None: telephone callers, who all come from one address."""
+        """Under which name its open resources are counted; None: telephone callers share one address."""
         if self.kind == "signature":
             return None
         return f"address {self.address}" if self.id == _ANYBODY else self.id
 
 
 ANONYMOUS = Principal(id=_ANYBODY, scopes=SCOPES - {"admin"}, kind="anonymous", root="anonymous")
-"""Whoever comes where nobody is asked."""
+"""The principal of requests without credentials."""
+
+MAX_CREDENTIAL_CHARS = 8_192
+"""Enough for a JWT with many claims; longer credentials are refused unread."""
+
+_HEADERS = ("x-api-key", "xi-api-key", "api-key")
+_SCHEMES = ("bearer", "token")
+_OPENAI_PREFIX = "openai-insecure-api-key."
+_IN_URL = frozenset(
+    {
+        "api_key",
+        "apikey",
+        "api-key",
+        "x-api-key",
+        "xi-api-key",
+        "key",
+        "token",
+        "access_token",
+        "authorization",
+    }
+)
+
+
+def find_credential(connection: HTTPConnection) -> str | None:
+    """The key or token of a connection; None: it has none.
+
+    Each protocol has its own place for it:
+
+    ======================================================  ================================================
+    ``Authorization: Bearer <key>``                         OpenAI and most others
+    ``Authorization: Token <key>``                          Deepgram
+    ``x-api-key``, ``xi-api-key``, ``api-key``: ``<key>``   Anthropic's, ElevenLabs' and Azure's clients
+    ``Sec-WebSocket-Protocol: token, <key>``                Deepgram in browsers
+    ``… bearer, <key>``, also after another one             Parley's own page
+    ``… realtime, openai-insecure-api-key.<key>``           OpenAI Realtime in browsers
+    ======================================================  ================================================
+
+    A URL is no such place: it ends up in logs, histories and ``Referer`` headers.
+
+    Raises:
+        UnauthorizedError: it is in the URL or malformed, it is too long, or there are several that differ.
+    """
+    for name in connection.query_params:
+        if name.lower() in _IN_URL:
+            raise UnauthorizedError(
+                f"credentials do not belong in URLs ({name}=…): send Authorization: Bearer, x-api-key, or "
+                "the WebSocket subprotocols bearer, <key>; treat this one as known to others"
+            )
+    found = {*_in_authorization(connection), *_in_headers(connection), *_in_subprotocols(connection)}
+    if len(found) > 1:
+        raise UnauthorizedError("the connection brings several credentials that differ")
+    credential = next(iter(found), None)
+    if credential is not None and len(credential) > MAX_CREDENTIAL_CHARS:
+        raise UnauthorizedError(f"credentials have at most {MAX_CREDENTIAL_CHARS} characters")
+    return credential
+
+
+def accepted_subprotocol(connection: HTTPConnection) -> str | None:
+    """The subprotocol with which a WebSocket is to be accepted: never one that carries a credential.
+
+    Browsers give up a WebSocket whose server chooses none of those that they have offered.
+    """
+    offered = _offered(connection)
+    return next((name for name in offered if name.lower() in ("realtime", *_SCHEMES)), None)
+
+
+def _in_authorization(connection: HTTPConnection) -> list[str]:
+    found = []
+    for header in connection.headers.getlist("authorization"):
+        scheme, _, credential = header.strip().partition(" ")
+        if scheme.lower() not in _SCHEMES or not credential.strip():
+            raise UnauthorizedError("Authorization has to be: Bearer <key>, or Token <key>")
+        found.append(credential.strip())
+    return found
+
+
+def _in_headers(connection: HTTPConnection) -> list[str]:
+    values = (connection.headers.get(name, "").strip() for name in _HEADERS)
+    return [value for value in values if value]
+
+
+def _in_subprotocols(connection: HTTPConnection) -> list[str]:
+    offered = _offered(connection)
+    found = [name.removeprefix(_OPENAI_PREFIX) for name in offered if name.startswith(_OPENAI_PREFIX)]
+    found += [after for before, after in pairwise(offered) if before.lower() in _SCHEMES]
+    return [credential for credential in found if credential]
+
+
+def _offered(connection: HTTPConnection) -> list[str]:
+    header = ",".join(connection.headers.getlist("sec-websocket-protocol"))
+    return [name.strip() for name in header.split(",") if name.strip()]

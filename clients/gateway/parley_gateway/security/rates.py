@@ -1,4 +1,7 @@
-"""How often, counted in sliding windows, in this process or in Redis for several."""
+"""Rate limits: requests and sessions in sliding windows, messages of one WebSocket in token buckets.
+
+The windows are counted in this process, or in Redis for several.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
 
-from parley_gateway.errors import GatewayError, RateLimitedError, SettingsError
+from parley_gateway.errors import GatewayError, GatewaySettingsError, MessageTooLargeError, RateLimitedError
 from parley_gateway.security.settings import RateSettings
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +30,7 @@ What: TypeAlias = Literal["key_requests", "key_sessions", "ip_requests", "ip_ses
 
 
 class RatesUnavailableError(GatewayError):
-    """The store of the rates does not answer, and the settings refuse everybody then."""
+    """The rate limit store is unavailable, and the settings refuse all requests then."""
 
     code: ClassVar[str] = "rates_unavailable"
     status = 503
@@ -35,14 +38,14 @@ class RatesUnavailableError(GatewayError):
 
 
 class Rates:
-    """Counts, and says when it is too much.
+    """Sliding windows of requests, sessions and failed authentications.
 
     Args:
         settings: Limits and store.
         clock: Seconds, for how long a store that failed is left alone.
 
     Raises:
-        SettingsError: a limit or the store cannot be read.
+        GatewaySettingsError: a limit or the store cannot be read.
     """
 
     def __init__(self, settings: RateSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,11 +66,11 @@ class Rates:
         Args:
             what: Of which kind.
             who: Of whom.
-            own: Their own limit instead of everybody's.
+            own: Replaces the common limit.
 
         Raises:
             RateLimitedError: it is one too many; it is not counted.
-            RatesUnavailableError: nobody can count, and the settings refuse everybody then.
+            RatesUnavailableError: the store is unavailable, and the settings refuse all requests then.
         """
         for item in self._items(what, own):
 
@@ -90,7 +93,7 @@ class Rates:
             self._refuse(what, item, await self._ask(test))
 
     async def first(self, name: str, ttl_s: float) -> bool:
-        """Whether nobody who shares the store has asked for this name; True where nothing is shared."""
+        """Whether no gateway of this store has used this name before; True without a store."""
         store = self._shared_store
         if store is None:
             return True
@@ -141,7 +144,9 @@ class Rates:
                 self._store_failed_at = None
                 return answer
         if self._settings.store_failure == "refuse":
-            raise RatesUnavailableError("nobody can be let in for now", retry_after_s=_RETRY_STORE_S)
+            raise RatesUnavailableError(
+                "rate limit store unavailable; try again later", retry_after_s=_RETRY_STORE_S
+            )
         return None if self._settings.store_failure == "allow" else await ask(self._local)
 
 
@@ -158,23 +163,23 @@ def parse_rate(name: str, text: str) -> list[limits.RateLimitItem]:
     """The limits in a text such as ``600/minute``; none if it is empty.
 
     Raises:
-        SettingsError: it cannot be read.
+        GatewaySettingsError: it cannot be read.
     """
     try:
         return limits.parse_many(text) if text.strip() else []
     except ValueError as error:
-        raise SettingsError(f"{name}: {text!r} is not a rate such as 600/minute") from error
+        raise GatewaySettingsError(f"{name}: {text!r} is not a rate such as 600/minute") from error
 
 
 def _shared_store(address: str) -> RedisStorage | None:
     if address == _MEMORY:
         return None
     if not address.startswith(("redis://", "rediss://")):
-        raise SettingsError("rates.store has to be memory://, redis://… or rediss://…")
+        raise GatewaySettingsError("rates.store has to be memory://, redis://… or rediss://…")
     try:
         store = storage_from_string(f"async+{address}", wrap_exceptions=True)
     except (ConfigurationError, ValueError) as error:
-        raise SettingsError(f"rates.store cannot be used ({type(error).__name__})") from error
+        raise GatewaySettingsError(f"rates.store cannot be used ({type(error).__name__})") from error
     assert isinstance(store, RedisStorage)
     return store
 
@@ -185,3 +190,58 @@ async def _wait(
     """Seconds until there may be room again."""
     stats = await limiter.get_window_stats(item, what, who)
     return max(1.0, stats.reset_time - time.time())
+
+
+class Bucket:
+    """A token bucket.
+
+    Args:
+        per_s: Tokens per second.
+        burst_s: Its size: the tokens of this many seconds.
+        clock: Seconds.
+    """
+
+    def __init__(self, per_s: float, burst_s: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._most = per_s * burst_s
+        self._clock = clock
+        self._left = self._most
+        self._filled_at = clock()
+
+    def take(self, amount: float) -> float:
+        """Take tokens; seconds until there are enough, or 0 if they were taken."""
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._filled_at) * self._per_s)
+        self._filled_at = now
+        if amount > self._left:
+            return (amount - self._left) / self._per_s
+        self._left -= amount
+        return 0.0
+
+
+class Meter:
+    """Limits of the messages of one WebSocket.
+
+    Args:
+        settings: What is allowed.
+        clock: Seconds.
+    """
+
+    def __init__(self, settings: RateSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._largest = settings.message_bytes
+        self._messages = Bucket(settings.messages_per_s, settings.burst_s, clock)
+        self._bytes = Bucket(settings.bytes_per_s, settings.burst_s, clock)
+
+    def message(self, size: int) -> None:
+        """Count a message of ``size`` bytes.
+
+        Raises:
+            MessageTooLargeError: it is too large.
+            RateLimitedError: there are too many, or too many bytes.
+        """
+        if size > self._largest:
+            raise MessageTooLargeError(f"message of {size} bytes; at most {self._largest} are allowed")
+        if wait := self._messages.take(1):
+            raise RateLimitedError("too many messages", retry_after_s=wait)
+        if wait := self._bytes.take(size):
+            raise RateLimitedError("too many bytes", retry_after_s=wait)

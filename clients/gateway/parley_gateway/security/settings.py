@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from parley_gateway.kinds import Count, Seconds, Size
+from parley_gateway.settings_sections import Count, Seconds, Size
 
 Algorithm: TypeAlias = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"
@@ -22,12 +22,12 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """TOML file with the API keys, one line each, as `parley gateway keys new` prints them; read again when
     it changes. Empty: no API keys."""
     insecure_allow_anonymous: bool = False
-    """Listen on a public address without asking anybody who they are."""
+    """Listen on a public address without authentication."""
     token_secret_file: str = ""
     """At least 32 random bytes that sign session tokens; every gateway behind one address needs the same.
     Empty: made at the start, so that tokens end with the process."""
     token_ttl_s: Seconds = 60.0
-    """How long a session token can be used where nobody says for how long (seconds)."""
+    """Default lifetime of a session token (seconds)."""
     token_max_ttl_s: Seconds = 3_600.0
     """How long one can be used at most (seconds)."""
     tokens_used: Count = 100_000
@@ -74,7 +74,7 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     with TLS)."""
     store_failure: Literal["memory", "allow", "refuse"] = "memory"
     """What happens while Redis does not answer: every process counts for itself, nothing is counted, or
-    nobody is let in (503)."""
+    all requests are refused (503)."""
     store_timeout_s: Seconds = 0.5
     """How long Redis may take (seconds)."""
     key_requests: str = "6000/minute"
@@ -89,10 +89,10 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Wrong credentials of one address. Those that name a key count for this key, which is then refused from
     there, right or wrong; all others count together, and more of them are refused with 429."""
     message_bytes: Size = 1_048_576
-    """Of one WebSocket message."""
+    """Largest WebSocket message."""
     messages_per_s: Count = 200
-    """Of one WebSocket, over time."""
+    """Messages of one WebSocket per second, on average."""
     bytes_per_s: Size = 2_097_152
-    """Of one WebSocket, over time."""
+    """Bytes of one WebSocket per second, on average."""
     burst_s: Seconds = 10.0
     """How long a WebSocket's messages may come at once that would be allowed over this time (seconds)."""

@@ -1,7 +1,7 @@
 """Session tokens: what a browser gets instead of a key.
 
 A token is ``ek_`` and a JWT that the gateway signs for itself: short-lived, with some of the scopes of
-whoever it was issued to, on request good for one session only, or for one use only. It ends with the key
+the principal it was issued to, optionally for one session or one use only. It ends with the key
 behind it.
 """
 
@@ -16,9 +16,8 @@ from typing import Any
 
 import jwt
 
-from parley_gateway.access import Scope
-from parley_gateway.errors import ForbiddenError, SettingsError, UnauthorizedError
-from parley_gateway.security.principal import SCOPES, Principal
+from parley_gateway.errors import ForbiddenError, GatewaySettingsError, UnauthorizedError
+from parley_gateway.security.principal import SCOPES, Principal, Scope
 from parley_gateway.security.settings import SecuritySettings
 
 PREFIX = "ek_"
@@ -45,7 +44,7 @@ class Shown:
     """What a valid session token says."""
 
     principal: Principal
-    """Its id is that of whoever the token was issued to."""
+    """Its id is that of the principal it was issued to."""
     token_id: str
     expires_at: int
     single_use: bool
@@ -72,7 +71,7 @@ class SessionTokens:
         """Those of a gateway with these settings.
 
         Raises:
-            SettingsError: the secret's file cannot be used.
+            GatewaySettingsError: the secret's file cannot be used.
         """
         return cls(_secret(settings.token_secret_file), max_ttl_s=settings.token_max_ttl_s)
 
@@ -85,7 +84,7 @@ class SessionTokens:
         session_id: str | None = None,
         single_use: bool = False,
     ) -> Grant:
-        """A token for somebody who was let in.
+        """A token for an admitted principal.
 
         Args:
             principal: To whom.
@@ -103,7 +102,7 @@ class SessionTokens:
         if principal.kind == "token":
             raise ForbiddenError("a session token cannot be exchanged for another one")
         if missing := wanted - principal.scopes:
-            raise ForbiddenError(f"nobody can pass on what they have not got: {', '.join(sorted(missing))}")
+            raise ForbiddenError(f"a token cannot have scopes beyond yours: {', '.join(sorted(missing))}")
         if principal.session_id not in (None, session_id):
             raise ForbiddenError("these credentials are for one session only")
         now = self._clock()
@@ -128,7 +127,7 @@ class SessionTokens:
         }
         if session_id is not None:
             claims["sid"] = session_id
-            # Whoever may ask for tokens names any session; only an issuer's word makes it theirs.
+            # A request may name any session; only an issuer's claim makes it theirs.
             claims["claimed"] = principal.session_claimed
         token = PREFIX + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
         return Grant(token, expires_at, wanted, session_id, single_use)
@@ -182,7 +181,7 @@ def _secret(file: str) -> bytes:
     try:
         secret = Path(file).read_bytes().strip()
     except OSError as error:
-        raise SettingsError(f"security.token_secret_file: {error}") from error
+        raise GatewaySettingsError(f"security.token_secret_file: {error}") from error
     if len(secret) < MIN_SECRET_BYTES:
-        raise SettingsError(f"{file}: the secret has to have at least {MIN_SECRET_BYTES} bytes")
+        raise GatewaySettingsError(f"{file}: the secret has to have at least {MIN_SECRET_BYTES} bytes")
     return secret

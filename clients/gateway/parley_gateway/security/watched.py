@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
@@ -25,11 +25,11 @@ class WatchedFile(Generic[T]):
 
     Args:
         path: The file.
-        parse: Makes of its bytes what it holds; raises :class:`SettingsError`.
+        parse: Makes of its bytes what it holds; raises :class:`GatewaySettingsError`.
         clock: Seconds; only for how often the file is looked at.
 
     Raises:
-        SettingsError: the file cannot be used at the start.
+        GatewaySettingsError: the file cannot be used at the start.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WatchedFile(Generic[T]):
             # Also a file that cannot be used counts as seen: once in the log is enough.
             self._stamp = stamp
             self._value = self._read()
-        except SettingsError as error:
+        except GatewaySettingsError as error:
             _LOG.error("keeping what was read before: %s", error)
         else:
             _LOG.info("%s: read again", self._path)
@@ -70,15 +70,15 @@ class WatchedFile(Generic[T]):
         try:
             found = self._path.stat()
         except OSError as error:
-            raise SettingsError(f"{self._path}: cannot be read: {error}") from error
+            raise GatewaySettingsError(f"{self._path}: cannot be read: {error}") from error
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> T:
         try:
             raw = self._path.read_bytes()
         except OSError as error:
-            raise SettingsError(f"{self._path}: cannot be read: {error}") from error
+            raise GatewaySettingsError(f"{self._path}: cannot be read: {error}") from error
         try:
             return self._parse(raw)
-        except SettingsError as error:
-            raise SettingsError(f"{self._path}: {error}") from error
+        except GatewaySettingsError as error:
+            raise GatewaySettingsError(f"{self._path}: {error}") from error

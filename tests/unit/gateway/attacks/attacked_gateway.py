@@ -1,4 +1,4 @@
-"""A gateway in a process of its own that is watched from outside while it is attacked."""
+"""A gateway in a process of its own, whose health and memory are watched during attacks."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ import psutil
 HERE = Path(__file__).parent
 START_S = 60
 HEALTH_S = 5.0
-"""An answer to /healthz that takes longer is none: Kubernetes gives up after three probes of 1 s."""
+"""Timeout of /healthz: Kubernetes gives up after three probes of 1 s."""
 PROBER = "127.0.0.2"
 """Probes come from another address than attacks."""
 MEMORY = 512 * 1024 * 1024
@@ -35,7 +35,7 @@ _DOCUMENTED_503 = {
 
 
 def corpus(name, function):
-    """What a module beside this one contributes."""
+    """The attacks of a module in this folder."""
     spec = importlib.util.spec_from_file_location(f"attacks_{name}", HERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -46,12 +46,10 @@ def corpus(name, function):
 
 
 class AttackedGateway:
-    """Starts it, asks for its health all the time, and judges what was seen.
+    """Starts a gateway, probes its health all the time, and checks its responses.
 
-    Args:
-        folder: Where its log is written.
-        descriptors: RLIMIT_NOFILE of the process, soft and hard; None: as here.
-        settings: Environment variables without their prefix.
+    ``descriptors`` is RLIMIT_NOFILE of the process, soft and hard; ``settings`` are environment variables
+    without their prefix. The log is written to ``folder``.
     """
 
     def __init__(self, folder, descriptors=None, **settings):
@@ -106,7 +104,7 @@ class AttackedGateway:
         self._written.close()
 
     def log(self):
-        """What it has written so far."""
+        """The log so far."""
         return self._log.read_text(errors="replace")
 
     # --- watching -----------------------------------------------------------------------------
@@ -138,7 +136,7 @@ class AttackedGateway:
     # --- attacking ----------------------------------------------------------------------------
 
     def judge(self, attack, status, body=b""):
-        """Note an answer; a failure of the gateway is a fault."""
+        """Count a response; a failure of the gateway is a fault."""
         self.statuses[status] += 1
         if status >= 500:
             code = re.search(rb'"(?:code|err_code)":\s*"([^"]*)"', body)
@@ -176,7 +174,7 @@ class AttackedGateway:
     # --- afterwards ---------------------------------------------------------------------------
 
     def report(self):
-        """What was seen, for whoever runs it."""
+        """A summary of responses, probes and memory."""
         children = {name: f"{size / 2**20:.0f} MiB" for name, size in self.most_of_children.items()}
         return json.dumps(
             {
@@ -192,7 +190,7 @@ class AttackedGateway:
         )
 
     def check(self):
-        """It lives, was always healthy, stayed small, failed at nothing and logged no traceback."""
+        """Fail unless the process is alive, was always healthy, stayed small and logged no traceback."""
         log = self.log()
         assert self.is_alive, log[-2_000:]
         assert self.probes, "nothing was watched"

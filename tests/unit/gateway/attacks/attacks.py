@@ -1,4 +1,4 @@
-"""What strangers send to a gateway: each attack takes the gateway, a generator of numbers, and a count."""
+"""Attacks on a gateway; each takes the gateway, a random generator, and a count."""
 
 import asyncio
 import base64
@@ -30,6 +30,9 @@ KINDS = [
     "multipart/form-data; " + "a=" * 4_000, "text/plain; charset=" + "x" * 5_000, "",
 ]  # fmt: skip
 CRLF = b"\r\n"
+_PUMPS = [
+    b"eyJ", b"eyJa.", b"parley_a", b"token ", b"%1b[2J", b"%e2%80%a8", b"%0a", b"../", b"/", b"%",
+]  # fmt: skip
 _HEADERS = [
     b"X-Forwarded-For", b"Authorization", b"Sec-WebSocket-Protocol", b"Origin", b"Cookie", b"Content-Type",
     b"Content-Length", b"Accept-Language", b"Range", b"Host", b"Expect",
@@ -48,7 +51,7 @@ def _places(value, path=()):
 
 
 def message(rng, templates):
-    """One as a client would send it, with a value that is odd, or with bytes that are."""
+    """A message of a client, with an odd value or with odd bytes."""
     template = rng.choice(templates)
     if rng.random() < 0.6:
         template = copy.deepcopy(template)
@@ -70,15 +73,14 @@ async def post_bodies(gateway, rng, count):
     """Bodies for every path, with every type."""
     for _ in range(count):
         path = rng.choice(list(BODIES))
-        body = rng.choice(
-            [message(rng, BODIES[path])] * 5 + [SDP.encode(), FORM.encode(), rng.randbytes(300)]
-        )
+        odd = [SDP.encode(), FORM.encode(), rng.randbytes(300)]
+        body = rng.choice([message(rng, BODIES[path])] * 5 + odd)
         kind = rng.choice(KINDS) if rng.random() < 0.5 else KINDS[0]
         await gateway.post(f"POST {path}", path, body, kind)
 
 
 async def send_messages(gateway, rng, count):
-    """Messages to the WebSockets of every API; what ends one is followed on another."""
+    """Messages to the WebSockets of every API, on a new connection after each that ends."""
     while count > 0:
         api = rng.choice(list(APIS))
         path, subprotocols = APIS[api]
@@ -111,9 +113,8 @@ async def _talk(gateway, rng, api, url, subprotocols):
             gateway.faults.append(f"{api}: closed with 1011 {socket.close_reason}")
     except InvalidHandshake as error:
         response = getattr(error, "response", None)
-        gateway.judge(
-            f"{api}: handshake", getattr(response, "status_code", 400), getattr(response, "body", b"")
-        )
+        status, body = getattr(response, "status_code", 400), getattr(response, "body", b"")
+        gateway.judge(f"{api}: handshake", status, body)
     except (WebSocketException, OSError, TimeoutError):
         gateway.statuses["dropped"] += 1
     return sent
@@ -129,39 +130,18 @@ async def _read(socket):
 
 
 def heads():
-    """Heads that are too large, ambiguous, broken, or dear to look at."""
+    """Heads that are too large, ambiguous, broken, or costly to parse."""
     start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
     upgrade = (
         b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
         + base64.b64encode(bytes(16))
         + CRLF
     )
-    for pump in (
-        b"eyJ",
-        b"eyJa.",
-        b"parley_a",
-        b"token ",
-        b"%1b[2J",
-        b"%e2%80%a8",
-        b"%0a",
-        b"../",
-        b"/",
-        b"%",
-    ):
+    for pump in _PUMPS:
         for size in (1_000, 15_000, 120_000):
-            path = pump * (size // len(pump))
-            yield (
-                b"GET /v1/sessions/"
-                + path.replace(b" ", b"+")
-                + b"/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            )
-            yield (
-                b"GET /?"
-                + path.replace(b" ", b"+")
-                + b"=1&token="
-                + pump.strip()
-                + b" HTTP/1.1\r\nHost: x\r\n\r\n"
-            )
+            path = (pump * (size // len(pump))).replace(b" ", b"+")
+            yield b"GET /v1/sessions/" + path + b"/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            yield b"GET /?" + path + b"=1&token=" + pump.strip() + b" HTTP/1.1\r\nHost: x\r\n\r\n"
     for name in _HEADERS:
         for value in _VALUES:
             yield start + name + b": " + value + b"\r\nConnection: close\r\n\r\n"
@@ -178,27 +158,28 @@ def heads():
     yield CRLF * 50_000
     yield start + upgrade + CRLF + b"\xff" * 1_000
     chunked = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    for tail in (
+    broken = (
         b"x\r\n",
         b"5\r\nabcdefgh",
         b"5;" + b"e" * 100_000,
         b"0" * 100_000,
         b"-1\r\n",
-        b"ffffffffffffffff\r\na",
-    ):
+        b"f" * 16 + b"\r\na",
+    )
+    for tail in broken:
         yield chunked + tail
     yield start + CRLF + start * 3 + b"X: " + b"a" * 200_000
 
 
 async def send_heads(gateway, rng, count):
-    """In one piece, in several, and behind another request."""
+    """A sample of all heads."""
     every = list(heads())
     for head in rng.sample(every, count) if count < len(every) else rng.choices(every, k=count):
         await send_head(gateway, rng, head)
 
 
 async def send_head(gateway, rng, head):
-    """A head, some way or other."""
+    """A head in one piece, in two, or behind another request."""
     first = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     cut = rng.randrange(1, len(head))
     pieces = rng.choice([[head], [head[:cut], head[cut:]], [first + head]])
@@ -243,13 +224,10 @@ async def upload_media(gateway, rng, count):
     """Every file of the media corpus, to both APIs that take recordings."""
     del rng, count
     for attack in corpus("media", "media_corpus"):
+        disposition = f'name="file"; filename="{attack.filename}"\r\nContent-Type: {attack.content_type}'
         form = (
             b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n'
-            b'--x\r\nContent-Disposition: form-data; name="file"; filename="'
-            + attack.filename.encode()
-            + b'"\r\nContent-Type: '
-            + attack.content_type.encode()
-            + b"\r\n\r\n"
+            + f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode()
             + attack.body
             + b"\r\n--x--\r\n"
         )

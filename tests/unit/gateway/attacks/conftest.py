@@ -10,4 +10,5 @@ sys.path += [
     str(HERE.parents[1] / "client"),
     str(HERE.parent / "core"),
     str(HERE.parent / "twilio"),
+    str(HERE.parent / "stages"),
 ]

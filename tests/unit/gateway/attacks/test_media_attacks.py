@@ -1,42 +1,16 @@
 """Every file of the corpus against a gateway that listens, by each way in that takes files."""
 
-import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "client"))
-
-from fake_models import serving_fake
 from media import media_corpus
+from stage_gateway import serving
 
 from parley.asr.messages import TranscribeReply
-from parley_gateway.app import create_app
-from parley_gateway.model_health import ModelReport
-from parley_gateway.servers import Servers
-from parley_gateway.serving import running
-from parley_gateway.settings import load_settings
 
 CORPUS = {attack.name: attack for attack in media_corpus()}
-# The three that once took gigabytes, and all others together (bytes).
+# Of three files that once took gigabytes, and of all others together (bytes).
 MEMORY = 256_000_000
-
-
-async def always_ready(channel, timeout_s):
-    pass
-
-
-@asynccontextmanager
-async def listening():
-    async with serving_fake() as models:
-        models.transcript = TranscribeReply(text="hello", confidence=0.9, duration_ms=1_000)
-        settings = load_settings(flags={"servers": {"addresses": [models.address]}, "listen": {"port": 0}})
-        servers = Servers(settings.servers, probe=always_ready, ask_models=lambda *_: ModelReport([]))
-        app = create_app(settings, servers=servers)
-        async with running(settings, app=app) as one, httpx.AsyncClient(base_url=one.url, timeout=60) as http:
-            yield one.gateway, models, http
 
 
 def peak():
@@ -63,21 +37,22 @@ async def deepgram(http, attack):
 
 @pytest.mark.parametrize("way", [openai, deepgram])
 async def test_no_recording_takes_the_gateways_memory_or_stops_it(way):
-    async with listening() as (gateway, models, http):
-        await gateway.decoders.start()
+    async with serving(timeout_s=60) as one:
+        one.models.transcript = TranscribeReply(text="hello", confidence=0.9, duration_ms=1_000)
+        await one.gateway.decoders.start()
         forget_peak()
         before = peak()
         wrong = []
         for attack in CORPUS.values():
-            answer, is_stable = await way(http, attack)
-            models.transcribed.clear()
+            answer, is_stable = await way(one.http, attack)
+            one.models.transcribed.clear()
             if answer.status_code not in attack.statuses or not is_stable:
                 wrong.append((attack.name, answer.status_code, answer.text))
         assert wrong == []
         assert peak() - before < MEMORY
-        assert gateway.spool.reserved == 0
+        assert one.gateway.spool.reserved == 0
         # The last one after all of them is served as the first.
-        answer, _ = await way(http, CORPUS["wav"])
+        answer, _ = await way(one.http, CORPUS["wav"])
         assert answer.status_code == 200
 
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from parley.errors import UnsupportedSampleRateError
-from parley_gateway.audio.codecs import SAMPLE_RATES, AudioFormat, AudioStreamDecoder, Encoder
-from parley_gateway.audio.g711 import decode_alaw, decode_ulaw, encode_ulaw
+from parley_gateway.audio.codecs import (
+    SAMPLE_RATES,
+    AudioFormat,
+    AudioStreamDecoder,
+    Encoder,
+    decode_alaw,
+    decode_ulaw,
+    encode_ulaw,
+)
 from parley_gateway.audio.polyphase import LiveResampler
 
 PAIRS = [(rate, 16_000) for rate in SAMPLE_RATES] + [(22_050, 8_000), (16_000, 24_000), (48_000, 44_100)]

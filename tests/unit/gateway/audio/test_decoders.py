@@ -16,9 +16,8 @@ from parley.errors import InvalidAudioError
 from parley_gateway.audio import decoder_process, decoders
 from parley_gateway.audio.codecs import AudioFormat
 from parley_gateway.audio.decoders import Decoders, DecoderSettings
-from parley_gateway.audio.plain import read_plain
-from parley_gateway.audio.recordings import Container, raw_container
-from parley_gateway.errors import DecodersBusyError, SettingsError, UploadsFullError
+from parley_gateway.audio.recordings import Container, raw_container, read_plain
+from parley_gateway.errors import DecodersBusyError, GatewaySettingsError, UploadsFullError
 from parley_gateway.metrics import Metrics
 from parley_gateway.spool import Spool, SpooledFile, UploadSettings
 
@@ -347,14 +346,14 @@ async def test_where_limits_have_no_effect_nothing_starts(begin, monkeypatch):
 
     decoding = begin()
     monkeypatch.setattr(decoding.decoders, "_run", run)
-    with pytest.raises(SettingsError, match="RLIMIT_AS has no effect"):
+    with pytest.raises(GatewaySettingsError, match="RLIMIT_AS has no effect"):
         await decoding.decoders.start()
 
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/false"])
 async def test_a_template_that_cannot_start_is_said(begin, monkeypatch, program):
     monkeypatch.setattr(sys, "executable", program)
-    with pytest.raises(SettingsError, match="recordings cannot be decoded"):
+    with pytest.raises(GatewaySettingsError, match="recordings cannot be decoded"):
         await begin().decoders.start()
 
 

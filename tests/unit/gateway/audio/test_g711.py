@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from parley_gateway.audio.g711 import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
+from parley_gateway.audio.codecs import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
 
 EVERY_CODE = bytes(range(256))
 EVERY_SAMPLE = np.arange(-32768, 32768).astype(np.int16)

@@ -18,7 +18,7 @@ from parley.errors import ParleyError
 from parley_gateway.apis.sessions.messages import SUBPROTOCOL
 from parley_gateway.app import create_app
 from parley_gateway.model_health import ModelReport
-from parley_gateway.servers import Server, Servers
+from parley_gateway.servers import Servers, TritonServer
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 
@@ -64,7 +64,7 @@ class FakePool:
             raise report
         return report
 
-    def transport(self, server: Server) -> FakeAgent:
+    def transport(self, server: TritonServer) -> FakeAgent:
         return self.agents[server.address]
 
 

@@ -106,13 +106,13 @@ async def test_the_agent_is_asked_once_for_many_and_again_later(gateway, monkeyp
         for _ in range(3):
             await one.http.get("/v1/agent")
         assert len(one.agents[0].call_ids) == 1
-        monkeypatch.setattr(agent_api, "_KEPT_S", 0.0)
+        monkeypatch.setattr(agent_api, "_CACHE_S", 0.0)
         await one.http.get("/v1/agent")
         assert len(one.agents[0].call_ids) == 2
 
 
 async def test_an_agent_that_does_not_tell_is_an_error_and_so_is_none(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_FAILED_S", 0.0)
+    monkeypatch.setattr(agent_api, "_FAILURE_CACHE_S", 0.0)
     one = await gateway(polite)
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
@@ -145,7 +145,7 @@ async def test_another_server_tells_where_one_does_not(gateway, failure):
 
 
 async def test_another_server_tells_where_one_does_not_answer_in_time(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_ASK_S", 3.0)
+    monkeypatch.setattr(agent_api, "_TOTAL_TIMEOUT_S", 3.0)
     one = await gateway(mute, describing, servers={"retry_s": 50.0, "retry_max_s": 50.0})
     async with configured(one, "en"):
         answer = await one.http.get("/v1/agent")
@@ -173,7 +173,7 @@ async def test_where_no_server_answers_that_has_a_code_of_its_own(gateway):
 
 
 async def test_the_limit_counts_for_all_servers_together(gateway, monkeypatch):
-    monkeypatch.setattr(agent_api, "_ASK_S", 1.5)
+    monkeypatch.setattr(agent_api, "_TOTAL_TIMEOUT_S", 1.5)
     one = await gateway(mute, mute, mute)
     answer = await one.http.get("/v1/agent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_server_ready")
@@ -215,7 +215,7 @@ async def test_those_who_waited_for_a_failure_do_not_ask_again(gateway, monkeypa
             stream.acknowledge(frame)
         stream.end()
 
-    monkeypatch.setattr(agent_api, "_FAILED_S", 60.0)
+    monkeypatch.setattr(agent_api, "_FAILURE_CACHE_S", 60.0)
     one = await gateway(silent)
     answers = await asyncio.gather(*(one.http.get("/v1/agent") for _ in range(5)))
     assert {answer.status_code for answer in answers} == {503}

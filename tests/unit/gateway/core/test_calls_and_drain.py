@@ -1,6 +1,7 @@
 """Which server takes a call, and how a process that shuts down ends its calls."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -359,6 +360,20 @@ async def test_signals_drain_and_the_second_ends_at_once(monkeypatch):
             await task
         assert (await closed(socket))[0] in (1001, 1006, 1012)
     await until(lambda: one.gateway.calls.count == 0)
+    await one.stop()
+
+
+async def test_a_full_collection_does_not_visit_what_was_there_at_the_start(monkeypatch):
+    one = GatewayUnderTest((polite,), {})
+    monkeypatch.setattr(serving, "create_app", lambda _: one.app)
+    ready = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serving.serve(one.settings, ready.set_result))
+    await asyncio.wait_for(ready, DEADLINE_S)
+    assert gc.get_freeze_count() > len(gc.get_objects())
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(DEADLINE_S):
+        await task
+    assert gc.get_freeze_count() == 0
     await one.stop()
 
 

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from parley_gateway import connections, serving
 from parley_gateway.connections import ConnectionLimiter, reserved_descriptors
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.metrics import Metrics
 from parley_gateway.security.addresses import ClientAddresses
 from parley_gateway.security.keys import new_key
@@ -190,7 +190,7 @@ async def test_a_port_of_probes_that_is_taken_is_said(gateway):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(SettingsError, match=r"listen\.health_port takes another"):
+        with pytest.raises(GatewaySettingsError, match=r"listen\.health_port chooses another"):
             await gateway(listen={"health_port": taken.getsockname()[1]})
 
 

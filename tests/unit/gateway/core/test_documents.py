@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 from parley import protocol
 from parley_gateway.apis.sessions.messages import FROM_CLIENT, FROM_GATEWAY
 from parley_gateway.asyncapi import asyncapi
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.keys import new_key
 from parley_gateway.settings import load_settings
 
@@ -66,6 +66,13 @@ async def test_openapi_describes_sessions_to_the_last_field(gateway):
         "/healthz",
         "/readyz",
     }
+    statuses = {
+        status
+        for path in document["paths"].values()
+        for operation in path.values()
+        for status in operation["responses"]
+    }
+    assert "422" not in statuses, "no route answers it"
 
 
 async def test_answers_are_as_openapi_says(gateway):
@@ -188,12 +195,12 @@ def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path):
 def test_settings_that_cannot_be_used_are_refused(tmp_path, text, environment, flags):
     file = tmp_path / "gateway.toml"
     file.write_text(text)
-    with pytest.raises(SettingsError):
+    with pytest.raises(GatewaySettingsError):
         load_settings(file, environment, flags)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(SettingsError, match=r"none\.toml"):
+    with pytest.raises(GatewaySettingsError, match=r"none\.toml"):
         load_settings(tmp_path / "none.toml")
 
 

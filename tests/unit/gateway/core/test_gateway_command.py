@@ -9,8 +9,8 @@ import sys
 import httpx
 import pytest
 
-from parley_client.cli import build_parser, main
-from parley_client.commands.gateway import _flags
+from parley_client.cli.commands.gateway import _flags
+from parley_client.cli.program import build_parser, main
 
 STARTED_S = 30.0
 

@@ -217,7 +217,7 @@ async def test_an_answer_that_is_too_old_is_none():
         return WELL
 
     health = ModelHealth("a:1", interval_s=0.01, retry_s=0.01, deadline_s=0.01, ask=ask)
-    health.note_reachable(is_reachable=True)
+    health.set_reachable(is_reachable=True)
     watch = asyncio.create_task(health.watch())
     try:
         await until(lambda: health.problem == "the last report is too old")
@@ -235,8 +235,8 @@ async def test_strangers_see_nothing_of_models_and_memory(gateway, tmp_path):
     one = await gateway(security={"keys_file": str(keys)})
     one.pool.reports["server-0:1"] = report(gpu_memory_free=7)
     server = one.gateway.servers.all[0]
-    server.models.note_reachable(is_reachable=False)
-    server.models.note_reachable(is_reachable=True)
+    server.models.set_reachable(is_reachable=False)
+    server.models.set_reachable(is_reachable=True)
     await until(lambda: server.models.gpu_memory_free == 7)
     for key in ("", plain.secret, "wrong"):
         status, answer = await get(one, "/readyz", key)
@@ -251,8 +251,8 @@ async def test_a_page_of_another_name_sees_nothing_of_them_either(gateway):
     one = await gateway()
     one.pool.reports["server-0:1"] = report(gpu_memory_free=7)
     server = one.gateway.servers.all[0]
-    server.models.note_reachable(is_reachable=False)
-    server.models.note_reachable(is_reachable=True)
+    server.models.set_reachable(is_reachable=False)
+    server.models.set_reachable(is_reachable=True)
     await until(lambda: server.models.gpu_memory_free == 7)
     evil = {"Host": "evil.example"}
     answer = await one.http.get("/readyz", headers=evil)
@@ -270,7 +270,7 @@ async def test_servers_that_hang_take_no_threads_of_the_event_loop():
         return WELL
 
     health = ModelHealth("a:1", interval_s=1.0, retry_s=1.0, deadline_s=1.0, ask=ask)
-    health.note_reachable(is_reachable=True)
+    health.set_reachable(is_reachable=True)
     watch = asyncio.create_task(health.watch())
     try:
         await until(lambda: names)

@@ -107,7 +107,7 @@ async def test_a_client_that_reads_too_slowly_is_closed_and_its_call_ended(gatew
 
 async def test_a_client_that_reads_nothing_at_all_cannot_keep_its_connection(gateway, monkeypatch):
     monkeypatch.setattr("parley_gateway.protocols._LINGER_S", 0.05)
-    monkeypatch.setattr("parley_gateway.writer._CLOSE_S", 0.05)
+    monkeypatch.setattr("parley_gateway.websocket._CLOSE_S", 0.05)
     one = await gateway(talkative, writer={"bytes": 200_000, "stall_s": 0.2})
     async with raw_stream(one) as (reader, writer):
         writer.write(frame(2, bytes(100)))

@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from parley import protocol
 from parley_client.call import Call
 from parley_client.events import AgentAudio
-from parley_client.triton import TritonTransport, open_triton_channel
+from parley_client.transport import TritonTransport, open_triton_channel
 from parley_gateway.serving import running
 from parley_gateway.settings import load_settings
 

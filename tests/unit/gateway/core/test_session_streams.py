@@ -14,7 +14,7 @@ from parley.errors import ModelUnavailableError, UnsupportedVoiceError
 from parley_client.errors import ConnectError
 from parley_gateway.apis.sessions.messages import FROM_CLIENT
 from parley_gateway.apis.sessions.stream import _SEND
-from parley_gateway.sockets import refuse
+from parley_gateway.websocket import refuse
 
 WORDS = protocol.Audio(
     turn=1, response_id="r1", offset_ms=40, sample_rate=22_050, samples=3, text="Hello there"

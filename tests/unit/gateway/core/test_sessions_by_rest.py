@@ -10,8 +10,8 @@ from websockets.exceptions import InvalidStatus
 from parley import protocol
 from parley.errors import ModelUnavailableError, OverloadedError
 from parley_gateway.apis.sessions.registry import SessionRegistry
-from parley_gateway.apis.sessions.settings import SessionSettings
 from parley_gateway.apis.sessions.stream import _SEND
+from parley_gateway.apis.settings import SessionSettings
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.security.principal import Principal
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.datastructures import Headers
 
-from parley_gateway.errors import SettingsError, UploadsFullError
+from parley_gateway.errors import GatewaySettingsError, UploadsFullError
 from parley_gateway.metrics import Metrics
 from parley_gateway.spool import Spool, UploadSettings
 
@@ -138,7 +138,7 @@ async def test_filesystems_without_unnamed_files_do(spool, tmp_path, monkeypatch
 @pytest.mark.parametrize("folder", ["/nonexistent", "/proc"])
 def test_a_folder_that_cannot_be_used_is_said(folder):
     spool = Spool(UploadSettings(folder=folder), Metrics().uploads)
-    with pytest.raises(SettingsError, match=r"uploads\.folder"):
+    with pytest.raises(GatewaySettingsError, match=r"uploads\.folder"):
         spool.prepare()
 
 

@@ -8,7 +8,7 @@ from fake_agent import serve
 from listening_gateway import frame_of, receive
 
 from parley import protocol
-from parley_gateway.audio.g711 import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
+from parley_gateway.audio.codecs import decode_alaw, decode_ulaw, encode_alaw, encode_ulaw
 
 SPOKEN = np.round(8_000 * np.sin(np.arange(800) / 10)).astype(np.int16)
 WORDS = protocol.Audio(turn=1, response_id="r1", offset_ms=0, sample_rate=8_000, samples=800, text="Hello")

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from parley_gateway.closing import SLOW_READER
-from parley_gateway.listening import WriterSettings
 from parley_gateway.metrics import Metrics
-from parley_gateway.writer import SocketWriter
+from parley_gateway.settings_sections import WriterSettings
+from parley_gateway.websocket import SLOW_READER, SocketWriter
 
 
 class FakeSocket:
@@ -92,7 +91,7 @@ async def test_a_queue_that_fills_between_two_messages_closes_the_socket_too(soc
 
 
 async def test_a_message_that_does_not_leave_in_time_closes_the_socket(socket, monkeypatch):
-    monkeypatch.setattr("parley_gateway.writer._CLOSE_S", 0.01)
+    monkeypatch.setattr("parley_gateway.websocket._CLOSE_S", 0.01)
     writer = writer_of(socket, stall_s=0.01)
     socket.open.clear()
     writer.send_text("one")

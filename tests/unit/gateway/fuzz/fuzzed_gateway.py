@@ -1,4 +1,4 @@
-"""A gateway in a thread of its own, in front of an agent and models that answer whatever comes."""
+"""A gateway in a thread of its own, in front of an agent and models that answer every request."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ DESCRIPTION = protocol.AgentDescription(
 )
 
 PATIENCE_S = 30
-"""Whatever takes longer hangs."""
+"""Longer operations count as hanging."""
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_\- ]*")
 _RATES = {"key_requests": "", "key_sessions": "", "ip_requests": "", "ip_sessions": "", "auth_failures": ""}
 _APIS = {
@@ -64,14 +64,8 @@ def turn_events(turn, rate):
     samples = np.zeros(rate // 10, np.int16)
 
     def audio(offset_ms):
-        event = protocol.Audio(
-            turn=turn,
-            response_id=response,
-            offset_ms=offset_ms,
-            sample_rate=rate,
-            samples=len(samples),
-            text="Hi",
-        )
+        fields = {"turn": turn, "response_id": response, "offset_ms": offset_ms, "text": "Hi"}
+        event = protocol.Audio(sample_rate=rate, samples=len(samples), **fields)
         return event, samples
 
     said = {"utterance": turn, "text": "hello", "confidence": 0.9}
@@ -83,10 +77,8 @@ def turn_events(turn, rate):
     yield protocol.TurnDecision(utterance=turn, decision="commit", reason="waited", text="hello"), None
     yield protocol.AgentState(state="processing"), None
     yield protocol.ToolRequest(turn=turn, call_id=call, name="get_time", arguments={"a": 1}), None
-    yield (
-        protocol.ToolRun(turn=turn, call_id="s1", name="x", arguments={}, is_error=False, duration_ms=1),
-        None,
-    )
+    run = protocol.ToolRun(turn=turn, call_id="s1", name="x", arguments={}, is_error=False, duration_ms=1)
+    yield run, None
     yield protocol.ResponseText(turn=turn, response_id=response, text="Hi "), None
     yield protocol.AgentState(state="speaking"), None
     yield audio(0)
@@ -150,7 +142,7 @@ async def always_ready(*_):
 
 
 def prepare(models):
-    """Let models answer whatever comes, and remember next to nothing."""
+    """Make models answer every request, and store almost nothing."""
     models.heard, models.asked, models.transcribed = deque(maxlen=1), deque(maxlen=1), deque(maxlen=1)
     texts = itertools.count()
 
@@ -176,7 +168,7 @@ def prepare(models):
 
 
 class Faults(logging.Handler):
-    """Notes what no message of a client may bring about."""
+    """Records errors, which no message of a client may cause."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -329,7 +321,8 @@ class FuzzedGateway:
 
     def _tasks(self):
         """How many of each kind; those that only wait for this are left out."""
-        names = [task.get_coro().__qualname__ for task in asyncio.all_tasks(self._loop)]
+        coroutines = [task.get_coro() for task in asyncio.all_tasks(self._loop)]
+        names = [getattr(coroutine, "__qualname__", type(coroutine).__name__) for coroutine in coroutines]
         return Counter(name for name in names if not name.startswith(("FuzzedGateway.", "wait_for")))
 
     def memory(self):

@@ -9,8 +9,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from parley_gateway.apis.page import routes
-from parley_gateway.apis.page.assets import load_assets
+from parley_gateway.apis.page import load_assets, routes
 from parley_gateway.failures import add_error_handlers
 from parley_gateway.metrics import Metrics
 

@@ -27,8 +27,26 @@ def session():
 
 
 @pytest.fixture
+def speaking(session):
+    """A session in which the agent tells a story; its events so far are dropped."""
+    session.user_says("tell me a story")
+    session.agent_says("Once upon a time.")
+    session.take()
+    return session
+
+
+@pytest.fixture
+def with_call(session):
+    """A session in which the agent has called a function, and its response is over."""
+    session.user_says("weather?")
+    session.agent_calls(("call-1-1", "get_weather"))
+    session.wait(0.03)
+    return session
+
+
+@pytest.fixture
 async def gateway():
-    """Starts gateways with settings by part, before agents that behave as told; stops them at the end."""
+    """Starts gateways with settings by section, before agents with given behaviours."""
     started = []
 
     async def start(*behaviours, **parts):

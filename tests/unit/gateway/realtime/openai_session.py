@@ -1,4 +1,4 @@
-"""A session without a network: its client checks every event, its agent writes down what is wanted."""
+"""A session without a network: it checks every server event, and records the commands to the agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parley_gateway.apis.realtime.server_events import server_event
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
 _EVENTS = TypeAdapter(RealtimeServerEvent)
-# The SDK's type of a session that is asked for lacks what a session that is there has.
+# The SDK's type of a requested session lacks fields of an existing one.
 _MORE = {
     RealtimeSessionCreateRequest: {"id", "object", "expires_at"},
     RealtimeTranscriptionSessionCreateRequest: {"id", "object"},
@@ -28,7 +28,7 @@ _MORE = {
 
 
 def check_event(event):
-    """Fail unless the SDK knows the event and all its fields."""
+    """Fail unless the SDK has a type for the event, with all its fields."""
     _check_fields(_EVENTS.validate_python(event))
 
 
@@ -43,8 +43,13 @@ def _check_fields(value):
             _check_fields(one)
 
 
+def delta_text(events):
+    """The text of the deltas of the user's transcript."""
+    return "".join(event["delta"] for event in events if event["type"].endswith("transcription.delta"))
+
+
 def run(work):
-    """Do work that waits for nothing but its turn; how often it has given way."""
+    """Run a coroutine that only yields to the event loop; returns how often."""
     turns = 0
     while True:
         try:
@@ -54,91 +59,103 @@ def run(work):
         turns += 1
 
 
-class FakePort:
-    """Writes down what is wanted of the agent."""
+class FakeCommands:
+    """Records the commands to the agent."""
 
     def __init__(self):
-        self.wishes = []
+        self.calls = []
         self.audio_samples = 0
         self.start = None
 
     def open(self, start):
         self.start = start
 
-    def audio(self, samples):
+    def send_audio(self, samples):
         self.audio_samples += len(samples)
 
     def __getattr__(self, name):
-        return lambda *values: self.wishes.append((name, *values))
+        return lambda *values: self.calls.append((name, *values))
 
     def take(self):
-        """What was wanted since the last time."""
-        wishes, self.wishes = self.wishes, []
-        return wishes
+        """The commands since the last time."""
+        calls, self.calls = self.calls, []
+        return calls
 
 
-class Session:
-    """A conversation and both who take part in it."""
+class EventRecorder:
+    """Checks and records server events."""
+
+    def __init__(self):
+        self.events = []
+
+    def emit(self, kind, /, **fields):
+        event = server_event(kind, fields)
+        check_event(event)
+        self.events.append(json.loads(json.dumps(event)))
+
+    def take(self):
+        """The server events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def kinds(self):
+        """Their types."""
+        return [event["type"] for event in self.take()]
+
+    def one(self, kind):
+        """The only event of this type since the last call; the others are dropped."""
+        found = [event for event in self.take() if event["type"] == kind]
+        assert len(found) == 1, found
+        return found[0]
+
+    def error(self, *fields):
+        """Fields of the only ``error`` event since the last call, by default its code and the event's id."""
+        error = self.one("error")["error"]
+        return tuple(error[name] for name in fields or ("code", "event_id"))
+
+
+class Session(EventRecorder):
+    """A conversation with its client and its agent."""
 
     def __init__(self, *, session=None, opened=True):
+        super().__init__()
         self.now = 100.0
-        self.events = []
-        self.port = FakePort()
+        self.commands = FakeCommands()
         self.config = SessionConfig("sess_1", "gpt-realtime")
-        speaker = EventSpeaker(self._emit, lambda: self.config.output_format)
+        speaker = EventSpeaker(self.emit, lambda: self.config.output_format)
         self.conversation = RealtimeConversation(
-            self.config, self.port, self._emit, speaker, lambda: self.now
+            self.config, self.commands, self.emit, speaker, lambda: self.now
         )
         self.conversation.begin()
         if session is not None:
             self.send("session.update", session={"type": "realtime", **session})
         if opened:
-            self.conversation.opened()
+            self.conversation.on_call_opened()
         self.take()
 
-    def _emit(self, kind, /, **fields):
-        event = server_event(kind, fields)
-        check_event(event)
-        self.events.append(json.loads(json.dumps(event)))
-
     def send(self, kind, **fields):
-        """An event of the client's."""
+        """Send an event of the client."""
         self.receive(json.dumps({"type": kind, **fields}))
 
     def receive(self, raw):
-        """A message of the client's."""
-        run(self.conversation.receive(raw))
+        """Send a message of the client."""
+        run(self.conversation.on_client_event(raw))
 
-    def hear(self, *events):
-        """Events of the agent's."""
+    def on_agent(self, *events):
+        """Handle events of the agent."""
         for event in events:
-            self.conversation.hear(event)
+            self.conversation.on_agent_event(event)
 
     def wait(self, seconds):
-        """Time passes."""
+        """Advance the clock."""
         self.now += seconds
         self.conversation.tick()
-
-    def take(self):
-        """What the client has heard since the last time."""
-        events, self.events = self.events, []
-        return events
-
-    def kinds(self):
-        """The types of it."""
-        return [event["type"] for event in self.take()]
-
-    def one(self, kind):
-        """The only event of this type since the last time; the others are gone, too."""
-        found = [event for event in self.take() if event["type"] == kind]
-        assert len(found) == 1, found
-        return found[0]
 
     # --- what the agent does ----------------------------------------------------------------
 
     def user_says(self, text, *, at_ms=1_000, utterance=1):
-        """A turn of the user's that is over."""
-        self.hear(
+        """A complete turn of the user."""
+        self.on_agent(
             protocol.SpeechStarted(at_ms=at_ms),
             protocol.SpeechStopped(at_ms=at_ms + 800, detected_at_ms=at_ms + 1_000),
             protocol.Transcript(utterance=utterance, text=text, is_final=True, confidence=0.9),
@@ -148,30 +165,30 @@ class Session:
 
     def agent_says(self, text, *, turn=1, offset_ms=0, ms=500):
         """Words and their audio."""
-        self.hear(
+        self.on_agent(
             protocol.ResponseText(turn=turn, response_id=f"r-{turn}", text=text),
             protocol.AgentState(state="speaking"),
             audio(turn, offset_ms=offset_ms, ms=ms, text=text),
         )
 
     def agent_finishes(self, *, turn=1, audio_ms=500):
-        """The turn is over, and was heard."""
-        self.hear(
+        """The turn is over, and was played."""
+        self.on_agent(
             protocol.ResponseDone(turn=turn, response_id=f"r-{turn}", audio_ms=audio_ms),
             protocol.TurnMetrics(turn=turn, prompt_tokens=30, cached_tokens=20, completion_tokens=7),
             protocol.AgentState(state="listening"),
         )
 
     def agent_calls(self, *calls, turn=1):
-        """Functions are to be run: pairs of id and name."""
+        """Calls of functions: pairs of id and name."""
         for call_id, name in calls:
-            self.hear(
+            self.on_agent(
                 protocol.ToolRequest(turn=turn, call_id=call_id, name=name, arguments={"city": "Paris"})
             )
 
     def interrupted(self, *, turn=1, played_ms=200, reason="words", text="Once"):
-        """The agent was made to stop."""
-        self.hear(
+        """The agent was interrupted."""
+        self.on_agent(
             protocol.Interrupted(
                 turn=turn, response_id=f"r-{turn}", played_ms=played_ms, spoken_text=text, reason=reason
             ),

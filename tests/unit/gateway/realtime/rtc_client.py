@@ -1,4 +1,4 @@
-"""A WebRTC client: a tone for a microphone, a level meter for a loudspeaker."""
+"""A WebRTC client: a tone as its microphone, a level meter as its loudspeaker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES = _RATE // 50
 
 
 class Tone(MediaStreamTrack):
-    """A sine of 440 Hz in real time; ``skip`` leaves frames out, as if packets were lost."""
+    """A sine of 440 Hz in real time; ``skip`` omits frames, as if packets were lost."""
 
     kind = "audio"
 
@@ -44,19 +44,25 @@ class Tone(MediaStreamTrack):
         return frame
 
 
+async def post_offer(http, sdp):
+    """Post an offer."""
+    headers = {"Content-Type": "application/sdp"}
+    return await http.post("/v1/realtime/calls", content=sdp, headers=headers)
+
+
 class RtcClient:
     """One call."""
 
     def __init__(self, http, microphone=None, camera=()):
         self.http = http
         self.camera = camera
-        """Lines of a section that a browser would add; this library cannot."""
+        """Lines of a section that a browser would add; aiortc cannot."""
         self.answer = ""
         self.peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = microphone or Tone()
         self.events = []
         self.levels = []
-        """Loudness of every frame that was heard."""
+        """Loudness of every received frame."""
         self.location = ""
         self._changed = asyncio.Event()
         self._tasks = []
@@ -66,12 +72,11 @@ class RtcClient:
         self.peer.on("track", lambda track: self._tasks.append(asyncio.create_task(self._listen(track))))
 
     async def offer(self, session=None):
-        """Send the offer; the answer to it."""
+        """Send the offer and apply the answer."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
         sdp = self.peer.localDescription.sdp + "".join(f"{line}\r\n" for line in self.camera)
         if session is None:
-            headers = {"Content-Type": "application/sdp"}
-            answer = await self.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+            answer = await post_offer(self.http, sdp)
         else:
             form = {"sdp": (None, sdp), "session": (None, json.dumps(session))}
             answer = await self.http.post("/v1/realtime/calls", files=form)
@@ -83,18 +88,19 @@ class RtcClient:
         await self.peer.setRemoteDescription(RTCSessionDescription(taken, "answer"))
 
     def send(self, kind, **fields):
-        """An event of the client's."""
+        """Send an event of the client."""
         self.channel.send(json.dumps({"type": kind, **fields}))
 
     async def receive(self, kind, since=0):
         """The first event of this type, from number ``since`` on."""
-        return await self._until(
+        return await self.until(
             lambda: next((one for one in self.events[since:] if one["type"] == kind), None)
         )
 
-    async def until(self, condition):
-        """Wait until something about what was heard is so."""
-        return await self._until(condition)
+    async def open_session(self):
+        """Make the gateway open the agent's session."""
+        self.send("session.update", session={"type": "realtime"})
+        await self.receive("session.updated")
 
     def kinds(self):
         """The types of all events so far."""
@@ -107,7 +113,8 @@ class RtcClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _until(self, condition):
+    async def until(self, condition):
+        """Wait for a condition on received events or audio; returns its value."""
         async with asyncio.timeout(DEADLINE_S):
             while not (found := condition()):
                 self._changed.clear()
@@ -131,9 +138,9 @@ class RtcClient:
 
 
 @asynccontextmanager
-async def calling(http, session=None, microphone=None):
+async def calling(http, session=None, microphone=None, camera=()):
     """A call whose session has begun."""
-    client = RtcClient(http, microphone)
+    client = RtcClient(http, microphone, camera)
     try:
         await client.offer(session)
         await client.receive("session.created")

@@ -1,13 +1,13 @@
-"""Responses: what of the agent's turns the client hears, and when."""
+"""Responses: the events of the agent's turns, and their order."""
 
 import base64
 import json
 
 import numpy as np
 import pytest
+from openai_session import audio
 
 from parley import protocol
-from parley_client.events import AgentAudio
 
 TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
 
@@ -17,11 +17,10 @@ def without_deltas(session):
 
 
 def output(call_id, value):
-    item = {"type": "function_call_output", "call_id": call_id, "output": json.dumps(value)}
-    return {"item": item}
+    return {"item": {"type": "function_call_output", "call_id": call_id, "output": json.dumps(value)}}
 
 
-def test_an_answer_is_told_in_openais_order(session):
+def test_a_response_has_openais_order_of_events(session):
     session.user_says("hello")
     session.take()
     session.agent_says("Hello! ")
@@ -47,33 +46,29 @@ def test_an_answer_is_told_in_openais_order(session):
     response = events[-1]["response"]
     assert response["status"] == "completed"
     assert response["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hello! How are you?"}]
-    assert response["usage"]["input_tokens"] == 30
-    assert response["usage"]["output_tokens"] == 7
-    assert response["usage"]["total_tokens"] == 37
-    assert response["usage"]["input_token_details"]["cached_tokens"] == 20
+    usage = response["usage"]
+    assert [usage[f"{kind}_tokens"] for kind in ("input", "output", "total")] == [30, 7, 37]
+    assert usage["input_token_details"]["cached_tokens"] == 20
     sent = b"".join(base64.b64decode(event["delta"]) for event in events if "audio.delta" in event["type"])
     assert len(sent) == 48_000
     assert np.all(np.frombuffer(sent, "<i2") == 1_000)
     assert len({event["response_id"] for event in events if "response_id" in event}) == 1
 
 
-def test_what_a_turn_cost_is_not_waited_for_long(session):
+def test_the_wait_for_usage_is_bounded(session):
     session.user_says("hello")
     session.agent_says("Hello!")
-    session.hear(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    session.on_agent(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
     session.take()
     session.wait(5.1)
     assert session.one("response.done")["response"]["usage"] is None
 
 
-def test_an_interrupted_answer_is_cancelled(session):
-    session.user_says("tell me a story")
-    session.agent_says("Once upon a time.")
-    session.take()
-    session.hear(protocol.SpeechStarted(at_ms=5_000))
-    session.interrupted(text="Once")
-    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="too late"))
-    events = session.take()
+def test_an_interrupted_answer_is_cancelled(speaking):
+    speaking.on_agent(protocol.SpeechStarted(at_ms=5_000))
+    speaking.interrupted(text="Once")
+    speaking.on_agent(protocol.ResponseText(turn=1, response_id="r-1", text="too late"))
+    events = speaking.take()
     response = events[-1]["response"]
     assert events[-1]["type"] == "response.done"
     assert response["status"] == "cancelled"
@@ -82,25 +77,22 @@ def test_an_interrupted_answer_is_cancelled(session):
     assert response["usage"]["output_tokens"] == 7
 
 
-def test_the_client_cancels_an_answer(session):
-    session.user_says("tell me a story")
-    session.agent_says("Once upon a time.")
-    session.take()
-    session.send("response.cancel")
-    assert session.port.take() == [("interrupt", "r-1")]
-    session.interrupted(reason="client")
-    response = session.one("response.done")["response"]
+def test_the_client_cancels_an_answer(speaking):
+    speaking.send("response.cancel")
+    assert speaking.commands.take() == [("interrupt", "r-1")]
+    speaking.interrupted(reason="client")
+    response = speaking.one("response.done")["response"]
     assert response["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
-    session.send("response.cancel", event_id="late")
-    error = session.one("error")["error"]
-    assert (error["code"], error["event_id"]) == ("response_cancel_not_active", "late")
-    assert error["message"].startswith("Cancellation failed")
+    speaking.send("response.cancel", event_id="late")
+    code, event_id, message = speaking.error("code", "event_id", "message")
+    assert (code, event_id) == ("response_cancel_not_active", "late")
+    assert message.startswith("Cancellation failed"), "as clients match it"
 
 
-def test_a_cancelled_answer_that_had_not_begun_is_never_heard(session):
+def test_a_response_that_is_cancelled_before_it_begins_sends_no_content(session):
     session.send("response.create")
     session.send("response.cancel")
-    assert session.port.take() == [("respond", None, True), ("interrupt", None)]
+    assert session.commands.take() == [("respond", None, True), ("interrupt", None)]
     assert without_deltas(session) == ["response.created", "response.done"]
     session.agent_says("Hello!")
     session.interrupted(reason="client")
@@ -113,14 +105,13 @@ def test_a_cancelled_answer_that_had_not_begun_is_never_heard(session):
 def test_one_answer_at_a_time(session):
     session.send("response.create")
     session.send("response.create", event_id="second")
-    error = session.one("error")["error"]
-    assert (error["code"], error["event_id"]) == ("conversation_already_has_active_response", "second")
+    assert session.error() == ("conversation_already_has_active_response", "second")
 
 
 def test_an_answer_that_was_said_is_over(session):
     session.user_says("hello")
     session.agent_says("Hello!")
-    session.hear(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
+    session.on_agent(protocol.ResponseDone(turn=1, response_id="r-1", audio_ms=500))
     session.take()
     session.send("response.create")
     assert without_deltas(session) == ["response.done", "response.created"]
@@ -129,7 +120,7 @@ def test_an_answer_that_was_said_is_over(session):
 def test_the_client_asks_for_an_answer(session):
     session.send("conversation.item.create", item=TEXT)
     session.send("response.create", response={"metadata": {"a": "b"}, "tool_choice": "none"})
-    assert session.port.take() == [("remember", "user", "hello"), ("respond", None, False)]
+    assert session.commands.take() == [("remember", "user", "hello"), ("respond", None, False)]
     session.agent_says("Hello!")
     session.agent_finishes()
     assert session.one("response.done")["response"]["metadata"] == {"a": "b"}
@@ -138,12 +129,7 @@ def test_the_client_asks_for_an_answer(session):
 @pytest.mark.parametrize("sound", ["alloy", ["alloy"], 7])
 def test_the_audio_of_an_answer_is_an_object(session, sound):
     session.send("response.create", event_id="e", response={"audio": {"output": sound}})
-    error = session.one("error")["error"]
-    assert (error["code"], error["param"], error["event_id"]) == (
-        "invalid_value",
-        "response.audio.output",
-        "e",
-    )
+    assert session.error("code", "param", "event_id") == ("invalid_value", "response.audio.output", "e")
 
 
 @pytest.mark.parametrize(
@@ -160,14 +146,13 @@ def test_the_audio_of_an_answer_is_an_object(session, sound):
 )
 def test_what_a_single_answer_cannot_have_is_refused(session, options, param):
     session.send("response.create", response=options)
-    error = session.one("error")["error"]
-    assert (error["code"], error["param"]) == ("unsupported", param)
-    assert session.port.take() == []
+    assert session.error("code", "param") == ("unsupported", param)
+    assert session.commands.take() == []
 
 
 def test_a_failed_answer_says_why(session):
     session.user_says("hello")
-    session.hear(
+    session.on_agent(
         protocol.ResponseText(turn=1, response_id="r-1", text="Sorry."),
         protocol.ErrorEvent(code="model_unavailable", message="gone", retryable=True),
     )
@@ -177,14 +162,13 @@ def test_a_failed_answer_says_why(session):
     assert response["status_details"]["error"]["code"] == "model_unavailable"
 
 
-def test_a_failure_outside_of_an_answer_is_told(session):
-    session.hear(protocol.ErrorEvent(code="inference_failed", message="deaf", retryable=True))
-    error = session.one("error")["error"]
-    assert (error["code"], error["type"]) == ("inference_failed", "server_error")
+def test_a_failure_outside_of_a_response_is_an_error_event(session):
+    session.on_agent(protocol.ErrorEvent(code="inference_failed", message="deaf", retryable=True))
+    assert session.error("code", "type") == ("inference_failed", "server_error")
 
 
-def test_what_is_mended_is_not_told(session):
-    session.hear(protocol.ErrorEvent(code="tts_fallback", message="another voice", retryable=False))
+def test_a_fallback_is_no_error_event(session):
+    session.on_agent(protocol.ErrorEvent(code="tts_fallback", message="another voice", retryable=False))
     assert session.kinds() == []
 
 
@@ -211,9 +195,9 @@ def test_calls_end_a_response_and_the_next_one_goes_on(session):
     assert json.loads(call["arguments"]) == {"city": "Paris"}
 
     session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
-    assert session.port.take() == []
+    assert session.commands.take() == []
     session.send("response.create")
-    assert session.port.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]
+    assert session.commands.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]
     session.take()
     session.agent_says("It's foggy.", offset_ms=0)
     session.agent_finishes()
@@ -228,75 +212,58 @@ def test_all_outputs_are_waited_for(session):
     assert [call["name"] for call in response["output"]] == ["get_weather", "get_time"]
     session.send("conversation.item.create", **output("call-1-2", 2))
     session.send("response.create")
-    assert session.port.take() == []
+    assert session.commands.take() == []
     session.send("conversation.item.create", **output("call-1-1", 1))
-    assert session.port.take() == [("answer_tool", "call-1-1", 1), ("answer_tool", "call-1-2", 2)]
+    assert session.commands.take() == [("answer_tool", "call-1-1", 1), ("answer_tool", "call-1-2", 2)]
 
 
 def test_what_is_said_before_a_call_is_said_to_its_end(session):
     session.user_says("weather?")
-    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="Let me see."))
+    session.on_agent(protocol.ResponseText(turn=1, response_id="r-1", text="Let me see."))
     session.agent_calls(("call-1-1", "get_weather"))
     session.wait(1.0)
     session.agent_says("", offset_ms=0)
-    session.hear(
-        AgentAudio(
-            turn=1,
-            response_id="r-1",
-            offset_ms=500,
-            sample_rate=24_000,
-            samples=np.ones(2_400, np.int16),
-            text="Let me see.",
-        )
-    )
+    session.on_agent(audio(1, offset_ms=500, text="Let me see."))
     session.wait(0.2)
     assert "response.done" not in session.kinds()
     session.wait(0.2)
     assert session.one("response.done")["response"]["output"][1]["type"] == "function_call"
 
 
-def test_while_functions_run_nothing_else_is_told(session):
-    session.user_says("weather?")
-    session.agent_calls(("call-1-1", "get_weather"))
-    session.wait(0.03)
-    session.take()
-    session.agent_says("One moment.")
-    assert session.kinds() == []
+def test_a_filler_while_functions_run_is_not_sent(with_call):
+    with_call.take()
+    with_call.agent_says("One moment.")
+    assert with_call.kinds() == []
 
 
-def test_a_function_that_takes_too_long_is_answered_without(session):
-    session.user_says("weather?")
-    session.agent_calls(("call-1-1", "get_weather"))
-    session.wait(0.03)
-    session.hear(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="timeout"))
-    session.take()
-    session.agent_says("I cannot say.")
-    assert "response.created" in session.kinds()
-    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
-    ((wish, role, text),) = session.port.take()
-    assert (wish, role) == ("remember", "system")
-    assert "get_weather" in text
-    assert "foggy" in text
-    assert "error" not in session.kinds()
+def test_a_function_that_takes_too_long_is_answered_without(with_call):
+    with_call.on_agent(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="timeout"))
+    with_call.take()
+    with_call.agent_says("I cannot say.")
+    assert "response.created" in with_call.kinds()
+    with_call.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    note = 'The function get_weather has returned: {"sky": "foggy"}'
+    assert with_call.commands.take() == [("remember", "system", note)]
+    assert "error" not in with_call.kinds()
 
 
-def test_outputs_that_nobody_wants_to_hear_of_are_remembered(session):
+def test_outputs_without_a_request_reach_the_agent_silently(session):
     session.user_says("play music")
     session.agent_calls(("call-1-1", "play"))
     session.wait(0.03)
     session.send("conversation.item.create", **output("call-1-1", {"ok": True}))
     session.wait(4.9)
-    assert session.port.take() == []
+    assert session.commands.take() == []
     session.wait(0.2)
-    assert session.port.take() == [("answer_tool", "call-1-1", {"ok": True})]
+    assert session.commands.take() == [("answer_tool", "call-1-1", {"ok": True})]
     session.wait(0.2)
-    assert session.port.take() == [("interrupt", None)]
+    assert session.commands.take() == [("interrupt", None)]
     session.take()
     session.agent_says("It plays.")
     session.interrupted(reason="client", text="")
     assert session.kinds() == []
     session.send("response.create")
-    assert session.port.take() == [("respond", None, True)]
+    assert session.commands.take() == [("respond", None, True)]
     session.agent_says("It plays.", turn=2)
     session.agent_finishes(turn=2)
     assert session.one("response.done")["response"]["status"] == "completed"
@@ -310,27 +277,21 @@ def test_an_output_that_is_no_sound_json_is_passed_on_as_text(session, text):
     session.send("conversation.item.create", item=item)
     session.wait(0.03)
     session.send("response.create")
-    assert session.port.take() == [("answer_tool", "call-1-1", text)]
+    assert session.commands.take() == [("answer_tool", "call-1-1", text)]
 
 
-def test_an_output_that_an_interruption_overtakes_is_remembered(session):
-    session.user_says("weather?")
-    session.agent_calls(("call-1-1", "get_weather"))
-    session.wait(0.03)
-    session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
-    session.hear(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="interrupted"))
-    session.interrupted()
-    ((wish, role, text),) = session.port.take()
-    assert (wish, role) == ("remember", "system")
-    assert "foggy" in text
-    session.wait(10)
-    assert session.port.take() == []
+def test_an_output_that_an_interruption_overtakes_is_remembered(with_call):
+    with_call.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
+    with_call.on_agent(protocol.ToolCancelled(turn=1, call_id="call-1-1", reason="interrupted"))
+    with_call.interrupted()
+    assert [command[:2] for command in with_call.commands.take()] == [("remember", "system")]
+    with_call.wait(10)
+    assert with_call.commands.take() == []
 
 
 def test_an_output_without_a_call_is_refused(session):
     session.send("conversation.item.create", event_id="e", **output("call-9", 1))
-    error = session.one("error")["error"]
-    assert (error["code"], error["event_id"]) == ("invalid_tool_call_id", "e")
+    assert session.error() == ("invalid_tool_call_id", "e")
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -338,10 +299,10 @@ def test_an_output_without_a_call_is_refused(session):
 
 def test_answers_may_be_written(make_session):
     session = make_session(session={"output_modalities": ["text"]})
-    assert session.port.start.output == "text"
+    assert session.commands.start.output == "text"
     session.send("response.create", response={"output_modalities": ["text"]})
     session.take()
-    session.hear(protocol.ResponseText(turn=1, response_id="r-1", text="Hello!"))
+    session.on_agent(protocol.ResponseText(turn=1, response_id="r-1", text="Hello!"))
     session.agent_finishes(audio_ms=0)
     events = session.take()
     assert [event["type"] for event in events] == [
@@ -358,11 +319,11 @@ def test_answers_may_be_written(make_session):
     assert events[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "Hello!"}]
 
 
-def test_a_client_may_go_on_as_soon_as_it_knows_the_calls(session):
+def test_a_client_may_continue_at_the_events_of_the_calls(session):
     session.user_says("weather?")
     session.agent_calls(("call-1-1", "get_weather"))
     session.send("conversation.item.create", **output("call-1-1", {"sky": "foggy"}))
     session.take()
     session.send("response.create")
     assert without_deltas(session) == ["response.done", "response.created"]
-    assert session.port.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]
+    assert session.commands.take() == [("answer_tool", "call-1-1", {"sky": "foggy"})]

@@ -1,4 +1,4 @@
-"""Sessions: how they are opened, changed, and what of them is refused."""
+"""Sessions: opening, updates and refusals."""
 
 import pytest
 
@@ -32,18 +32,23 @@ def test_the_first_update_opens_the_agents_session(make_session):
             },
         }
     )
-    start = session.port.start
-    assert start.system_prompt == "Be brief."
-    assert [tool.name for tool in start.tools] == ["get_weather"]
-    assert start.voice == "anna"
-    assert start.greeting == ""
-    assert start.output_sample_rate == 24_000
-    assert start.phrases == ["Ada"]
-    assert start.sampling.max_tokens == 200
-    assert start.silence.prompt_after_ms == 6_000
-    assert start.vad == protocol.VadOptions(threshold=0.6, silence_ms=200)
-    assert start.turn.limit_ms == start.turn.complete_ms == start.turn.incomplete_ms == 700
-    assert not start.barge_in.pause_playback
+    start = session.commands.start
+    tool = protocol.Tool(name="get_weather", description="The weather.", parameters=TOOL["parameters"])
+    pauses = dict.fromkeys(("complete_ms", "incomplete_ms", "unfinished_ms", "limit_ms"), 700)
+    assert start == protocol.Start(
+        system_prompt="Be brief.",
+        tools=[tool],
+        voice="anna",
+        greeting="",
+        language="en",
+        output_sample_rate=24_000,
+        phrases=["Ada"],
+        sampling=protocol.SamplingOptions(max_tokens=200),
+        silence=protocol.SilenceOptions(prompt_after_ms=6_000),
+        vad=protocol.VadOptions(threshold=0.6, silence_ms=200),
+        turn=protocol.TurnOptions(eagerness="normal", answer=True, **pauses),
+        barge_in=protocol.BargeInOptions(enabled=True, pause_playback=False),
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,27 +58,27 @@ def test_the_first_update_opens_the_agents_session(make_session):
 def test_semantic_detection_is_the_agents_own(make_session, eagerness, expected):
     detection = {"type": "semantic_vad", "eagerness": eagerness, "interrupt_response": False}
     session = make_session(session={"audio": {"input": {"turn_detection": detection}}})
-    assert session.port.start.turn == protocol.TurnOptions(eagerness=expected)
-    assert not session.port.start.barge_in.enabled
+    assert session.commands.start.turn == protocol.TurnOptions(eagerness=expected)
+    assert not session.commands.start.barge_in.enabled
 
 
 def test_turns_may_be_left_to_the_client(make_session):
     session = make_session(session={"audio": {"input": {"turn_detection": None}}})
-    assert session.port.start.turn == protocol.TurnOptions(detection="manual", answer=False)
+    assert session.commands.start.turn == protocol.TurnOptions(detection="manual", answer=False)
 
 
 @pytest.mark.parametrize("voice", ["marin", "alloy", {"id": "ash"}])
 def test_openais_voices_stand_for_the_default_voice(make_session, voice):
     session = make_session(session={"audio": {"output": {"voice": voice}}})
-    assert session.port.start.voice is None
+    assert session.commands.start.voice is None
 
 
 def test_another_event_opens_the_session_as_well(make_session):
     session = make_session(opened=False)
-    assert session.port.start is None
+    assert session.commands.start is None
     session.send("input_audio_buffer.append", audio="AAAA" * 400)
-    assert session.port.start == session.config.start()
-    assert session.port.audio_samples > 0
+    assert session.commands.start == session.config.start()
+    assert session.commands.audio_samples > 0
 
 
 def test_an_update_is_answered_when_it_counts(make_session):
@@ -81,24 +86,24 @@ def test_an_update_is_answered_when_it_counts(make_session):
     session.send("session.update", session={"type": "realtime", "instructions": "One."})
     session.send("session.update", session={"type": "realtime", "instructions": "Two."})
     assert session.kinds() == []
-    session.conversation.opened()
+    session.conversation.on_call_opened()
     assert session.one("session.updated")["session"]["instructions"] == "One."
-    assert session.port.take() == [("update", protocol.Update(system_prompt="Two."))]
-    session.hear(protocol.Updated())
-    told = session.one("session.updated")["session"]
-    assert told["instructions"] == "Two."
-    assert told["audio"]["input"]["turn_detection"]["interrupt_response"] is True
+    assert session.commands.take() == [("update", protocol.Update(system_prompt="Two."))]
+    session.on_agent(protocol.Updated())
+    echo = session.one("session.updated")["session"]
+    assert echo["instructions"] == "Two."
+    assert echo["audio"]["input"]["turn_detection"]["interrupt_response"] is True
 
 
 def test_only_what_has_changed_is_passed_on(session):
     session.send("session.update", session={"type": "realtime", "tools": [TOOL], "tracing": "auto"})
-    ((_, update),) = session.port.take()
+    ((_, update),) = session.commands.take()
     assert [tool.name for tool in update.tools] == ["get_weather"]
     assert update == protocol.Update(tools=update.tools)
-    session.hear(protocol.Updated())
+    session.on_agent(protocol.Updated())
     session.take()
     session.send("session.update", session={"type": "realtime", "tracing": None})
-    assert session.port.take() == []
+    assert session.commands.take() == []
     assert session.kinds() == ["session.updated"]
 
 
@@ -108,22 +113,16 @@ def test_a_change_that_the_agent_refuses_is_taken_back(session):
         event_id="mine",
         session={"type": "realtime", "audio": {"output": {"voice": "nobody"}}},
     )
-    session.hear(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
-    error = session.one("error")["error"]
-    assert (error["event_id"], error["code"], error["type"]) == (
-        "mine",
-        "unsupported_voice",
-        "invalid_request_error",
-    )
+    session.on_agent(protocol.ErrorEvent(code="unsupported_voice", message="no such voice", retryable=False))
+    assert session.error("event_id", "code", "type") == ("mine", "unsupported_voice", "invalid_request_error")
     assert session.config.body["audio"]["output"]["voice"] == "alloy"
 
 
 def test_a_refusal_of_something_else_takes_no_change_back(session):
     session.send("session.update", event_id="mine", session={"type": "realtime", "instructions": "Be brief."})
-    session.hear(protocol.ErrorEvent(code="unknown_tool_call", message="too late", retryable=False))
-    error = session.one("error")["error"]
-    assert (error["event_id"], error["code"]) == (None, "unknown_tool_call")
-    session.hear(protocol.Updated())
+    session.on_agent(protocol.ErrorEvent(code="unknown_tool_call", message="too late", retryable=False))
+    assert session.error("event_id", "code") == (None, "unknown_tool_call")
+    session.on_agent(protocol.Updated())
     assert session.one("session.updated")["session"]["instructions"] == "Be brief."
     assert session.config.body["instructions"] == "Be brief."
 
@@ -139,7 +138,7 @@ def nested(levels):
 def test_what_is_nested_reasonably_is_taken(session):
     tool = TOOL | {"parameters": {"type": "object", "default": nested(50)}}
     session.send("session.update", session={"type": "realtime", "tools": [tool]})
-    ((_, update),) = session.port.take()
+    ((_, update),) = session.commands.take()
     assert update.tools[0].parameters["default"] == nested(50)
 
 
@@ -166,10 +165,9 @@ def test_what_is_nested_reasonably_is_taken(session):
 def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
     update = {"type": "realtime", "instructions": "Not taken.", **fields}
     session.send("session.update", event_id="e1", session=update)
-    error = session.one("error")["error"]
-    assert (error["code"], error["param"], error["event_id"]) == (code, param, "e1")
+    assert session.error("code", "param", "event_id") == (code, param, "e1")
     assert session.config.body["instructions"] == ""
-    assert session.port.take() == []
+    assert session.commands.take() == []
 
 
 @pytest.mark.parametrize(
@@ -185,13 +183,11 @@ def test_what_cannot_be_had_is_refused_as_a_whole(session, fields, code, param):
 )
 def test_what_cannot_be_read_is_said(session, raw, code, event_id):
     session.receive(raw)
-    error = session.one("error")["error"]
-    assert (error["code"], error["event_id"]) == (code, event_id)
+    assert session.error() == (code, event_id)
 
 
 def test_a_refused_call_names_the_event_that_wanted_it(make_session):
     session = make_session(opened=False)
     session.send("session.update", event_id="first", session={"type": "realtime"})
-    session.conversation.refuse(TooManySessionsError("full"))
-    error = session.one("error")["error"]
-    assert (error["code"], error["event_id"]) == ("too_many_sessions", "first")
+    session.conversation.on_call_failed(TooManySessionsError("full"))
+    assert session.error() == ("too_many_sessions", "first")

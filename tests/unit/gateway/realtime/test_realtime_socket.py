@@ -1,4 +1,4 @@
-"""``/v1/realtime`` as a WebSocket: how it begins, carries, and ends."""
+"""``/v1/realtime`` as a WebSocket: opening, traffic and end."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ SPEECH = protocol.Audio(turn=1, response_id="r-1", offset_ms=0, sample_rate=24_0
 
 @asynccontextmanager
 async def session(one, query="?model=gpt-realtime", **arguments):
-    """A connected client; its first event is gone already."""
+    """A connected client."""
     async with connect(f"{one.ws_url}/v1/realtime{query}", compression=None, **arguments) as socket:
         yield socket
 
@@ -30,8 +30,21 @@ async def send(socket, kind, **fields):
     await socket.send(json.dumps({"type": kind, **fields}))
 
 
+async def open_session(socket):
+    """Make the gateway open the agent's session."""
+    await send(socket, "session.update", session={"type": "realtime"})
+    await receive(socket, "session.updated")
+
+
+async def error(socket, *fields):
+    """Fields of the next ``error`` event."""
+    event = await receive(socket, "error")
+    check_event(event)
+    return tuple(event["error"][name] for name in fields)
+
+
 def of_agent(message):
-    """Whether a frame brings this message to the agent."""
+    """Whether a frame has this message to the agent."""
     return lambda frame: frame.message and json.loads(frame.message)["type"] == message
 
 
@@ -70,7 +83,7 @@ async def test_a_browser_brings_its_key_as_a_subprotocol(gateway):
         await receive(socket, "session.created")
 
 
-async def test_an_answer_is_heard(gateway):
+async def test_a_response_has_audio(gateway):
     one = await gateway(answering)
     async with session(one) as socket:
         await send(socket, "response.create")
@@ -80,7 +93,7 @@ async def test_an_answer_is_heard(gateway):
         assert done["response"]["status"] == "completed"
 
 
-async def test_the_user_is_heard_in_the_order_of_events(gateway):
+async def test_audio_and_events_keep_their_order(gateway):
     one = await gateway()
     async with session(one) as socket:
         for _ in range(3):
@@ -106,7 +119,7 @@ async def test_more_audio_than_was_spoken_is_paced(gateway):
 
 
 async def refusal(one, query="?model=gpt-realtime", **arguments):
-    """What a client is answered that is not let in."""
+    """The response to a refused client."""
     with pytest.raises(InvalidStatus) as refused:
         async with session(one, query, **arguments):
             pass
@@ -137,7 +150,7 @@ async def test_contradictory_credentials_are_refused(gateway):
 
 
 @pytest.mark.parametrize("query", ["?model=x", "?intent=transcription"])
-async def test_nobody_is_let_in_before_the_end(gateway, query):
+async def test_a_draining_gateway_refuses_sessions(gateway, query):
     one = await gateway()
     one.gateway.calls.draining = True
     assert (await refusal(one, query)).status_code == 503
@@ -146,87 +159,70 @@ async def test_nobody_is_let_in_before_the_end(gateway, query):
 async def test_the_beta_is_refused_with_a_reason(gateway):
     one = await gateway()
     async with session(one, additional_headers={"OpenAI-Beta": "realtime=v1"}) as socket:
-        error = await receive(socket, "error")
-        check_event(error)
-        assert error["error"]["code"] == "beta_api_shape_disabled"
+        assert await error(socket, "code") == ("beta_api_shape_disabled",)
         assert (await closed(socket))[0] == 4000
 
 
-async def test_a_call_that_is_not_to_be_had(gateway):
-    one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
-    async with session(one) as socket:
-        await send(socket, "session.update", event_id="mine", session={"type": "realtime"})
-        error = (await receive(socket, "error"))["error"]
-        assert (error["code"], error["event_id"]) == ("too_many_sessions", "mine")
-        assert await closed(socket) == (1013, "too_many_sessions")
+def on_respond(act):
+    """An agent that acts on a request for a response."""
+
+    async def agent(stream):
+        await serve(stream, lambda frame: act(stream) if of_agent("respond")(frame) else None)
+
+    return agent
 
 
 async def test_the_agent_hangs_up(gateway):
-    async def agent(stream):
-        await serve(stream, lambda frame: stream.hang_up("silence") if of_agent("respond")(frame) else None)
-
-    one = await gateway(agent)
+    one = await gateway(on_respond(lambda stream: stream.hang_up("silence")))
     async with session(one) as socket:
         await send(socket, "response.create")
-        done = await receive(socket, "response.done")
-        assert done["response"]["status"] == "cancelled"
+        assert (await receive(socket, "response.done"))["response"]["status"] == "cancelled"
         assert await closed(socket) == (1000, "silence")
 
 
-async def test_a_lost_call_is_told(gateway):
-    async def agent(stream):
-        await serve(stream, lambda frame: stream.end() if of_agent("respond")(frame) else None)
-
-    one = await gateway(agent)
+@pytest.mark.parametrize(
+    ("agents", "settings", "code", "close_code"),
+    [
+        ([TooManySessionsError("full")], {"servers": {"attempts": 1}}, "too_many_sessions", 1013),
+        ([on_respond(lambda stream: stream.end())], {}, "call_lost", 1011),
+        ([], {"realtime": {"first_event_s": 0.05}}, "session_idle", 1008),
+        ([], {"realtime": {"session_s": 0.2}}, "session_expired", 1008),
+    ],
+)
+async def test_a_failed_session_sends_its_error_and_closes(gateway, agents, settings, code, close_code):
+    one = await gateway(*agents, **settings)
     async with session(one) as socket:
-        await send(socket, "response.create")
-        error = (await receive(socket, "error"))["error"]
-        assert (error["code"], error["type"]) == ("call_lost", "server_error")
-        assert (await closed(socket))[0] == 1011
+        if code != "session_idle":
+            await send(socket, "response.create")
+        assert await error(socket, "code") == (code,)
+        assert await closed(socket) == (close_code, code)
+    await until(lambda: one.gateway.calls.count == 0)
+
+
+async def test_a_refused_call_names_the_event_that_opened_it(gateway):
+    one = await gateway(TooManySessionsError("full"), servers={"attempts": 1})
+    async with session(one) as socket:
+        await send(socket, "session.update", event_id="mine", session={"type": "realtime"})
+        assert await error(socket, "code", "event_id") == ("too_many_sessions", "mine")
 
 
 async def test_a_server_that_takes_no_audio_ends_the_session(gateway):
-    async def agent(stream):
-        def stall(frame):
-            if of_agent("respond")(frame):
-                stream.may_send.clear()
-
-        await serve(stream, stall)
-
+    agent = on_respond(lambda stream: stream.may_send.clear())
     one = await gateway(agent, calls={"send_s": 0.1, "close_s": 0.1}, realtime={"burst_s": 60.0})
     async with session(one) as socket:
         await send(socket, "response.create")
         await frame_of(one.agents[0], of_agent("respond"))
         await send(socket, "input_audio_buffer.append", audio=base64.b64encode(bytes(480_000)).decode())
-        error = (await receive(socket, "error"))["error"]
-        assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
+        assert await error(socket, "code", "type") == ("deadline_exceeded", "server_error")
         assert await closed(socket) == (1013, "deadline_exceeded")
 
 
 async def test_a_client_that_leaves_ends_its_call(gateway):
     one = await gateway()
     async with session(one) as socket:
-        await send(socket, "session.update", session={"type": "realtime"})
-        await receive(socket, "session.updated")
+        await open_session(socket)
     await until(lambda: one.gateway.calls.count == 0)
     assert any(frame.end for frame in one.agents[0].streams[0].seen)
-
-
-async def test_a_client_that_does_nothing_is_sent_away(gateway):
-    one = await gateway(realtime={"first_event_s": 0.05})
-    async with session(one) as socket:
-        assert (await receive(socket, "error"))["error"]["code"] == "session_idle"
-        await closed(socket)
-
-
-async def test_a_session_ends_in_time(gateway):
-    one = await gateway(realtime={"session_s": 0.2})
-    async with session(one) as socket:
-        await send(socket, "session.update", session={"type": "realtime"})
-        await receive(socket, "session.updated")
-        assert (await receive(socket, "error"))["error"]["code"] == "session_expired"
-        assert (await closed(socket))[0] == 1008
-    await until(lambda: one.gateway.calls.count == 0)
 
 
 async def test_a_silent_client_keeps_its_call(gateway):
@@ -237,18 +233,16 @@ async def test_a_silent_client_keeps_its_call(gateway):
         assert json.loads(frame.message)["action"] == "unmute"
 
 
-async def test_what_the_client_library_refuses_is_told(gateway):
+async def test_a_refusal_of_the_client_library_is_an_error_event(gateway):
     one = await gateway()
     async with session(one) as socket:
         tools = [{"type": "function", "name": "x", "parameters": {"type": "object", "x": "y" * 300_000}}]
-        await send(socket, "session.update", session={"type": "realtime"})
-        await receive(socket, "session.updated")
+        await open_session(socket)
         await send(socket, "session.update", event_id="big", session={"type": "realtime", "tools": tools})
-        error = (await receive(socket, "error"))["error"]
-        assert (error["code"], error["event_id"]) == ("invalid_message", "big")
+        assert await error(socket, "code", "event_id") == ("invalid_message", "big")
 
 
-async def test_a_secret_brings_its_session(gateway):
+async def test_a_secret_has_its_session(gateway):
     one = await gateway()
     wanted = {
         "expires_after": {"anchor": "created_at", "seconds": 30},
@@ -272,7 +266,7 @@ async def test_a_secret_brings_its_session(gateway):
         ({"session": {"type": "realtime", "tracing": json.loads("[" * 600 + "]" * 600)}}, "invalid_value"),
     ],
 )
-async def test_a_secret_that_cannot_be_had(gateway, body, code):
+async def test_invalid_requests_for_a_secret_are_refused(gateway, body, code):
     one = await gateway()
     answer = await one.http.post("/v1/realtime/client_secrets", json=body)
     assert answer.status_code == 400

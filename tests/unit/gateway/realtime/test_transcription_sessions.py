@@ -1,58 +1,53 @@
 """Transcription sessions: a recogniser's events as OpenAI's."""
 
+import asyncio
 import base64
 import json
 
 import pytest
-from openai_session import check_event, run
+from listening_gateway import closed, receive
+from openai_session import EventRecorder, delta_text, run
+from websockets.asyncio.client import connect
 
 from parley.asr.messages import AsrOptions, SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.errors import DeadlineExceededError
 from parley_client.stages import FinalizedEvent
-from parley_gateway.apis.realtime.server_events import server_event
-from parley_gateway.apis.realtime.transcription import SessionTranscriber
-from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
+from parley_gateway.apis.realtime import transcription
+from parley_gateway.apis.realtime.transcription import SessionTranscriber, TranscriptionConfig
+from parley_gateway.security.keys import new_key
 
 SECOND = base64.b64encode(bytes(48_000)).decode()
 
 
-class Ears:
+class FakeQueue:
     def __init__(self):
         self.samples = 0
         self.finalized = 0
 
-    def hear(self, samples):
-        self.samples += len(samples)
+    def put(self, samples, size_bytes=0):
+        if samples is None:
+            self.finalized += 1
+        else:
+            assert size_bytes == samples.nbytes > 0
+            self.samples += len(samples)
 
-    def finalize(self):
-        self.finalized += 1
 
-
-class Session:
-    """A transcriber, and both who talk to it."""
+class Session(EventRecorder):
+    """A transcriber with its client and its recogniser."""
 
     def __init__(self, given=None):
-        self.events = []
-        self.ears = Ears()
+        super().__init__()
+        self.commands = FakeQueue()
         self.config = TranscriptionConfig(given or {})
-        self.transcriber = SessionTranscriber(self.config, self.ears, self._emit)
-        self.transcriber.begin()
+        self.transcriber = SessionTranscriber(self.config, self.commands, self.emit)
         self.take()
 
-    def _emit(self, kind, /, **fields):
-        event = server_event(kind, fields)
-        check_event(event)
-        self.events.append(event)
-
     def send(self, kind, **fields):
-        run(self.transcriber.receive(json.dumps({"type": kind, **fields})))
+        run(self.transcriber.on_client_event(json.dumps({"type": kind, **fields})))
 
-    def hear(self, *events):
+    def on_recognizer(self, *events):
         for event in events:
-            self.transcriber.hear(event)
-
-    def take(self):
-        events, self.events = self.events, []
-        return events
+            self.transcriber.on_recognition_event(event)
 
 
 def spoken(text, *, final=True, utterance=1):
@@ -61,7 +56,7 @@ def spoken(text, *, final=True, utterance=1):
 
 def test_every_utterance_is_an_item():
     session = Session()
-    session.hear(
+    session.on_recognizer(
         SpeechStartedEvent(utterance=1, at_ms=1_000),
         spoken("good mor", final=False),
         spoken("good morning to", final=False),
@@ -70,8 +65,7 @@ def test_every_utterance_is_an_item():
         spoken("good morning to you"),
     )
     events = session.take()
-    deltas = [event["delta"] for event in events if event["type"].endswith("transcription.delta")]
-    assert "".join(deltas) == "good morning to you"
+    assert delta_text(events) == "good morning to you"
     assert [event["type"] for event in events if not event["type"].endswith(".delta")] == [
         "input_audio_buffer.speech_started",
         "input_audio_buffer.speech_stopped",
@@ -89,16 +83,46 @@ def test_every_utterance_is_an_item():
 def test_the_client_says_when_a_turn_is_over():
     session = Session({"audio": {"input": {"turn_detection": None}}})
     session.send("input_audio_buffer.append", audio=SECOND)
-    session.hear(SpeechStartedEvent(utterance=1, at_ms=0), spoken("one"))
+    session.on_recognizer(SpeechStartedEvent(utterance=1, at_ms=0), spoken("one"))
     session.send("input_audio_buffer.commit")
-    assert session.ears.finalized == 1
-    kinds = [event["type"] for event in session.take()]
-    assert kinds == ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
-    session.hear(spoken("two", utterance=2), FinalizedEvent(at_ms=1_000))
+    assert session.commands.finalized == 1
+    assert session.kinds() == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    session.on_recognizer(spoken("two", utterance=2), FinalizedEvent(at_ms=1_000))
     delta, completed = session.take()
     assert delta["delta"] == completed["transcript"] == "one two"
     session.send("input_audio_buffer.commit")
-    assert session.take()[0]["error"]["code"] == "input_audio_buffer_commit_empty"
+    assert session.error("code")[0] == "input_audio_buffer_commit_empty"
+
+
+def test_the_buffer_is_cleared_and_items_are_retrieved():
+    session = Session({"audio": {"input": {"turn_detection": None}}})
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.send("input_audio_buffer.clear")
+    assert session.kinds() == ["input_audio_buffer.cleared"]
+    session.send("input_audio_buffer.commit", event_id="e")
+    assert session.error() == ("input_audio_buffer_commit_empty", "e")
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.send("input_audio_buffer.commit")
+    item_id = session.one("input_audio_buffer.committed")["item_id"]
+    session.on_recognizer(spoken("one"), FinalizedEvent(at_ms=1_000))
+    session.take()
+    session.send("conversation.item.retrieve", item_id=item_id)
+    item = session.one("conversation.item.retrieved")["item"]
+    assert item["content"] == [{"type": "input_audio", "transcript": "one"}]
+
+
+def test_a_refused_update_changes_nothing():
+    session = Session()
+    audio = {"input": {"format": {"type": "audio/pcmu"}, "transcription": {"language": "de"}}}
+    session.send("input_audio_buffer.append", audio=SECOND)
+    session.send("session.update", session={"type": "transcription", "audio": audio})
+    assert session.error("code") == ("session_already_started",)
+    assert session.config.input_format == "audio/pcm"
+    assert session.config.options().language == "en"
 
 
 def test_settings_reach_the_recogniser():
@@ -127,10 +151,10 @@ def test_settings_reach_the_recogniser():
 def test_they_cannot_change_once_audio_was_sent():
     session = Session()
     session.send("input_audio_buffer.append", audio=SECOND)
-    assert session.ears.samples == pytest.approx(16_000, abs=200)
+    assert session.commands.samples == pytest.approx(16_000, abs=200)
     audio = {"input": {"transcription": {"language": "de"}}}
     session.send("session.update", session={"type": "transcription", "audio": audio})
-    assert session.take()[0]["error"]["code"] == "session_already_started"
+    assert session.error("code")[0] == "session_already_started"
     assert session.config.options() == AsrOptions(vad=session.config.options().vad, words=False)
     session.send("session.update", session={"type": "transcription", "include": None})
     assert session.take()[0]["type"] == "session.updated"
@@ -148,4 +172,58 @@ def test_they_cannot_change_once_audio_was_sent():
 def test_what_it_cannot_do_is_said(event, code):
     session = Session()
     session.send(**{"kind": event.pop("type"), **event})
-    assert session.take()[0]["error"]["code"] == code
+    assert session.error("code")[0] == code
+
+
+class StalledRecognition:
+    """A stream that takes no audio, and says nothing."""
+
+    def __init__(self, server, options, *, model):
+        pass
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await asyncio.get_running_loop().create_future()
+
+    async def send_all(self, audio):
+        raise DeadlineExceededError("the recogniser took no audio")
+
+
+@pytest.fixture
+def stalled(monkeypatch):
+    monkeypatch.setattr(transcription, "Recognition", StalledRecognition)
+
+
+async def test_a_recogniser_that_takes_no_audio_ends_the_session(gateway, stalled):
+    one = await gateway()
+    async with connect(f"{one.ws_url}/v1/realtime?intent=transcription") as socket:
+        await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": SECOND}))
+        assert (await receive(socket, "error"))["error"]["code"] == "deadline_exceeded"
+        assert await closed(socket) == (1013, "deadline_exceeded")
+
+
+async def test_a_secret_needs_no_more_than_its_session_does(gateway, tmp_path):
+    key = new_key("scribe", ["transcribe"])
+    (tmp_path / "keys.toml").write_text(key.line)
+    one = await gateway(security={"keys_file": str(tmp_path / "keys.toml")})
+    brought = {"Authorization": f"Bearer {key.secret}"}
+    audio = {"input": {"transcription": {"language": "de"}}}
+    wanted = {"session": {"type": "transcription", "audio": audio}}
+    answer = await one.http.post("/v1/realtime/client_secrets", json=wanted, headers=brought)
+    assert answer.status_code == 200, answer.text
+    shown = {"Authorization": f"Bearer {answer.json()['value']}"}
+    async with connect(f"{one.ws_url}/v1/realtime", additional_headers=shown) as socket:
+        created = (await receive(socket, "session.created"))["session"]
+        assert created["type"] == "transcription"
+        assert created["audio"]["input"]["transcription"]["language"] == "de"
+    for more in ({}, {"session": {"type": "realtime"}}):
+        answer = await one.http.post("/v1/realtime/client_secrets", json=more, headers=brought)
+        assert answer.status_code == 403

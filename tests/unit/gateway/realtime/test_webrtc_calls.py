@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -10,14 +12,14 @@ from aiortc.mediastreams import MediaStreamError
 from fake_agent import serve
 from listening_gateway import frame_of, until
 from openai_session import audio
-from rtc_client import RtcClient, calling, forgotten
+from rtc_client import RtcClient, calling, forgotten, post_offer
 
 from parley import protocol
 from parley_gateway.apis.realtime.output_audio import Part
 from parley_gateway.apis.realtime.session_config import SessionConfig
-from parley_gateway.apis.realtime.webrtc import peer
+from parley_gateway.apis.realtime.webrtc import calls
 from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
-from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
+from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
 from parley_gateway.security.admission import AdmittedCaller
 from parley_gateway.security.principal import ANONYMOUS
@@ -30,17 +32,21 @@ def message_of(kind):
     return lambda frame: frame.message and json.loads(frame.message)["type"] == kind
 
 
+def loud_frames(client):
+    return sum(level > LOUD for level in client.levels)
+
+
 class Storyteller:
-    """Speaks for a second when it is asked, and stops when it is told to."""
+    """An agent that speaks for a second on request."""
 
     def __init__(self):
         self.stream = None
 
     async def __call__(self, stream):
         self.stream = stream
-        await serve(stream, self._hear)
+        await serve(stream, self._on_frame)
 
-    def _hear(self, frame):
+    def _on_frame(self, frame):
         if message_of("respond")(frame):
             self.stream.say(protocol.ResponseText(turn=1, response_id="r-1", text="Once upon a time."))
             for offset_ms in range(0, 1_000, 100):
@@ -60,13 +66,21 @@ class Storyteller:
         self.stream.say(protocol.TurnMetrics(turn=1, interrupted=True))
 
 
-async def test_an_answer_is_heard_and_its_end_is_told(gateway):
+@asynccontextmanager
+async def listening(gateway):
+    """A call in which a response is being played: its agent, its gateway and its client."""
     agent = Storyteller()
     one = await gateway(agent)
     async with calling(one.http) as client:
         client.send("response.create")
+        await client.until(lambda: loud_frames(client) > 5)
+        yield agent, one, client
+
+
+async def test_a_response_is_played_and_its_end_is_reported(gateway):
+    async with listening(gateway) as (agent, one, client):
         started = await client.receive("output_audio_buffer.started")
-        await client.until(lambda: sum(level > LOUD for level in client.levels) > 40)
+        await client.until(lambda: loud_frames(client) > 40)
         agent.finish()
         await client.receive("output_audio_buffer.stopped")
         kinds = client.kinds()
@@ -80,11 +94,7 @@ async def test_an_answer_is_heard_and_its_end_is_told(gateway):
 
 
 async def test_an_interruption_flushes_what_was_not_played(gateway):
-    agent = Storyteller()
-    one = await gateway(agent)
-    async with calling(one.http) as client:
-        client.send("response.create")
-        await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
+    async with listening(gateway) as (agent, _, client):
         agent.interrupt()
         truncated = await client.receive("conversation.item.truncated")
         assert truncated["audio_end_ms"] == 300
@@ -94,22 +104,18 @@ async def test_an_interruption_flushes_what_was_not_played(gateway):
         heard = len(client.levels)
         await client.until(lambda: len(client.levels) > heard + 30)
         assert max(client.levels[-10:]) < LOUD
-        assert sum(level > LOUD for level in client.levels) < 40
+        assert loud_frames(client) < 40
 
 
 async def test_a_pause_holds_what_was_not_played(gateway):
-    agent = Storyteller()
-    one = await gateway(agent)
-    async with calling(one.http) as client:
-        client.send("response.create")
-        await client.until(lambda: sum(level > LOUD for level in client.levels) > 5)
+    async with listening(gateway) as (agent, _, client):
         agent.stream.say(protocol.Paused(turn=1, response_id="r-1", at_ms=100))
         await client.until(lambda: max(client.levels[-15:]) < LOUD)
         agent.stream.say(protocol.Resumed(turn=1, response_id="r-1", reason="noise"))
-        await client.until(lambda: sum(level > LOUD for level in client.levels) > 40)
+        await client.until(lambda: loud_frames(client) > 40)
 
 
-async def test_the_user_is_heard(gateway):
+async def test_the_users_audio_reaches_the_agent(gateway):
     one = await gateway()
     async with calling(one.http) as client:
         client.microphone.skip = 10
@@ -133,30 +139,35 @@ async def test_a_session_comes_with_the_offer(gateway):
         assert "format" not in created["session"]["audio"]["output"]
 
 
-async def test_the_client_hangs_up_by_rest(gateway):
+async def hang_up(one, client):
+    assert (await one.http.post(f"{client.location}/hangup")).status_code == 200
+
+
+async def leave(one, client):
+    await client.close()
+
+
+async def shut_down(one, client):
+    one.gateway.calls.going_away.set()
+
+
+@pytest.mark.parametrize("end", [hang_up, leave, shut_down])
+async def test_a_call_ends(gateway, end):
     one = await gateway()
     async with calling(one.http) as client:
-        client.send("session.update", session={"type": "realtime"})
-        await client.receive("session.updated")
-        assert (await one.http.post(f"{client.location}/hangup")).status_code == 200
+        await client.open_session()
+        await end(one, client)
         await forgotten(client.location)
         assert (await one.http.post(f"{client.location}/hangup")).status_code == 404
+    assert one.gateway.calls.count == 0
 
 
-async def test_a_client_that_leaves_ends_its_call(gateway):
-    one = await gateway()
-    async with calling(one.http) as client:
-        client.send("session.update", session={"type": "realtime"})
-        await client.receive("session.updated")
-    await until(lambda: one.gateway.calls.count == 0)
-
-
-async def test_a_call_that_can_hear_nothing_any_more_ends(gateway, monkeypatch, caplog):
+async def test_a_call_whose_audio_fails_ends(gateway, monkeypatch, caplog):
     async def broken(track):
         raise ValueError("no such codec")
         yield track
 
-    monkeypatch.setattr(peer, "heard", broken)
+    monkeypatch.setattr(calls, "read_track", broken)
     one = await gateway()
     async with calling(one.http) as client:
         error = await client.receive("error")
@@ -169,23 +180,9 @@ async def test_the_agent_ends_the_call(gateway):
     agent = Storyteller()
     one = await gateway(agent)
     async with calling(one.http) as client:
-        client.send("session.update", session={"type": "realtime"})
-        await client.receive("session.updated")
+        await client.open_session()
         agent.stream.hang_up("silence")
         await until(lambda: client.peer.connectionState == "closed")
-
-
-async def test_there_are_so_many_calls_at_once(gateway):
-    one = await gateway(calls={"limit": 1})
-    async with calling(one.http) as client:
-        answer = await one.http.post(
-            "/v1/realtime/calls", content="v=0", headers={"Content-Type": "application/sdp"}
-        )
-        assert answer.status_code == 429
-        assert answer.json()["error"]["code"] == "too_many_calls"
-        assert "retry-after" in answer.headers
-        await one.http.post(f"{client.location}/hangup")
-        await forgotten(client.location)
 
 
 async def offer_of(client):
@@ -193,44 +190,37 @@ async def offer_of(client):
     return client.peer.localDescription.sdp
 
 
-async def post_offer(one, sdp):
-    headers = {"Content-Type": "application/sdp"}
-    return await one.http.post("/v1/realtime/calls", content=sdp, headers=headers)
-
-
 @pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 1, "per_key": 1}])
 async def test_offers_under_way_are_counted(gateway, limits):
     one = await gateway(calls=limits, realtime={"ice_s": 0.1})
     client = RtcClient(one.http)
     sdp = await offer_of(client)
-    answers = await asyncio.gather(*(post_offer(one, sdp) for _ in range(3)))
-    assert sorted(answer.status_code for answer in answers) == [201, 429, 429]
-    await forgotten(next(answer.headers["location"] for answer in answers if answer.status_code == 201))
-    again = await post_offer(one, sdp)
+    answers = await asyncio.gather(*(post_offer(one.http, sdp) for _ in range(3)))
+    accepted, refused, other = sorted(answers, key=lambda answer: answer.status_code)
+    assert (accepted.status_code, refused.status_code, other.status_code) == (201, 429, 429)
+    assert refused.json()["error"]["code"] == "too_many_calls"
+    assert "retry-after" in refused.headers
+    await forgotten(accepted.headers["location"])
+    again = await post_offer(one.http, sdp)
     assert again.status_code == 201
     await forgotten(again.headers["location"])
     await client.close()
 
 
-async def test_an_offer_without_fingerprints_is_refused(gateway):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda sdp: re.sub(r"a=fingerprint.*\r\n", "", sdp), "fingerprint"),
+        (lambda sdp: sdp + "a=x:" + "y" * 70_000 + "\r\n", "at most"),
+        (lambda sdp: sdp + "m=audio 9 RTP/AVP 0\r\n" * 20, "at most"),
+    ],
+)
+async def test_unusable_offers_of_a_client_are_refused(gateway, change, said):
     one = await gateway()
     client = RtcClient(one.http)
-    lines = (await offer_of(client)).splitlines()
-    sdp = "\r\n".join(line for line in lines if not line.startswith("a=fingerprint")) + "\r\n"
-    answer = await post_offer(one, sdp)
-    assert answer.status_code == 400
-    assert "fingerprint" in answer.json()["error"]["message"]
-    await client.close()
-
-
-@pytest.mark.parametrize("more", ["a=x:" + "y" * 70_000, "\r\n".join(["m=audio 9 RTP/AVP 0"] * 20)])
-async def test_an_offer_that_is_too_large_is_refused(gateway, more):
-    one = await gateway()
-    client = RtcClient(one.http)
-    answer = await post_offer(one, await offer_of(client) + more + "\r\n")
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "invalid_offer"
-    assert "at most" in answer.json()["error"]["message"]
+    answer = await post_offer(one.http, change(await offer_of(client)))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_offer")
+    assert said in answer.json()["error"]["message"]
     await client.close()
 
 
@@ -244,7 +234,7 @@ async def test_a_connection_that_does_not_close_holds_no_call(gateway, monkeypat
     one = await gateway()
     client = RtcClient(one.http)
     await client.offer()
-    monkeypatch.setattr(peer, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(calls, "_CLOSE_S", 0.05)
     monkeypatch.setattr(RTCPeerConnection, "close", hang)
     await one.http.post(f"{client.location}/hangup")
     await forgotten(client.location)
@@ -255,7 +245,7 @@ async def test_a_connection_that_does_not_close_holds_no_call(gateway, monkeypat
     await client.close()
 
 
-async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, monkeypatch):
+async def test_a_cancelled_answer_closes_its_connection(gateway, monkeypatch):
     one = await gateway()
     client = RtcClient(one.http)
     sdp = await offer_of(client)
@@ -266,7 +256,7 @@ async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, mon
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(RTCPeerConnection, "setLocalDescription", hang)
-    callee = peer.Peer(
+    callee = calls.Peer(
         "rtc_1",
         one.gateway,
         AdmittedCaller(one.gateway.guard, ANONYMOUS, "agent"),
@@ -282,20 +272,10 @@ async def test_an_answer_that_nobody_waits_for_leaves_no_connection(gateway, mon
     await client.close()
 
 
-async def test_calls_end_with_the_process(gateway):
-    one = await gateway()
-    async with calling(one.http) as client:
-        one.gateway.calls.going_away.set()
-        await forgotten(client.location)
-
-
 async def test_a_client_that_never_connects_is_forgotten(gateway):
     one = await gateway(realtime={"ice_s": 0.1})
     client = RtcClient(one.http)
-    await client.peer.setLocalDescription(await client.peer.createOffer())
-    headers = {"Content-Type": "application/sdp"}
-    sdp = client.peer.localDescription.sdp
-    answer = await one.http.post("/v1/realtime/calls", content=sdp, headers=headers)
+    answer = await post_offer(one.http, await offer_of(client))
     await forgotten(answer.headers["location"])
     await client.close()
 
@@ -308,53 +288,53 @@ async def test_a_client_that_never_connects_is_forgotten(gateway):
         ("{}", "application/json", "invalid_content_type"),
     ],
 )
-async def test_what_is_no_offer_is_refused(gateway, content, kind, code):
+async def test_invalid_requests_are_refused(gateway, content, kind, code):
     one = await gateway()
     answer = await one.http.post("/v1/realtime/calls", content=content, headers={"Content-Type": kind})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == code
 
 
-async def test_a_form_without_an_offer_is_refused(gateway):
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"session": (None, "{}")}, "sdp"),
+        *(
+            (
+                {"sdp": (None, "v=0"), "session": (None, f'{{"tracing": {"[" * levels + "]" * levels}}}')},
+                "session",
+            )
+            for levels in (600, 20_000)
+        ),
+    ],
+)
+async def test_invalid_forms_are_refused(gateway, form, param):
     one = await gateway()
-    answer = await one.http.post("/v1/realtime/calls", files={"session": (None, "{}")})
-    assert answer.json()["error"]["param"] == "sdp"
-
-
-@pytest.mark.parametrize("levels", [600, 20_000])
-async def test_a_session_that_is_nested_too_deep_is_refused(gateway, levels):
-    one = await gateway()
-    session = '{"tracing": ' + "[" * levels + "]" * levels + "}"
-    answer = await one.http.post(
-        "/v1/realtime/calls", files={"sdp": (None, "v=0"), "session": (None, session)}
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "session"
+    answer = await one.http.post("/v1/realtime/calls", files=form)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_calls_may_be_switched_off(gateway):
     one = await gateway(realtime={"webrtc": False})
-    headers = {"Content-Type": "application/sdp"}
-    answer = await one.http.post("/v1/realtime/calls", content="v=0", headers=headers)
-    assert answer.status_code in (404, 405)
+    assert (await post_offer(one.http, "v=0")).status_code in (404, 405)
 
 
-async def test_a_track_has_room_for_so_much_and_ends(caplog):
+async def test_the_queue_of_a_track_is_bounded_and_ends(caplog):
     events = []
     speaker = TrackSpeaker(lambda kind, /, **fields: events.append(kind), lambda *_: None)
-    part = Part("resp_1", "item_1", 0, "r-1")
+    part = Part("resp_1", "item_1", 0)
     for offset_ms in range(0, 5_000, 100):
         speaker.play(part, audio(1, offset_ms=offset_ms, ms=100, rate=48_000))
     assert speaker.dropped_ms == 2_000
-    assert caplog.text.count("there is no room for all the audio of resp_1") == 1
+    assert caplog.text.count("the audio of resp_1 is too long for the queue") == 1
     frames = 0
     speaker.track.pause()
     await speaker.track.recv()
     speaker.track.resume()
     speaker.finish()
-    speaker.over("resp_1")
+    speaker.on_response_done("resp_1")
     while not speaker.track.is_empty:
-        speaker.track._take()
+        speaker.track._next_samples()
         frames += 1
     assert frames == 150
     assert speaker.track.played == ("r-1", 3_000)

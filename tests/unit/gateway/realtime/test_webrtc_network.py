@@ -1,6 +1,6 @@
-"""Where WebRTC calls send and receive, and how much one client can make the gateway hold.
+"""Addresses and ports of WebRTC calls, and bounds of what one client can make the gateway hold.
 
-The gateway reaches into what is private in aiortc and aioice; these tests fail if that changes.
+The gateway uses private names of aiortc and aioice; these tests fail if those change.
 """
 
 import asyncio
@@ -17,16 +17,15 @@ from aiortc.rtcsctptransport import SCTP_DATA_FIRST_FRAG, DataChunk
 from aiortc.sdp import SessionDescription
 from av import AudioFrame
 from listening_gateway import until
-from rtc_client import RtcClient, calling, forgotten
+from rtc_client import calling, forgotten, post_offer
 from webrtc import PUBLIC, audio, candidate, data, offer
 
 from parley.errors import OverloadedError
-from parley_gateway.apis.realtime.settings import RealtimeSettings
-from parley_gateway.apis.realtime.webrtc import floods, ice
-from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
-from parley_gateway.errors import SettingsError
+from parley_gateway.apis.realtime.webrtc import network
+from parley_gateway.apis.realtime.webrtc.network import IceNetwork
+from parley_gateway.apis.settings import RealtimeSettings
+from parley_gateway.errors import GatewaySettingsError
 
-SDP = {"Content-Type": "application/sdp"}
 ELSEWHERE = "203.0.113.7"
 WILDCARD = "0.0.0.0"  # noqa: S104 - what is tested
 
@@ -48,7 +47,7 @@ def announced(sdp):
 
 
 async def answer_of(one, status=201):
-    answer = await one.http.post("/v1/realtime/calls", content=offer(audio("0"), data("1")), headers=SDP)
+    answer = await post_offer(one.http, offer(audio("0"), data("1")))
     assert answer.status_code == status, answer.text
     return answer
 
@@ -63,6 +62,16 @@ def peer_of(one):
     return task.get_coro().cr_frame.f_locals["peer"]
 
 
+def connection_of(one):
+    (transport,) = peer_of(one)._transports()
+    return transport.iceGatherer._connection
+
+
+def bound(one):
+    """Addresses and ports of the only call's sockets."""
+    return [one.transport.get_extra_info("sockname") for one in connection_of(one)._protocols]
+
+
 # --- addresses and ports ----------------------------------------------------------------------
 
 
@@ -70,13 +79,7 @@ async def test_a_gateway_on_loopback_opens_and_names_nothing_else(gateway):
     one = await gateway()
     addresses = {address for address, _ in announced((await answer_of(one)).text)}
     assert addresses == {"127.0.0.1"}
-    names = [protocol.transport.get_extra_info("sockname")[0] for protocol in connection_of(one)._protocols]
-    assert names == ["127.0.0.1"]
-
-
-def connection_of(one):
-    (transport,) = peer_of(one)._transports()
-    return transport.iceGatherer._connection
+    assert [address for address, _ in bound(one)] == ["127.0.0.1"]
 
 
 async def test_calls_take_their_ports_from_a_range_and_end_with_it(gateway):
@@ -96,18 +99,14 @@ async def test_an_address_of_this_machine_is_announced_and_bound(gateway):
     one = await gateway(realtime={"ice_address": "127.0.0.2"})
     async with calling(one.http) as client:
         assert {address for address, _ in announced(client.peer.remoteDescription.sdp)} == {"127.0.0.2"}
-        bound = [
-            protocol.transport.get_extra_info("sockname")[0] for protocol in connection_of(one)._protocols
-        ]
-        assert bound == ["127.0.0.2"]
+        assert [address for address, _ in bound(one)] == ["127.0.0.2"]
 
 
 async def test_an_address_of_another_machine_is_announced(gateway):
     one = await gateway(realtime={"ice_address": ELSEWHERE})
     ((address, port),) = announced((await answer_of(one)).text)
-    (protocol,) = connection_of(one)._protocols
     assert address == ELSEWHERE
-    assert protocol.transport.get_extra_info("sockname") == (WILDCARD, port)
+    assert bound(one) == [(WILDCARD, port)]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_udp_is_bound_where_http_listens(host, addresses):
     ],
 )
 def test_wrong_settings_are_refused_at_the_start(wrong):
-    with pytest.raises(SettingsError):
+    with pytest.raises(GatewaySettingsError):
         IceNetwork.of(RealtimeSettings(**wrong), "127.0.0.1")
 
 
@@ -148,44 +147,44 @@ async def test_checks_are_sent_to_public_and_allowed_addresses_only(gateway, mon
         allowed.setblocking(False)
         lines = [candidate(address) for address in ("10.0.0.1", "192.168.7.7", "224.0.0.251", "router.local")]
         lines.append(candidate("127.0.0.1", allowed.getsockname()[1]))
-        await one.http.post("/v1/realtime/calls", content=offer(audio("0", *lines)), headers=SDP)
+        await post_offer(one.http, offer(audio("0", *lines)))
         datagram, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_recvfrom(allowed, 1_500), 5)
         assert stun.parse_message(datagram).message_method == stun.Method.BINDING
         hosts = {one._network_host for one in connection_of(one)._remote_candidates}
         assert hosts == {"127.0.0.1"}
 
 
-async def test_a_client_has_so_many_addresses(gateway):
+async def test_the_addresses_of_a_client_are_bounded(gateway):
     one = await gateway()
     await answer_of(one)
     connection = connection_of(one)
     protocol = connection._protocols[0]
     message = stun.Message(message_method=stun.Method.BINDING, message_class=stun.Class.REQUEST)
     message.attributes["PRIORITY"] = 1
-    for port in range(20_000, 20_000 + 3 * ice._MOST_PEERS):
+    for port in range(20_000, 20_000 + 3 * network._MOST_PEERS):
         connection.check_incoming(message, ("127.0.0.1", port), protocol)
-    assert len(connection._remote_candidates) == ice._MOST_PEERS
+    assert len(connection._remote_candidates) == network._MOST_PEERS
 
 
 async def test_datagrams_that_nothing_reads_are_dropped(gateway):
     one = await gateway()
     await answer_of(one)
     connection = connection_of(one)
-    for _ in range(3 * ice._MOST_DATAGRAMS):
+    for _ in range(3 * network._MOST_DATAGRAMS):
         connection._protocols[0].datagram_received(b"\x80 no STUN", (PUBLIC, 50_000))
-    assert connection._queue.qsize() == ice._MOST_DATAGRAMS
+    assert connection._queue.qsize() == network._MOST_DATAGRAMS
 
 
 # --- media and messages -----------------------------------------------------------------------
 
 
 async def test_frames_that_nothing_reads_are_dropped(gateway, monkeypatch):
-    async def deaf(track):
+    async def unread(track):
         await asyncio.get_running_loop().create_future()
         yield track
 
-    monkeypatch.setattr("parley_gateway.apis.realtime.webrtc.peer.heard", deaf)
-    monkeypatch.setattr(floods, "FRAMES", 8)
+    monkeypatch.setattr("parley_gateway.apis.realtime.webrtc.calls.read_track", unread)
+    monkeypatch.setattr(network, "FRAMES", 8)
     one = await gateway()
     async with calling(one.http) as client:
         track = await peer_of(one)._microphone
@@ -197,7 +196,7 @@ async def test_frames_that_nothing_reads_are_dropped(gateway, monkeypatch):
 
 
 async def test_a_full_queue_of_frames_keeps_the_newest_and_the_end():
-    frames = floods.Frames(3)
+    frames = network.Frames(3)
     for number in range(5):
         await frames.put(
             AudioFrame.from_ndarray(np.full((1, 4), number, np.int16), format="s16", layout="mono")
@@ -212,20 +211,20 @@ def rtp(source):
     return bytes(8) + source.to_bytes(4, "big") + bytes(20)
 
 
-async def test_packets_of_so_many_sources_at_such_a_rate_are_taken():
+async def test_packets_are_bounded_by_sources_and_rate():
     taken = []
 
     async def handle(data, arrival_time_ms):
         taken.append(data[8:12])
 
-    limited = floods._limited(handle)
+    limited = network._limited(handle)
     for number in range(1_000):
         await limited(rtp(number), arrival_time_ms=0)
-    assert len(set(taken)) == floods.SOURCES
+    assert len(set(taken)) == network.SOURCES
     for _ in range(2_000):
         await limited(rtp(1), arrival_time_ms=0)
     # The bucket fills while the test runs.
-    assert len(taken) < 1.5 * floods.PACKETS_PER_S
+    assert len(taken) < 1.5 * network.PACKETS_PER_S
 
 
 async def connected_pair():
@@ -235,7 +234,7 @@ async def connected_pair():
     caller.createDataChannel("oai-events")
     caller.addTransceiver("audio")
     await callee.setRemoteDescription(RTCSessionDescription((await caller.createOffer()).sdp, "offer"))
-    floods.bound(callee, ends.append)
+    network.bound(callee, ends.append)
     return caller, callee, ends
 
 
@@ -250,25 +249,25 @@ async def test_a_data_channel_that_brings_more_than_its_window_ends_the_call(kin
     if kind == "window":
         sctp._advertised_rwnd = -1
     elif kind == "gaps":
-        sctp._sack_misordered = set(range(floods.REORDERED + 1))
+        sctp._sack_misordered = set(range(network.REORDERED + 1))
     elif kind == "streams":
-        for number in range(floods.STREAMS + 1):
+        for number in range(network.STREAMS + 1):
             sctp._get_inbound_stream(number)
     else:
-        sctp._get_inbound_stream(0).reassembly = [chunk] * (floods.REORDERED + 1)
+        sctp._get_inbound_stream(0).reassembly = [chunk] * (network.REORDERED + 1)
     await sctp._handle_data(b"")
     assert [type(error) for error in ends] == [OverloadedError]
     await caller.close()
     await callee.close()
 
 
-async def test_a_packet_that_the_library_stumbles_over_ends_the_call(monkeypatch):
-    async def stumble(data):
+async def test_a_packet_that_aiortc_cannot_handle_ends_the_call(monkeypatch):
+    async def fail(data):
         raise AssertionError
 
     ends = []
     caller, callee, _ = await connected_pair()
-    await floods._watched(callee.sctp, stumble, ends.append)(b"")
+    await network._watched(callee.sctp, fail, ends.append)(b"")
     assert [error.code for error in ends] == ["invalid_message"]
     await caller.close()
     await callee.close()
@@ -286,7 +285,7 @@ async def test_a_connection_that_cannot_be_made_ends_the_call_and_is_no_unhandle
     one = await gateway()
     # Two transports.
     sdp = offer(audio("0", candidate(PUBLIC)), data("1", candidate(PUBLIC)), bundle="x y z")
-    answer = await one.http.post("/v1/realtime/calls", content=sdp, headers=SDP)
+    answer = await post_offer(one.http, sdp)
     assert answer.status_code == 201, answer.text
     await forgotten(answer.headers["location"])
     gc.collect()
@@ -308,8 +307,8 @@ async def test_the_bounds_are_in_the_way_of_what_arrives(gateway, monkeypatch):
 
         return wrapped
 
-    monkeypatch.setattr(floods, "_limited", noting("rtp", floods._limited))
-    monkeypatch.setattr(floods, "_watched", noting("sctp", floods._watched))
+    monkeypatch.setattr(network, "_limited", noting("rtp", network._limited))
+    monkeypatch.setattr(network, "_watched", noting("sctp", network._watched))
     one = await gateway()
     async with calling(one.http):
         await until(lambda: seen == {"rtp", "sctp"})
@@ -317,12 +316,5 @@ async def test_the_bounds_are_in_the_way_of_what_arrives(gateway, monkeypatch):
 
 async def test_a_client_behind_the_same_address_connects_without_candidates(gateway):
     one = await gateway()
-    client = RtcClient(one.http)
-    try:
-        await client.offer()
-        await client.receive("session.created")
-        assert [found.type for found in connection_of(one)._remote_candidates] == ["prflx"] * len(
-            connection_of(one)._remote_candidates
-        )
-    finally:
-        await client.close()
+    async with calling(one.http):
+        assert {found.type for found in connection_of(one)._remote_candidates} == {"prflx"}

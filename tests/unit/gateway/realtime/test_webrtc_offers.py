@@ -1,4 +1,4 @@
-"""What is taken of SDP offers, and what an attacker can do with one."""
+"""SDP offers: the used sections, the tried addresses, and attacks."""
 
 import asyncio
 import gc
@@ -12,13 +12,11 @@ import pytest
 from aiortc import RTCPeerConnection
 from aiortc.sdp import SessionDescription
 from listening_gateway import until
-from rtc_client import RtcClient
+from rtc_client import calling, post_offer
 from webrtc import PUBLIC, audio, candidate, data, offer, offer_corpus, video
 
 from parley_gateway.apis.realtime.server_events import ClientEventError
 from parley_gateway.apis.realtime.webrtc.offers import LARGEST, MOST_CANDIDATES, Offer
-
-SDP = {"Content-Type": "application/sdp"}
 
 
 def tried(*lines, networks=()):
@@ -33,12 +31,14 @@ def sections(sdp):
     return [(head[2:].split()[0], head.split()[1] != "0") for head in heads]
 
 
-def sockets():
+def resources():
+    """The numbers of sockets, tasks and threads."""
     links = []
     for one in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             links.append(str(one.readlink()))
-    return sum(link.startswith("socket:") for link in links)
+    sockets = sum(link.startswith("socket:") for link in links)
+    return sockets, len(asyncio.all_tasks()), threading.active_count()
 
 
 async def test_every_attack_is_refused_or_gets_one_audio_track_and_leaves_nothing(gateway):
@@ -46,12 +46,12 @@ async def test_every_attack_is_refused_or_gets_one_audio_track_and_leaves_nothin
     attacks = offer_corpus()
     assert len(attacks) >= 25
     assert len({attack.name for attack in attacks}) == len(attacks)
-    await one.http.post("/v1/realtime/calls", content=offer(audio()), headers=SDP)
+    await post_offer(one.http, offer(audio()))
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("rtc_")])
-    before = sockets(), len(asyncio.all_tasks()), threading.active_count()
+    before = resources()
     taken = []
     for attack in attacks:
-        answer = await one.http.post("/v1/realtime/calls", content=attack.sdp.encode(), headers=SDP)
+        answer = await post_offer(one.http, attack.sdp.encode())
         assert answer.status_code == 201 or 400 <= answer.status_code < 500, (attack.name, answer.text)
         if answer.status_code == 201:
             taken.append(attack.name)
@@ -64,16 +64,7 @@ async def test_every_attack_is_refused_or_gets_one_audio_track_and_leaves_nothin
             assert answer.json()["error"]["code"] == "invalid_offer", attack.name
     assert {"audio-and-video", "video-first", "thousand-candidates", "two-microphones"} <= set(taken)
     assert {"video-only", "no-fingerprints", "hundreds-of-sections", "too-large"}.isdisjoint(taken)
-    await until(
-        lambda: (
-            (
-                sockets() <= before[0],
-                len(asyncio.all_tasks()) <= before[1],
-                threading.active_count() <= before[2],
-            )
-            == (True, True, True)
-        )
-    )
+    await until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
     gc.collect()
     # Not isinstance: other libraries' objects may warn when their __class__ is read.
     peers = [found for found in gc.get_objects() if issubclass(type(found), RTCPeerConnection)]
@@ -82,17 +73,12 @@ async def test_every_attack_is_refused_or_gets_one_audio_track_and_leaves_nothin
 
 async def test_a_page_that_adds_its_camera_has_its_audio_call(gateway):
     one = await gateway()
-    client = RtcClient(one.http, camera=video("camera"))
-    try:
-        await client.offer()
-        await client.receive("session.created")
+    async with calling(one.http, camera=video("camera")) as client:
         assert sections(client.answer) == [("audio", True), ("application", True), ("video", False)]
         assert "a=mid:camera" in client.answer
         assert "camera" not in next(line for line in client.answer.splitlines() if "BUNDLE" in line)
         streams = one.agents[0].streams
         await until(lambda: streams and sum(len(frame.audio) for frame in streams[0].seen) > 8_000)
-    finally:
-        await client.close()
 
 
 def test_an_answer_has_the_sections_of_the_offer_in_their_order():
@@ -128,7 +114,7 @@ def test_a_bundled_section_may_leave_its_transport_to_the_first():
     assert [one.ip for one in media.ice_candidates] == [PUBLIC]
 
 
-def test_only_so_many_candidates_are_tried():
+def test_tried_candidates_are_bounded():
     lines = [candidate(PUBLIC, port) for port in range(40_000, 41_000)]
     assert len(tried(*lines)) == MOST_CANDIDATES
     assert len(tried(*lines[:2] * 500)) == 2
@@ -136,30 +122,13 @@ def test_only_so_many_candidates_are_tried():
 
 @pytest.mark.parametrize(
     "address",
-    [
-        *("10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254", "127.0.0.1", "0.0.0.1"),
-        *(
-            "224.0.0.251",
-            "255.255.255.255",
-            "240.0.0.1",
-            "::1",
-            "fe80::1",
-            "fe80::1%eth0",
-            "fd00::1",
-            "ff02::fb",
-        ),
-        *(
-            "::ffff:10.0.0.1",
-            "::ffff:8.8.4.4",
-            "::10.0.0.1",
-            "64:ff9b::a00:1",
-            "2002:a00:1::1",
-            "2001:0:a00:1::1",
-        ),
-        *("2400::5efe:8.8.4.4", "2400::200:5efe:a00:1", "2400::300:5efe:8.8.4.4", "192.88.99.1"),
-        *("3fff::1", "3fff:fff::1", "5f00::1", "4000::1", "100:0:0:1::1", "2001:20::1", "2001:2f::1"),
-        *("localhost", "router.local", "0a000001.local", "example.com", "8.8.4", "0x08080404"),
-    ],
+    (
+        "10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 169.254.169.254 127.0.0.1 0.0.0.1 224.0.0.251 "
+        "255.255.255.255 240.0.0.1 ::1 fe80::1 fe80::1%eth0 fd00::1 ff02::fb ::ffff:10.0.0.1 ::ffff:8.8.4.4 "
+        "::10.0.0.1 64:ff9b::a00:1 2002:a00:1::1 2001:0:a00:1::1 2400::5efe:8.8.4.4 2400::200:5efe:a00:1 "
+        "2400::300:5efe:8.8.4.4 192.88.99.1 3fff::1 3fff:fff::1 5f00::1 4000::1 100:0:0:1::1 2001:20::1 "
+        "2001:2f::1 localhost router.local 0a000001.local example.com 8.8.4 0x08080404"
+    ).split(),
 )
 def test_addresses_that_are_not_public_and_names_are_not_tried(address):
     assert tried(candidate(address), candidate(PUBLIC)) == [(PUBLIC, 50_000)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parley_gateway.errors import SettingsError
+from parley_gateway.errors import GatewaySettingsError
 from parley_gateway.security.addresses import UNKNOWN, ClientAddresses, counted_as, is_loopback
 
 PROXIES = ("10.0.0.0/8", "2001:db8:ffff::1")
@@ -86,5 +86,5 @@ def test_what_only_this_machine_reaches(host, loopback):
 
 
 def test_what_is_no_network_is_refused():
-    with pytest.raises(SettingsError, match="trusted_proxies"):
+    with pytest.raises(GatewaySettingsError, match="trusted_proxies"):
         ClientAddresses(["proxy.example"])

@@ -3,7 +3,7 @@
 import pytest
 
 from parley_gateway.errors import UnauthorizedError
-from parley_gateway.security.credentials import (
+from parley_gateway.security.principal import (
     MAX_CREDENTIAL_CHARS,
     accepted_subprotocol,
     find_credential,

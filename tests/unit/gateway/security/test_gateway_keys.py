@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from parley_client.cli import build_parser, main
-from parley_client.commands import gateway_keys
+from parley_client.cli.commands import gateway_keys
+from parley_client.cli.program import build_parser, main
 from parley_gateway.errors import UnauthorizedError
 from parley_gateway.security import keys
 from parley_gateway.security.keys import KeyRing, new_key, read_keys
@@ -174,7 +174,7 @@ def test_a_file_of_another_owner_is_not_replaced(keys_file, capsys, monkeypatch)
         raise PermissionError(1, "Operation not permitted")
 
     before = keys_file.read_bytes()
-    monkeypatch.setattr("parley_client.commands.gateway_keys.os.fchown", refuse)
+    monkeypatch.setattr("parley_client.cli.commands.gateway_keys.os.fchown", refuse)
     (key_id, *_) = read_keys(before)
     assert main(["gateway", "keys", "revoke", key_id]) == 1
     assert "cannot be written" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from dataclasses import replace
 import jwt
 import pytest
 
-from parley_gateway.errors import ForbiddenError, RateLimitedError, SettingsError, UnauthorizedError
+from parley_gateway.errors import ForbiddenError, GatewaySettingsError, RateLimitedError, UnauthorizedError
 from parley_gateway.security.guard import Guard
 from parley_gateway.security.keys import PREFIX as PREFIX_OF_KEYS
 from parley_gateway.security.keys import new_key
@@ -73,7 +73,7 @@ async def test_where_nobody_is_asked_any_key_will_do(connection):
 
 def test_keys_and_no_keys_at_once_is_a_mistake(keys_file):
     settings = SecuritySettings(keys_file=str(keys_file.path), insecure_allow_anonymous=True)
-    with pytest.raises(SettingsError, match="contradicts"):
+    with pytest.raises(GatewaySettingsError, match="contradicts"):
         Guard(settings)
 
 

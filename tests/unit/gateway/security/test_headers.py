@@ -6,8 +6,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
-from parley_gateway.security.headers import add_headers
-from parley_gateway.security.origins import Origins
+from parley_gateway.security.origins import Origins, add_headers
 
 
 def client(*origins, encrypted=False):

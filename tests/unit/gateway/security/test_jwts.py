@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import RSAAlgorithm
 
-from parley_gateway.errors import SettingsError, UnauthorizedError
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.security.jwts import JwtVerifier
 from parley_gateway.security.settings import JwtSettings
 
@@ -193,12 +193,12 @@ def test_nonsense_is_refused(hs, text):
     ],
 )
 def test_settings_that_would_be_unsafe_are_refused(tmp_path, key, algorithms, why):
-    with pytest.raises(SettingsError, match=why):
+    with pytest.raises(GatewaySettingsError, match=why):
         verifier(tmp_path, key, *algorithms)
 
 
 def test_an_audience_and_a_key_are_needed(tmp_path):
-    with pytest.raises(SettingsError, match="are needed"):
+    with pytest.raises(GatewaySettingsError, match="are needed"):
         JwtVerifier(JwtSettings(issuer="x"))
-    with pytest.raises(SettingsError, match="are needed"):
+    with pytest.raises(GatewaySettingsError, match="are needed"):
         verifier(tmp_path, SECRET, "HS256", audience="")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from parley_gateway.apis.twilio.signature import TWILIO
-from parley_gateway.errors import SettingsError, UnauthorizedError
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.security import keys
 from parley_gateway.security.keys import KeyRing, new_key, read_keys
 from parley_gateway.security.principal import ANONYMOUS, RESERVED_IDS
@@ -35,7 +35,7 @@ def ring(keys_file, ticks):
 @pytest.mark.parametrize("key_id", ["anonymous", "twilio"])
 def test_the_ids_of_principals_without_a_key_are_refused(key_id):
     line = f'{key_id} = {{scopes = ["agent"], sha256 = "{"0" * 64}"}}'
-    with pytest.raises(SettingsError, match="the gateway itself uses it"):
+    with pytest.raises(GatewaySettingsError, match="the gateway itself uses it"):
         read_keys(line.encode())
 
 
@@ -164,11 +164,11 @@ def test_reload_does_not_wait(ring, keys_file):
 def test_a_wrong_file_is_refused_at_the_start(tmp_path, text, why):
     path = tmp_path / "keys.toml"
     path.write_text(text.replace("%s", "0" * 64))
-    with pytest.raises(SettingsError, match=why) as caught:
+    with pytest.raises(GatewaySettingsError, match=why) as caught:
         WatchedFile(path, read_keys)
     assert str(path) in str(caught.value)
 
 
 def test_a_missing_file_is_refused_at_the_start(tmp_path):
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(GatewaySettingsError, match="cannot be read"):
         WatchedFile(tmp_path / "none.toml", read_keys)

@@ -13,7 +13,7 @@ from counting_matcher import CountingMatcher
 import parley
 import parley_gateway
 from parley.tts.normalization import nemo
-from parley.tts.segmenter import SegmentLimits
+from parley.tts.text import SegmentLimits
 
 SIZE = 80
 MOST_GROWTH = 3.0
@@ -27,9 +27,8 @@ STRANGERS = (
     "parley.engines",
     "parley.tools",
     "parley.tts.normalization",
-    "parley.tts.segmenter",
+    "parley.tts.text",
     "parley.tts.voices.voice",
-    "parley.tts.word_marks",
     "parley.turns",
 )
 """Modules whose patterns are applied to what strangers send, or to what a model answers them."""
@@ -116,7 +115,7 @@ def test_the_matcher_finds_what_re_finds(pattern):
 
 def test_there_are_such_patterns():
     assert len(PATTERNS) > 30
-    for module in ("redaction", "segmenter", "nemo", "tokens", "cues", "templates", "offers"):
+    for module in ("audit", "tts.text", "nemo", "tokens", "cues", "tools.http", "offers"):
         assert any(f"{module}." in name for name in PATTERNS), module
 
 

@@ -6,10 +6,9 @@ import logging
 
 import pytest
 
-from parley_gateway.security.audit import audit, write_audit_to
+from parley_gateway.security.audit import LogFormatter, audit, redact, redact_cut, write_audit_to
 from parley_gateway.security.keys import new_key
 from parley_gateway.security.principal import ANONYMOUS, Principal
-from parley_gateway.security.redaction import LogFormatter, redact, redact_cut
 from parley_gateway.security.tokens import SessionTokens
 
 KEY = new_key("x", ["agent"]).secret

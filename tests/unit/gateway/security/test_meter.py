@@ -3,7 +3,7 @@
 import pytest
 
 from parley_gateway.errors import MessageTooLargeError, RateLimitedError
-from parley_gateway.security.meter import Meter
+from parley_gateway.security.rates import Meter
 from parley_gateway.security.settings import RateSettings
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parley_gateway.errors import ForbiddenError, SettingsError
+from parley_gateway.errors import ForbiddenError, GatewaySettingsError
 from parley_gateway.security.guard import Guard
 from parley_gateway.security.origins import Origins
 from parley_gateway.security.settings import SecuritySettings
@@ -59,7 +59,7 @@ def test_the_public_address_is_the_gateways_own(connection):
 
 def test_a_star_lets_all_pages_in_but_only_with_keys(connection):
     assert is_allowed(Origins(["*"]), connection, "https://any.example")
-    with pytest.raises(SettingsError, match="only where keys"):
+    with pytest.raises(GatewaySettingsError, match="only where keys"):
         Origins(["*"], anonymous=True)
 
 
@@ -81,7 +81,7 @@ def test_a_name_that_points_here_is_not_enough_where_nobody_is_asked(connection,
     "text", ["app.example", "ftp://app.example", "https://app.example/path", "https://["]
 )
 def test_what_is_no_origin_is_refused_at_the_start(text):
-    with pytest.raises(SettingsError, match="not an origin"):
+    with pytest.raises(GatewaySettingsError, match="not an origin"):
         Origins([text])
 
 

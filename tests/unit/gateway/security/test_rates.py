@@ -9,7 +9,7 @@ import socket
 import pytest
 from fake_redis import FakeRedis, RealRedis
 
-from parley_gateway.errors import RateLimitedError, SettingsError
+from parley_gateway.errors import GatewaySettingsError, RateLimitedError
 from parley_gateway.security.rates import Rates, RatesUnavailableError
 from parley_gateway.security.settings import RateSettings
 
@@ -100,7 +100,7 @@ async def test_checking_does_not_count():
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_at_the_start(settings):
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(GatewaySettingsError) as caught:
         Rates(RateSettings(**settings))
     assert "s3cret" not in str(caught.value)
 

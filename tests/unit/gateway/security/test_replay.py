@@ -3,7 +3,7 @@
 import pytest
 
 from parley_gateway.errors import RateLimitedError
-from parley_gateway.security.replay import UsedTokens
+from parley_gateway.security.guard import UsedTokens
 
 
 def test_a_token_is_used_once(clock):

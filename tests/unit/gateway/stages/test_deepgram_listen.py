@@ -1,4 +1,4 @@
-"""Recognition in Deepgram's form."""
+"""Deepgram's ``/v1/listen``: streams and recordings."""
 
 import asyncio
 import json
@@ -6,14 +6,20 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from recordings_for_tests import TONE
+from deepgram_client import refusal, rest, say
+from recordings_for_tests import TONE, wav
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
+from parley.asr.messages import (
+    Segment,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscribeReply,
+    TranscriptEvent,
+)
 from parley.errors import ShuttingDownError
 from parley.protocol import Word
-from parley_gateway.audio.g711 import encode_ulaw
+from parley_gateway.audio.codecs import encode_ulaw
 from parley_gateway.errors import UnauthorizedError
 
 LINEAR = "encoding=linear16&sample_rate=16000"
@@ -38,28 +44,14 @@ async def listen(gateway, query=LINEAR):
         yield socket
 
 
-async def rest(socket):
-    """All messages until the end, and how it is closed."""
-    messages = []
-    try:
-        while True:
-            messages.append(json.loads(await socket.recv()))
-    except ConnectionClosed:
-        return messages, (socket.close_code, socket.close_reason)
-
-
-def told(message):
+def summary(message):
     if message["type"] != "Results":
         return message["type"]
     text = message["channel"]["alternatives"][0]["transcript"]
     return text, message["is_final"], message["speech_final"], message["from_finalize"]
 
 
-async def say(socket, kind):
-    await socket.send(json.dumps({"type": kind}))
-
-
-async def test_speech_is_written_down(gateway):
+async def test_speech_is_transcribed(gateway):
     hears(gateway, UTTERANCE)
     async with listen(gateway) as socket:
         await socket.send(TONE[:600].tobytes())
@@ -67,23 +59,11 @@ async def test_speech_is_written_down(gateway):
         await say(socket, "CloseStream")
         messages, closed = await rest(socket)
     assert closed == (1000, "")
-    assert [told(message) for message in messages] == [("hello", True, True, False), "Metadata"]
+    assert [summary(message) for message in messages] == [("hello", True, True, False), "Metadata"]
     result, metadata = messages
-    assert result["channel"]["alternatives"] == [
-        {
-            "transcript": "hello",
-            "confidence": 0.9,
-            "words": [
-                {
-                    "word": "hello",
-                    "start": 0.1,
-                    "end": 0.4,
-                    "confidence": 0.9,
-                    "punctuated_word": "hello",
-                }
-            ],
-        }
-    ]
+    word = {"word": "hello", "start": 0.1, "end": 0.4, "confidence": 0.9, "punctuated_word": "hello"}
+    alternatives = [{"transcript": "hello", "confidence": 0.9, "words": [word]}]
+    assert result["channel"]["alternatives"] == alternatives
     assert (result["start"], result["duration"], result["channel_index"]) == (0.096, 0.404, [0, 1])
     assert result["metadata"]["request_id"] == metadata["request_id"]
     assert (metadata["duration"], metadata["channels"]) == (0.125, 1)
@@ -92,14 +72,14 @@ async def test_speech_is_written_down(gateway):
     await gateway.models.ended.wait()
 
 
-async def test_what_is_asked_for_is_told_besides(gateway):
+async def test_optional_messages_are_sent_on_request(gateway):
     hears(gateway, UTTERANCE)
     query = f"{LINEAR}&interim_results=true&vad_events=true&punctuate=true&model=nova-3&filler_words=true"
     async with listen(gateway, query) as socket:
         await socket.send(WINDOW)
         await say(socket, "CloseStream")
         messages, _ = await rest(socket)
-    assert [told(message) for message in messages] == [
+    assert [summary(message) for message in messages] == [
         "SpeechStarted",
         ("hel", False, False, False),
         ("hello", True, True, False),
@@ -132,7 +112,7 @@ async def test_pauses(gateway, endpointing, silence_ms, speech_final):
     hears(gateway, UTTERANCE)
     async with listen(gateway, f"{LINEAR}&endpointing={endpointing}") as socket:
         await socket.send(WINDOW)
-        assert told(json.loads(await socket.recv())) == ("hello", True, speech_final, False)
+        assert summary(json.loads(await socket.recv())) == ("hello", True, speech_final, False)
     assert gateway.models.heard[0][3].options.vad.silence_ms == silence_ms
 
 
@@ -151,7 +131,7 @@ async def test_finalize_is_answered_with_the_text(gateway):
     async with listen(gateway) as socket:
         await socket.send(WINDOW)
         await say(socket, "Finalize")
-        assert told(json.loads(await socket.recv())) == ("hello", True, True, True)
+        assert summary(json.loads(await socket.recv())) == ("hello", True, True, True)
 
 
 async def test_finalize_is_answered_also_where_there_is_no_text(gateway):
@@ -160,7 +140,7 @@ async def test_finalize_is_answered_also_where_there_is_no_text(gateway):
         await socket.send(WINDOW)
         await say(socket, "Finalize")
         result = json.loads(await socket.recv())
-    assert told(result) == ("", True, False, True)
+    assert summary(result) == ("", True, False, True)
     assert (result["start"], result["duration"]) == (0.032, 0)
 
 
@@ -173,7 +153,7 @@ async def test_only_the_last_text_before_finalize_answers_it(gateway):
     async with listen(gateway) as socket:
         await socket.send(WINDOW)
         await say(socket, "Finalize")
-        results = [told(json.loads(await socket.recv())) for _ in range(2)]
+        results = [summary(json.loads(await socket.recv())) for _ in range(2)]
     assert results == [("hello", True, True, False), ("bye", True, True, True)]
 
 
@@ -189,35 +169,30 @@ async def test_finalize_twice_is_answered_once_and_holds_nothing_back(gateway):
         while 'frames_received_total{kind="text"} 3.0' not in (await gateway.http.get("/metrics")).text:
             pass  # the last of them is being read: those before it are done
         gateway.models.may_hear.set()
-        assert told(json.loads(await socket.recv())) == ("hello", True, True, True)
+        assert summary(json.loads(await socket.recv())) == ("hello", True, True, True)
         await socket.send(WINDOW)
-        assert told(json.loads(await socket.recv())) == ("hello", True, True, False)
+        assert summary(json.loads(await socket.recv())) == ("hello", True, True, False)
 
 
-async def test_silence_after_the_last_word_is_told_once(gateway):
-    hears(gateway, UTTERANCE)
+UNTIMED = [
+    STARTED,
+    SpeechStoppedEvent(utterance=1, at_ms=700, detected_at_ms=900),
+    TranscriptEvent(utterance=1, text="hello", is_final=True),
+]
+
+
+@pytest.mark.parametrize(("events", "last_word_end_s"), [(UTTERANCE, 0.4), (UNTIMED, 0.7)])
+async def test_silence_after_the_last_word_is_sent_once(gateway, events, last_word_end_s):
+    hears(gateway, events)
     async with listen(gateway, f"{LINEAR}&utterance_end_ms=1000") as socket:
         await socket.send(bytes(2 * 16_000))
-        assert told(json.loads(await socket.recv())) == ("hello", True, True, False)
+        assert summary(json.loads(await socket.recv())) == ("hello", True, True, False)
         for _ in range(20):
             await socket.send(bytes(2 * 1_600))
         await say(socket, "CloseStream")
         messages, _ = await rest(socket)
-    assert messages[0] == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.4}
-    assert [told(message) for message in messages[1:]] == ["Metadata"]
-
-
-async def test_without_times_of_words_silence_counts_from_the_end_of_speech(gateway):
-    stopped = SpeechStoppedEvent(utterance=1, at_ms=700, detected_at_ms=900)
-    hears(gateway, [STARTED, stopped, TranscriptEvent(utterance=1, text="Hello.", is_final=True)])
-    async with listen(gateway, f"{LINEAR}&utterance_end_ms=1000") as socket:
-        await socket.send(bytes(2 * 16_000))
-        assert told(json.loads(await socket.recv())) == ("Hello.", True, True, False)
-        for _ in range(20):
-            await socket.send(bytes(2 * 1_600))
-        await say(socket, "CloseStream")
-        messages, _ = await rest(socket)
-    assert messages[0] == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.7}
+    assert messages[0] == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": last_word_end_s}
+    assert [summary(message) for message in messages[1:]] == ["Metadata"]
 
 
 async def test_an_empty_message_closes_the_stream_too(gateway):
@@ -242,12 +217,8 @@ async def test_an_empty_message_closes_the_stream_too(gateway):
         (f"{LINEAR}&endpointing=soon", "endpointing"),
     ],
 )
-async def test_options_that_cannot_be_had_are_refused(gateway, query, said):
-    with pytest.raises(InvalidStatus) as caught:
-        async with listen(gateway, query):
-            pass
-    answer = caught.value.response
-    body = json.loads(answer.body)
+async def test_unsupported_options_are_refused(gateway, query, said):
+    answer, body = await refusal(listen(gateway, query))
     assert answer.status_code == 400
     assert body["err_code"] == "Bad Request"
     assert said in body["err_msg"]
@@ -256,30 +227,28 @@ async def test_options_that_cannot_be_had_are_refused(gateway, query, said):
     assert gateway.models.heard == []
 
 
-async def test_options_that_are_off_are_no_wish(gateway):
+async def test_unsupported_options_may_be_off(gateway):
     async with listen(gateway, f"{LINEAR}&diarize=false&multichannel=false&smart_format=true&tag=x"):
         pass
 
 
-async def test_what_the_recogniser_refuses_is_told_before_the_stream_begins(gateway):
+async def test_a_refusal_of_the_recogniser_is_an_http_error(gateway):
     gateway.models.refusal = "unsupported_language: not xx"
-    with pytest.raises(InvalidStatus) as caught:
-        async with listen(gateway, f"{LINEAR}&language=xx"):
-            pass
-    assert caught.value.response.status_code == 400
+    answer, _ = await refusal(listen(gateway, f"{LINEAR}&language=xx"))
+    assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("message", ["", "{", '{"type": "Sing"}', "[]"])
-async def test_messages_that_are_none_end_the_stream(gateway, message):
+async def test_invalid_messages_end_the_stream(gateway, message):
     async with listen(gateway) as socket:
         await socket.send(message)
         messages, (code, reason) = await rest(socket)
-    assert [told(one) for one in messages] == ["Error"]
+    assert [summary(one) for one in messages] == ["Error"]
     assert (code, reason) == (1008, "invalid_message")
     await gateway.models.ended.wait()
 
 
-async def test_a_silent_client_is_let_go(start):
+async def test_a_silent_client_is_closed(start):
     gateway = await start(stages={"idle_s": 0.1})
     async with listen(gateway) as socket:
         messages, closed = await rest(socket)
@@ -287,14 +256,14 @@ async def test_a_silent_client_is_let_go(start):
     assert closed == (1011, "NET-0001")
 
 
-async def test_a_client_that_says_so_is_there(gateway):
+async def test_keep_alive_has_no_answer(gateway):
     async with listen(gateway) as socket:
         await say(socket, "KeepAlive")
         await say(socket, "CloseStream")
         assert (await rest(socket))[1] == (1000, "")
 
 
-async def test_a_stream_that_breaks_says_so(gateway):
+async def test_a_failed_stream_ends_with_an_error(gateway):
     gateway.models.hear = lambda _: "inference_failed: oh no"
     async with listen(gateway) as socket:
         await socket.send(WINDOW)
@@ -309,7 +278,7 @@ async def test_a_client_that_vanishes_ends_the_stream(gateway):
         await gateway.models.ended.wait()
 
 
-async def test_a_gateway_that_shuts_down_says_so(gateway):
+async def test_a_shutdown_closes_the_stream(gateway):
     async with listen(gateway) as socket:
         gateway.gateway.calls.going_away.set()
         _, closed = await rest(socket)
@@ -317,22 +286,93 @@ async def test_a_gateway_that_shuts_down_says_so(gateway):
     await gateway.models.ended.wait()
 
 
-async def test_a_gateway_that_shuts_down_takes_no_streams(gateway, monkeypatch):
+async def test_a_draining_gateway_refuses_streams(gateway, monkeypatch):
     monkeypatch.setattr(gateway.gateway.calls, "draining", True)
-    with pytest.raises(InvalidStatus) as caught:
-        async with listen(gateway):
-            pass
-    assert caught.value.response.status_code == 503
-    assert ShuttingDownError.code != json.loads(caught.value.response.body)["err_code"]
+    response, body = await refusal(listen(gateway))
+    assert response.status_code == 503
+    assert body["err_code"] != ShuttingDownError.code, "Deepgram's own codes"
 
 
-async def test_who_may_not_come_in_is_told_so(gateway, monkeypatch):
+REPLY = TranscribeReply(text="hello", confidence=0.9, words=WORDS, duration_ms=1_000)
+
+
+async def post(gateway, query="", content=None, kind="audio/wav", reply=REPLY):
+    gateway.models.transcript = reply
+    content = wav() if content is None else content
+    return await gateway.http.post(
+        f"/v1/listen?{query}", content=content, headers={"content-type": kind, "authorization": "Token x"}
+    )
+
+
+async def test_a_recording_is_transcribed(gateway):
+    answer = await post(gateway, "model=nova-3&language=en-US&smart_format=true&keyterm=Anna&utterances=true")
+    assert answer.status_code == 200
+    body = answer.json()
+    reading = body["results"]["channels"][0]["alternatives"][0]
+    assert (reading["transcript"], reading["words"][0]["end"]) == ("hello", 0.4)
+    assert body["results"]["utterances"][0]["transcript"] == "hello"
+    assert (body["metadata"]["duration"], body["metadata"]["channels"]) == (1.0, 1)
+    assert body["metadata"]["request_id"] == answer.headers["dg-request-id"]
+    samples, message = gateway.models.transcribed[0]
+    assert np.array_equal(samples, TONE)
+    assert (message.language, message.phrases) == ("en", ["Anna"])
+
+
+async def test_a_model_without_times_of_words_gives_those_of_utterances(gateway):
+    gateway.models.ready = {"moonshine_transcribe"}
+    segment = Segment(text="Hello.", start_ms=100, end_ms=400, confidence=0.9)
+    reply = TranscribeReply(text="Hello.", confidence=0.9, segments=[segment])
+    body = (await post(gateway, "utterances=true", reply=reply)).json()
+    reading = body["results"]["channels"][0]["alternatives"][0]
+    assert (reading["transcript"], reading["words"]) == ("Hello.", [])
+    (utterance,) = body["results"]["utterances"]
+    assert (utterance["start"], utterance["end"], utterance["transcript"]) == (0.1, 0.4, "Hello.")
+    assert body["metadata"]["models"] == ["moonshine_transcribe"]
+
+
+async def test_raw_audio_is_transcribed(gateway):
+    answer = await post(gateway, LINEAR, TONE.tobytes(), "application/octet-stream")
+    assert answer.status_code == 200
+    assert np.array_equal(gateway.models.transcribed[0][0], TONE)
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "kind", "said"),
+    [
+        ("", b'{"url": "http://127.0.0.1/"}', "application/json", "not fetched"),
+        ("", b"nonsense", "audio/wav", "no audio file"),
+        (LINEAR, b"", "audio/wav", "empty"),
+        ("summarize=v2", None, "audio/wav", "summarize"),
+    ],
+)
+async def test_unsupported_recordings_are_refused(gateway, query, content, kind, said):
+    answer = await post(gateway, query, content, kind)
+    assert answer.status_code == 400
+    assert said in answer.json()["err_msg"]
+    assert gateway.models.transcribed == []
+
+
+async def test_long_recordings_are_one_message(gateway):
+    answer = await post(gateway, LINEAR, bytes(20_000_000), "application/octet-stream")
+    assert answer.status_code == 200
+    assert len(gateway.models.transcribed[0][0]) == 10_000_000
+
+
+async def test_raw_audio_has_a_longest_length(start):
+    gateway = await start(stages={"recording_s": 1})
+    answer = await post(gateway, LINEAR, bytes(32_002))
+    assert "longer than 1 s" in answer.json()["err_msg"]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_refused_credentials_have_deepgrams_code(gateway, monkeypatch, is_stream):
     async def refuse(connection, scope):
         raise UnauthorizedError("who?")
 
     monkeypatch.setattr(gateway.gateway.guard, "admit", refuse)
-    with pytest.raises(InvalidStatus) as caught:
-        async with listen(gateway):
-            pass
-    answer = caught.value.response
-    assert (answer.status_code, json.loads(answer.body)["err_code"]) == (401, "INVALID_AUTH")
+    if is_stream:
+        answer, body = await refusal(listen(gateway))
+    else:
+        answer = await post(gateway)
+        body = answer.json()
+    assert (answer.status_code, body["err_code"]) == (401, "INVALID_AUTH")

@@ -1,4 +1,4 @@
-"""Speech in Deepgram's form."""
+"""Deepgram's ``/v1/speak``: streams and files."""
 
 import asyncio
 import json
@@ -6,15 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import numpy as np
 import pytest
+from deepgram_client import refusal, rest, say
 from fake_models import Voice
 from recordings_for_tests import read
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from parley_gateway.apis.deepgram.idle import IdleLimit
-from parley_gateway.audio.codecs import SAMPLE_RATES
-from parley_gateway.audio.g711 import decode_ulaw
+from parley_gateway.audio.codecs import SAMPLE_RATES, decode_ulaw
 from parley_gateway.security.keys import new_key
+from parley_gateway.websocket import IdleLimit
 
 RATE = 24_000
 TEXT = "Hello there. How are you? "
@@ -34,10 +33,6 @@ async def open_voice(gateway, query="model=aura-2-thalia-en&encoding=linear16&sa
         yield socket
 
 
-async def say(socket, kind, **fields):
-    await socket.send(json.dumps({"type": kind, **fields}))
-
-
 async def until(socket, kind):
     """The audio up to a message of a kind, and that message."""
     audio = b""
@@ -51,12 +46,11 @@ async def until(socket, kind):
         return audio, content
 
 
-async def closed(socket):
-    try:
-        while True:
-            await socket.recv()
-    except ConnectionClosed:
-        return socket.close_code, socket.close_reason
+async def speak(socket, text):
+    """Speak a text; returns its audio and the ``Flushed`` message."""
+    await say(socket, "Speak", text=text)
+    await say(socket, "Flush")
+    return await until(socket, "Flushed")
 
 
 def text_of(audio):
@@ -65,10 +59,9 @@ def text_of(audio):
 
 async def test_text_is_spoken(gateway, voice):
     async with open_voice(gateway) as socket:
-        for word in TEXT.split():
+        for word in TEXT.split()[:-1]:
             await say(socket, "Speak", text=f"{word} ")
-        await say(socket, "Flush")
-        audio, flushed = await until(socket, "Flushed")
+        audio, flushed = await speak(socket, f"{TEXT.rsplit(maxsplit=1)[-1]} ")
         assert text_of(audio) == SAID
         assert flushed["sequence_id"] == 0
         await say(socket, "Flush")
@@ -77,7 +70,7 @@ async def test_text_is_spoken(gateway, voice):
         await say(socket, "Close")
         audio, _ = await until(socket, "Flushed")
         assert text_of(audio) == "Bye."
-        assert await closed(socket) == (1000, "")
+        assert (await rest(socket))[1] == (1000, "")
 
 
 async def test_sentences_are_spoken_before_the_text_is_complete(gateway, voice):
@@ -100,9 +93,7 @@ async def test_clear_silences_the_voice(gateway, voice):
         await say(socket, "Clear")
         await until(socket, "Cleared")
         await voice.told.wait()
-        await say(socket, "Speak", text="Bye.")
-        await say(socket, "Flush")
-        audio, flushed = await until(socket, "Flushed")
+        audio, flushed = await speak(socket, "Bye.")
         assert (text_of(audio), flushed["sequence_id"]) == ("Bye.", 1)
     assert voice.spoken == ["Hello there.", "Bye."]
 
@@ -110,27 +101,16 @@ async def test_clear_silences_the_voice(gateway, voice):
 async def test_telephone_audio(gateway):
     Voice(gateway.models, rate=8_000)
     async with open_voice(gateway, "encoding=mulaw") as socket:
-        await say(socket, "Speak", text="Hello.")
-        await say(socket, "Flush")
-        audio, _ = await until(socket, "Flushed")
+        audio, _ = await speak(socket, "Hello.")
     assert {asked["sample_rate"] for asked in gateway.models.asked} == {8_000}
     assert len(decode_ulaw(audio)) == 2 * len("Hello.")
 
 
-async def test_the_synthesizer_of_a_stream_is_looked_up_once(gateway, voice):
+async def test_the_synthesizer_of_a_voice_is_requested_once(gateway, voice):
     async with open_voice(gateway, "model=woman-1") as socket:
-        for text in ("Hello. ", "Bye. "):
-            await say(socket, "Speak", text=text)
-            await say(socket, "Flush")
-            await until(socket, "Flushed")
+        await speak(socket, "Hello. ")
+        await speak(socket, "Bye. ")
     assert gateway.models.configurations == ["voice_agent"]
-
-
-async def test_voices_can_be_named(gateway, voice):
-    async with open_voice(gateway, "model=woman-1") as socket:
-        await say(socket, "Speak", text="Hello. ")
-        await say(socket, "Flush")
-        await until(socket, "Flushed")
     assert {asked["voice"] for asked in gateway.models.asked} == {"woman-1"}
 
 
@@ -144,12 +124,10 @@ async def test_voices_can_be_named(gateway, voice):
         ("sample_rate=12345", "12345"),
     ],
 )
-async def test_options_that_cannot_be_had_are_refused(gateway, query, said):
-    with pytest.raises(InvalidStatus) as caught:
-        async with open_voice(gateway, query):
-            pass
-    assert caught.value.response.status_code == 400
-    assert said in json.loads(caught.value.response.body)["err_msg"]
+async def test_unsupported_stream_options_are_refused(gateway, query, said):
+    answer, body = await refusal(open_voice(gateway, query))
+    assert answer.status_code == 400
+    assert said in body["err_msg"]
 
 
 async def test_a_voice_that_is_not_there_is_refused(gateway):
@@ -157,31 +135,30 @@ async def test_a_voice_that_is_not_there_is_refused(gateway):
         yield "unsupported_voice: no voice 'x'"
 
     gateway.models.answer = answer
-    with pytest.raises(InvalidStatus) as caught:
-        async with open_voice(gateway, "model=x"):
-            pass
-    assert "voice 'x'" in caught.value.response.headers["dg-error"]
+    answer, body = await refusal(open_voice(gateway, "model=x"))
+    assert "voice 'x'" in answer.headers["dg-error"]
+    assert "voice 'x'" in body["err_msg"]
 
 
 @pytest.mark.parametrize("message", [b"audio", "{", '{"type": "Sing"}', '{"type": "Speak"}'])
-async def test_messages_that_are_none_end_the_voice(gateway, voice, message):
+async def test_invalid_messages_end_the_voice(gateway, voice, message):
     async with open_voice(gateway) as socket:
         await socket.send(message)
         await until(socket, "Error")
-        assert await closed(socket) == (1008, "invalid_message")
+        assert (await rest(socket))[1] == (1008, "invalid_message")
 
 
-async def test_only_so_many_texts_wait(gateway, voice):
+async def test_waiting_texts_are_bounded(gateway, voice):
     voice.hold.clear()
     async with open_voice(gateway) as socket:
         await say(socket, "Speak", text="Hello. ")
         for _ in range(66):
             await say(socket, "Flush")
-        assert (await closed(socket))[0] == 1013
+        assert (await rest(socket))[1][0] == 1013
     await voice.told.wait()
 
 
-async def test_a_voice_that_fails_says_so(gateway):
+async def test_a_failed_voice_ends_with_an_error(gateway):
     async def answer(message):
         yield "inference_failed: oh no"
 
@@ -190,7 +167,7 @@ async def test_a_voice_that_fails_says_so(gateway):
         await say(socket, "Speak", text="Hello. More")
         _, error = await until(socket, "Error")
         assert error["code"] == "inference_failed"
-        assert await closed(socket) == (1011, "NET-0000")
+        assert (await rest(socket))[1] == (1011, "NET-0000")
 
 
 async def test_a_client_that_vanishes_silences_the_voice(gateway, voice):
@@ -202,13 +179,11 @@ async def test_a_client_that_vanishes_silences_the_voice(gateway, voice):
         await voice.told.wait()
 
 
-async def test_more_audio_than_may_wait_is_no_reason_to_give_up(start):
+async def test_more_audio_than_the_queue_holds_is_sent(start):
     gateway = await start(writer={"bytes": 20_000})
     voice = Voice(gateway.models, rate=RATE)
     async with open_voice(gateway) as socket:
-        await say(socket, "Speak", text="Hello there, my friend. " * 200)
-        await say(socket, "Flush")
-        audio, _ = await until(socket, "Flushed")
+        audio, _ = await speak(socket, "Hello there, my friend. " * 200)
     assert len(audio) == sum(4 * len(text) for text in voice.spoken)
     assert len(voice.spoken) == 201  # the first clause is spoken by itself
 
@@ -250,7 +225,7 @@ async def test_a_text_becomes_raw_audio(gateway, voice):
     assert "dg-request-id" in answer.headers
 
 
-async def test_the_synthesizer_of_a_file_is_looked_up_once(gateway, voice):
+async def test_the_synthesizer_of_a_file_is_requested_once(gateway, voice):
     gateway.models.agent_tts = "kokoro,espeak"
     gateway.models.ready = {"kokoro", "espeak"}
     answer = await post(gateway, "encoding=linear16&container=none&sample_rate=24000&model=woman-1")
@@ -293,7 +268,7 @@ async def test_a_file_with_a_voice_that_is_not_there_is_refused(gateway, voice):
         ("", {"text": 3}, "cannot be read"),
     ],
 )
-async def test_files_that_cannot_be_had_are_refused(gateway, voice, query, body, said):
+async def test_unsupported_file_options_are_refused(gateway, voice, query, body, said):
     answer = await post(gateway, query, **body)
     assert answer.status_code == 400
     assert said in answer.json()["err_msg"]
@@ -305,23 +280,23 @@ async def test_idle_voices_of_one_key_leave_room_for_another(start, tmp_path):
     (tmp_path / "keys").write_text("\n".join(key.line for key in keys))
     gateway = await start(security={"keys_file": str(tmp_path / "keys")}, stages={"requests": 8})
     one, other = ({"Authorization": f"Token {key.secret}"} for key in keys)
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as open_voices:
         for _ in range(6):
-            await held.enter_async_context(connect(f"{gateway.ws_url}/v1/speak", additional_headers=one))
-        with pytest.raises(InvalidStatus) as refused:
-            await held.enter_async_context(connect(f"{gateway.ws_url}/v1/speak", additional_headers=one))
-        assert refused.value.response.status_code == 429
+            await open_voices.enter_async_context(
+                connect(f"{gateway.ws_url}/v1/speak", additional_headers=one)
+            )
+        answer, _ = await refusal(connect(f"{gateway.ws_url}/v1/speak", additional_headers=one))
+        assert answer.status_code == 429
         for path in ("speak", "listen?encoding=linear16&sample_rate=16000"):
             async with connect(f"{gateway.ws_url}/v1/{path}", additional_headers=other):
                 pass
 
 
-async def test_a_voice_that_is_given_nothing_is_closed(start):
+async def test_a_voice_without_text_is_closed(start):
     gateway = await start(stages={"voice_idle_s": 0.1})
-    async with asyncio.timeout(10), connect(f"{gateway.ws_url}/v1/speak") as socket:
-        assert json.loads(await socket.recv())["type"] == "Metadata"
-        assert json.loads(await socket.recv())["code"] == "session_idle"
-        assert await closed(socket) == (1011, "NET-0001")
+    async with open_voice(gateway) as socket:
+        (error,), closed = await rest(socket)
+    assert (error["code"], closed) == ("session_idle", (1011, "NET-0001"))
 
 
 async def test_a_voice_that_speaks_is_not_idle(gateway, voice, monkeypatch):
@@ -333,21 +308,16 @@ async def test_a_voice_that_speaks_is_not_idle(gateway, voice, monkeypatch):
 
     monkeypatch.setattr(IdleLimit, "touch", touch)
     async with open_voice(gateway) as socket:
-        await say(socket, "Speak", text=TEXT)
-        await say(socket, "Flush")
-        audio, _ = await until(socket, "Flushed")
+        audio, _ = await speak(socket, TEXT)
     assert audio
     assert touched
 
 
-async def test_what_happens_beside_messages_begins_the_time_anew():
+async def test_a_touch_restarts_the_limit():
     idle = IdleLimit(60.0, "text")
 
-    async def source():
-        await asyncio.get_running_loop().create_future()
-        yield ""
-
-    waiting = asyncio.ensure_future(anext(idle.each(source())))
+    message = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(idle.wait_for(message))
     await asyncio.sleep(0)
     before = idle._timeout.when()
     idle.touch()

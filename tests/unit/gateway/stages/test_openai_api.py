@@ -1,4 +1,4 @@
-"""What all of OpenAI's endpoints have in common, and the list of models."""
+"""What all endpoints of OpenAI's REST API share, and the list of models."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ async def ask(gateway):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (UnauthorizedError("who?"), (401, "authentication_error", "invalid_api_key")),
         (ForbiddenError("no"), (403, "permission_error", "forbidden")),
@@ -37,18 +37,18 @@ async def ask(gateway):
     ],
 )
 @pytest.mark.parametrize("path", [PATH, "/v1/audio/speech", "/v1/audio/transcriptions"])
-async def test_who_may_not_come_in_is_told_so(gateway, monkeypatch, path, error, told):
+async def test_refused_credentials_have_openais_codes(gateway, monkeypatch, path, error, expected):
     async def refuse(request, scope):
         raise error
 
     monkeypatch.setattr(gateway.gateway.guard, "admit", refuse)
     answer = await gateway.http.post(path, json={})
     said = answer.json()["error"]
-    assert (answer.status_code, said["type"], said["code"]) == told
+    assert (answer.status_code, said["type"], said["code"]) == expected
     assert answer.headers.get("retry-after") == ("3" if answer.status_code == 429 else None)
 
 
-async def test_only_so_many_requests_at_once(start):
+async def test_requests_are_bounded(start):
     gateway = await start(stages={"requests": 1, "retry_after_s": 4})
     model = Chat(gateway.models)
     async with gateway.http.stream(
@@ -88,14 +88,14 @@ async def test_too_many_recordings_are_refused_before_they_are_read(start, path,
     assert f'parley_gateway_stage_requests{{api="{api}"}} 0.0' in counted
 
 
-async def test_a_recording_that_is_refused_gives_its_place_back(start):
+async def test_a_refused_recording_releases_its_slot(start):
     gateway = await start(stages={"requests": 1})
     for path in ("/v1/audio/transcriptions", "/v1/listen"):
         answers = [await gateway.http.post(path, content=b"x") for _ in range(3)]
         assert [answer.status_code for answer in answers] == [400] * 3
 
 
-async def test_a_gateway_that_shuts_down_waits_for_what_is_under_way(gateway):
+async def test_a_shutdown_waits_for_current_requests(gateway):
     model = Chat(gateway.models)
     asking = asyncio.create_task(ask(gateway))
     async with asyncio.timeout(5):

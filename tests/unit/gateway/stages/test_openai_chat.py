@@ -1,4 +1,4 @@
-"""Chat completions and models in OpenAI's form."""
+"""OpenAI's ``/v1/chat/completions``."""
 
 import asyncio
 import json
@@ -7,12 +7,13 @@ import pytest
 from fake_models import Chat
 
 from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
-from parley_gateway.apis.openai.chat_request import StopFilter
+from parley_gateway.apis.openai.chat import StopFilter
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 DONE = Completed(finish_reason="stop", prompt_tokens=7, cached_tokens=3, completion_tokens=2)
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+ARRAY_CALL = {"id": "1", "function": {"name": "f", "arguments": "[]"}}
 USAGE = {
     "prompt_tokens": 7,
     "completion_tokens": 2,
@@ -214,14 +215,14 @@ async def test_a_client_that_leaves_stops_the_model_also_where_it_waits_for_the_
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_the_model_says_is_told(gateway, said, told, streamed):
+async def test_errors_of_the_model_have_their_status(gateway, said, told, streamed):
     says(gateway, said)
     answer = await ask(gateway, stream=streamed)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"]) == told
 
 
-async def test_an_answer_that_breaks_off_says_so(gateway):
+async def test_a_failure_after_the_first_event_is_an_event(gateway):
     says(gateway, TextDelta(text="one"), "inference_failed: oh no")
     answer = await ask(gateway, stream=True)
     last = answer.text.splitlines()[-2].removeprefix("data: ")
@@ -239,14 +240,7 @@ async def test_an_answer_that_breaks_off_says_so(gateway):
         ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         (
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[]"}}],
-                    }
-                ]
-            },
+            {"messages": [{"role": "assistant", "tool_calls": [ARRAY_CALL]}]},
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"temperature": 3}, "temperature"),
@@ -262,21 +256,22 @@ async def test_an_answer_that_breaks_off_says_so(gateway):
         ({"top_k": 3}, "top_k"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"model": "espeak"}, "model"),
     ],
 )
-async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, param):
+async def test_unsupported_fields_are_refused(gateway, fields, param):
     says(gateway, DONE)
     answer = await ask(gateway, **fields)
-    assert answer.status_code == 400
+    assert answer.status_code == (404 if param == "model" else 400)
     assert answer.json()["error"]["param"] == param
     assert gateway.models.asked == []
 
 
 @pytest.mark.parametrize("number", [0, 2])
-async def test_more_answers_than_one_are_refused_in_words(gateway, number):
+async def test_the_refusal_of_several_choices_names_the_limit(gateway, number):
     says(gateway, DONE)
     error = (await ask(gateway, n=number)).json()["error"]
-    assert error["message"] == "'n' is not supported: a request has one answer; leave it at 1"
+    assert error["message"] == "'n' is not supported: a request has one response; leave it at 1"
     assert (error["param"], error["code"]) == ("n", "unsupported_parameter")
 
 
@@ -300,8 +295,3 @@ async def test_every_answer_has_an_id_of_its_own(gateway):
     says(gateway, DONE)
     answers = [await ask(gateway), await ask(gateway, stream=True), await ask(gateway, n=2)]
     assert len({answer.headers["x-request-id"] for answer in answers}) == 3
-
-
-async def test_another_stages_model_cannot_answer(gateway):
-    answer = await ask(gateway, model="espeak")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")

@@ -1,4 +1,4 @@
-"""Speech in OpenAI's form."""
+"""OpenAI's ``/v1/audio/speech``."""
 
 import asyncio
 import base64
@@ -12,12 +12,13 @@ import pytest
 from fake_models import Voice
 from recordings_for_tests import read
 
-from parley_gateway.stage_settings import StageSettings
+from parley_gateway.settings_sections import StageSettings
 
 PATH = "/v1/audio/speech"
 TEXT = "Hello there. How are you?"
 SPOKEN = len("Hello there.How are you?") * 2  # samples of the fake voice
 RATE = 24_000
+RAW = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"}
 
 
 async def speak(gateway, **fields):
@@ -91,8 +92,7 @@ async def test_the_synthesizer_that_has_the_voice_speaks(gateway, voice, model, 
 
 async def test_audio_is_sent_while_it_is_being_made(gateway, voice):
     voice.hold.clear()
-    body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"}
-    async with gateway.http.stream("POST", PATH, json=body) as answer:
+    async with gateway.http.stream("POST", PATH, json=RAW) as answer:
         parts = answer.aiter_bytes()
         assert await asyncio.wait_for(anext(parts), 5)
         voice.hold.set()
@@ -118,30 +118,29 @@ class SlowEncoder:
 @pytest.mark.parametrize(
     ("module", "path", "body"),
     [
-        ("openai", PATH, {"model": "tts-1", "input": TEXT, "voice": "alloy"}),
-        ("deepgram", "/v1/speak", {"text": TEXT}),
+        ("openai.speech", PATH, {"model": "tts-1", "input": TEXT, "voice": "alloy"}),
+        ("deepgram.speak", "/v1/speak", {"text": TEXT}),
     ],
 )
-async def test_nobody_waits_while_audio_is_encoded(gateway, monkeypatch, module, path, body):
+async def test_audio_is_encoded_outside_of_the_event_loop(gateway, monkeypatch, module, path, body):
     Voice(gateway.models, rate=RATE)
-    name = f"parley_gateway.apis.{module}.speech.make_encoder"
+    name = f"parley_gateway.apis.{module}.make_encoder"
     monkeypatch.setattr(name, lambda *_: SlowEncoder())
     answer = await gateway.http.post(path, json=body)
     assert set(answer.text) == {"x"}
     assert len(answer.text) >= 5  # two pieces of each sentence, and the end
 
 
-async def test_a_client_that_leaves_silences_the_voice(gateway, voice):
+async def test_a_client_that_leaves_stops_the_synthesizer(gateway, voice):
     voice.hold.clear()
-    body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"}
-    async with gateway.http.stream("POST", PATH, json=body) as answer:
+    async with gateway.http.stream("POST", PATH, json=RAW) as answer:
         await anext(answer.aiter_bytes())
     await asyncio.wait_for(voice.told.wait(), 5)
     assert gateway.models.aborted() == [gateway.models.asked[0]["request_id"]]
     assert voice.spoken == ["Hello there."]
 
 
-async def test_a_client_that_leaves_before_anything_is_said_silences_the_voice(gateway):
+async def test_a_client_that_leaves_before_the_first_audio_stops_the_synthesizer(gateway):
     asked, told = asyncio.Event(), asyncio.Event()
 
     async def answer(message):
@@ -158,11 +157,11 @@ async def test_a_client_that_leaves_before_anything_is_said_silences_the_voice(g
     await asyncio.wait([speaking])
 
 
-async def test_a_client_that_does_not_read_silences_the_voice(start):
+async def test_a_client_that_does_not_read_stops_the_synthesizer(start):
     gateway = await start(stages={"stall_s": 0.2})
     voice = Voice(gateway.models, rate=RATE, times=200_000)
     host, port = gateway.url.removeprefix("http://").split(":")
-    body = json.dumps({"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "pcm"})
+    body = json.dumps(RAW)
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
         f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -183,30 +182,26 @@ async def test_a_client_that_does_not_read_silences_the_voice(start):
         ({"stream_format": "pigeon"}, "stream_format"),
         ({"colour": "red"}, "colour"),
         ({"voice": None}, "voice"),
+        ({"model": "qwen3"}, "model"),
     ],
 )
-async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, voice, fields, param):
+async def test_unsupported_requests_are_refused(gateway, voice, fields, param):
     answer = await speak(gateway, **fields)
-    assert answer.status_code == 400
+    assert answer.status_code == (404 if param == "model" else 400)
     assert answer.json()["error"]["param"] == param
     assert gateway.models.asked == []
 
 
-async def test_another_stages_model_cannot_speak(gateway, voice):
-    answer = await speak(gateway, model="qwen3")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
-
-
-async def test_a_voice_that_is_not_there_is_told_before_anything_is_sent(gateway):
+async def test_an_unknown_voice_is_an_http_error(gateway):
     async def answer(message):
         yield "unsupported_voice: no voice 'x'"
 
     gateway.models.answer = answer
-    told = await speak(gateway, voice="x")
-    assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_voice")
+    refused = await speak(gateway, voice="x")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_voice")
 
 
-async def test_audio_that_breaks_off_is_no_whole_answer(gateway):
+async def test_audio_that_breaks_off_is_an_incomplete_response(gateway):
     spoken = Voice(gateway.models, rate=RATE)
 
     async def answer(message):
@@ -225,9 +220,13 @@ async def test_audio_that_breaks_off_is_no_whole_answer(gateway):
 
 async def test_voices_of_all_synthesizers_are_listed(gateway):
     gateway.models.agent_tts, gateway.models.ready = "kokoro,espeak", {"kokoro", "espeak"}
-    listed = (await gateway.http.get("/v1/audio/voices")).json()["data"]
+    body = (await gateway.http.get("/v1/audio/voices")).json()
+    assert body["object"] == "list"
+    listed = body["data"]
     voices = {one["id"]: one for one in listed}
     assert (listed[0]["id"], len(voices)) == ("af_heart", 32)
+    assert [voice["id"] for voice in listed[-4:]] == ["man-1", "man-2", "woman-1", "woman-2"]
+    assert {voice["object"] for voice in listed} == {"audio.voice"}
     george, woman = voices["bm_george"], voices["woman-1"]
     assert (george["model"], george["gender"], george["languages"]) == ("kokoro", "male", ["en", "en-gb"])
     assert "British" in george["description"]
@@ -240,10 +239,3 @@ def test_a_synthesizer_that_does_not_exist_cannot_be_configured():
     for names in ("parrot", "espeak,espeak", ""):
         with pytest.raises(msgspec.ValidationError, match="synthesizer"):
             msgspec.convert({"synthesizer": names}, StageSettings)
-
-
-async def test_voices_are_listed(gateway):
-    listed = (await gateway.http.get("/v1/audio/voices")).json()
-    assert listed["object"] == "list"
-    assert [voice["id"] for voice in listed["data"]] == ["man-1", "man-2", "woman-1", "woman-2"]
-    assert {voice["object"] for voice in listed["data"]} == {"audio.voice"}

@@ -1,4 +1,4 @@
-"""Transcriptions in OpenAI's form."""
+"""OpenAI's ``/v1/audio/transcriptions``."""
 
 import asyncio
 import io
@@ -29,19 +29,16 @@ REPLY = TranscribeReply(
 )
 
 
-async def transcribe(gateway, *, file=None, **fields):
-    gateway.models.transcript = REPLY
+async def transcribe(gateway, *, file=None, reply=REPLY, **fields):
+    gateway.models.transcript = reply
     files = {"file": ("a.wav", wav() if file is None else file)}
     return await gateway.http.post(PATH, files=files, data={"model": "whisper-1", **fields})
 
 
-async def test_a_recording_is_written_down(gateway):
+async def test_a_recording_is_transcribed(gateway):
     answer = await transcribe(gateway, language="en", temperature="0", prompt="Names: Anna.")
     assert answer.status_code == 200
-    assert answer.json() == {
-        "text": "hello there good bye",
-        "usage": {"type": "duration", "seconds": 1.0},
-    }
+    assert answer.json() == {"text": REPLY.text, "usage": {"type": "duration", "seconds": 1.0}}
     ((samples, message),) = gateway.models.transcribed
     assert np.array_equal(samples, TONE)
     assert (message.language, message.phrases) == ("en", [])
@@ -116,11 +113,8 @@ SEGMENTED = TranscribeReply(
 
 
 async def transcribe_without_times(gateway, **fields):
-    gateway.models.transcript = SEGMENTED
     gateway.models.ready = {"moonshine_transcribe"}
-    return await gateway.http.post(
-        PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1", **fields}
-    )
+    return await transcribe(gateway, **{"reply": SEGMENTED, **fields})
 
 
 async def test_the_model_that_the_server_has_is_asked(gateway):
@@ -143,43 +137,48 @@ async def test_segments_need_no_times_of_words(gateway):
     assert body["segments"][1]["avg_logprob"] == pytest.approx(np.log(0.6))
 
 
-async def test_times_of_words_that_nobody_knows_are_refused(gateway):
+async def test_missing_word_times_are_refused(gateway):
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
     answer = await transcribe_without_times(gateway, **fields)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", "timestamp_granularities")
-    assert "no times of words" in error["message"]
-    gateway.models.transcript = TranscribeReply(text="", duration_ms=100)
-    silence = await gateway.http.post(
-        PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1", **fields}
-    )
-    assert silence.json()["words"] == []
+    assert "no word times" in error["message"]
+    silence = TranscribeReply(text="", duration_ms=100)
+    assert (await transcribe_without_times(gateway, reply=silence, **fields)).json()["words"] == []
 
 
-@pytest.mark.parametrize("form", ["mp3", "opus", "flac", "aac"])
-async def test_compressed_recordings_are_read(gateway, form):
+def encoded(form):
+    """The tone in a file of the gateway's encoder."""
     encoder = make_encoder(form, 16_000)
-    answer = await transcribe(gateway, file=encoder.encode(TONE) + encoder.finish())
-    assert answer.status_code == 200
-    samples, _ = gateway.models.transcribed[0]
-    assert abs(len(samples) - 16_000) < 3_000
-    assert np.abs(samples).max() > 6_000
+    return encoder.encode(TONE) + encoder.finish()
 
 
-@pytest.mark.parametrize(("container", "codec"), [("webm", "libopus"), ("mp4", "aac"), ("mp3", "libmp3lame")])
-async def test_recordings_of_browsers_and_telephones_are_read(gateway, container, codec):
+def recorded(container, codec):
+    """The tone in a stereo file, as browsers and telephones record it."""
     file = io.BytesIO()
     with av.open(file, "w", format=container) as written:
         stream = written.add_stream(codec, rate=48_000, layout="stereo")
-        tone = np.repeat(TONE, 3)
-        frame = av.AudioFrame.from_ndarray(
-            np.stack([tone, tone], 1).reshape(1, -1), format="s16", layout="stereo"
-        )
+        tone = np.repeat(np.repeat(TONE, 3), 2).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(tone, format="s16", layout="stereo")
         frame.sample_rate = 48_000
         written.mux(stream.encode(frame))
         written.mux(stream.encode(None))
-    assert (await transcribe(gateway, file=file.getvalue())).status_code == 200
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(pytest.param(encoded(form), id=form) for form in ("mp3", "opus", "flac", "aac")),
+        *(
+            pytest.param(recorded(*kind), id=f"stereo {kind[0]}")
+            for kind in (("webm", "libopus"), ("mp4", "aac"), ("mp3", "libmp3lame"))
+        ),
+    ],
+)
+async def test_compressed_recordings_are_read(gateway, file):
+    assert (await transcribe(gateway, file=file)).status_code == 200
     samples, _ = gateway.models.transcribed[0]
     assert abs(len(samples) - 16_000) < 3_000
     assert np.abs(samples).max() > 6_000
@@ -204,7 +203,7 @@ async def test_stereo_at_another_rate_is_read(gateway):
         (wav(np.zeros(0, np.int16)), "empty"),
     ],
 )
-async def test_what_is_no_recording_is_refused(gateway, file, said):
+async def test_files_without_audio_are_refused(gateway, file, said):
     answer = await transcribe(gateway, file=file)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -233,7 +232,7 @@ async def test_recordings_have_a_longest_length(start):
         ({"model": "nova-3"}, "model", 404),
     ],
 )
-async def test_wishes_that_cannot_be_fulfilled_are_refused(gateway, fields, param, status):
+async def test_unsupported_fields_are_refused(gateway, fields, param, status):
     answer = await transcribe(gateway, **fields)
     assert answer.status_code == status
     assert answer.json()["error"]["param"] == param
@@ -256,9 +255,8 @@ async def test_something_missing_is_named(gateway):
         ("inference_failed: oh no", 502, "inference_failed", "true"),
     ],
 )
-async def test_what_the_model_says_is_told(gateway, said, status, code, retry):
-    gateway.models.transcript = said
-    answer = await gateway.http.post(PATH, files={"file": ("a.wav", wav())}, data={"model": "whisper-1"})
+async def test_errors_of_the_model_have_their_status(gateway, said, status, code, retry):
+    answer = await transcribe(gateway, reply=said)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.headers["x-should-retry"] == retry
 
@@ -298,7 +296,7 @@ async def test_text_is_streamed_as_it_is_recognised(gateway):
     assert gateway.models.ended.is_set()
 
 
-async def test_a_stream_that_breaks_says_so(gateway):
+async def test_a_failed_stream_is_an_error(gateway):
     gateway.models.hear = lambda _: "inference_failed: oh no"
     answer = await transcribe(gateway, stream="true")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_lost")
@@ -314,7 +312,7 @@ async def test_a_recording_that_cannot_be_passed_on_is_a_failure(gateway, monkey
     assert gateway.models.ended.is_set()
 
 
-async def test_a_client_that_leaves_is_not_worked_for(gateway):
+async def test_a_client_that_leaves_ends_the_recognition(gateway):
     gateway.models.may_hear.clear()
     asking = asyncio.create_task(transcribe(gateway, stream="true"))
     await asyncio.wait_for(gateway.models.hearing.wait(), 5)

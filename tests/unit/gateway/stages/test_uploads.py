@@ -190,8 +190,8 @@ async def test_parsing_is_linear():
 
     from starlette.requests import Request
 
+    from parley_gateway.bodies import read_form
     from parley_gateway.metrics import Metrics
-    from parley_gateway.multipart import read_form
     from parley_gateway.spool import Spool, UploadSettings
 
     async def lines(content):

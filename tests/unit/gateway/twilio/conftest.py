@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from parley_gateway.apis.twilio.settings import TwilioSettings
+from parley_gateway.apis.settings import TwilioSettings
 from parley_gateway.app import create_app
-from parley_gateway.listening import ListenSettings
 from parley_gateway.model_health import ModelReport
 from parley_gateway.servers import Servers, ServerSettings
 from parley_gateway.serving import running
 from parley_gateway.settings import Settings
+from parley_gateway.settings_sections import ListenSettings
 
 sys.path.append(str(Path(__file__).parents[2] / "client"))  # fake_agent
 
@@ -42,7 +42,7 @@ async def ready(*_):
 
 @pytest.fixture
 def gateway(tmp_path):
-    """Opens a gateway with agents that behave as told, and other settings."""
+    """Opens a gateway with agents of given behaviours, and other settings."""
 
     @contextlib.asynccontextmanager
     async def gateway(*behaviours, **settings):

@@ -1,6 +1,7 @@
-"""A call by telephone, from Twilio's request to the goodbye."""
+"""A telephone call: Twilio's stream, its playback and its end."""
 
 import asyncio
+import base64
 import json
 from contextlib import asynccontextmanager
 
@@ -22,7 +23,9 @@ from parley.protocol import (
     decode_message,
 )
 from parley_client.call import Call
-from parley_gateway.audio.g711 import decode_ulaw, encode_ulaw
+from parley_client.events import AgentAudio
+from parley_gateway.apis.twilio.stream import MAX_PIECES, PIECE_MS, TwilioPlayback
+from parley_gateway.audio.codecs import decode_ulaw, encode_ulaw
 from parley_gateway.calls import CallSettings
 from parley_gateway.errors import ForbiddenError
 
@@ -30,11 +33,11 @@ SAMPLES = np.round(8_000 * np.sin(2 * np.pi * 440 / 8_000 * np.arange(2_400))).a
 
 
 class Agent:
-    """A polite one that tells what it hears, and speaks when a test says so."""
+    """Records what it receives, and speaks on request of a test."""
 
     def __init__(self):
         self.start = asyncio.get_running_loop().create_future()
-        self.heard = asyncio.Queue()
+        self.received = asyncio.Queue()
         self.audio = []
         self.enough = asyncio.Event()
         self.over = asyncio.Event()
@@ -45,16 +48,16 @@ class Agent:
         self.start.set_result(decode_message(first.message))
         stream.say(CONNECTED)
         while (frame := await stream.frames.get()) is not None:
-            self._note(frame)
+            self._on_frame(frame)
             if frame.end:
                 stream.hang_up()
             stream.acknowledge(frame)
         stream.end()
         self.over.set()
 
-    def _note(self, frame):
+    def _on_frame(self, frame):
         if frame.message:
-            self.heard.put_nowait(decode_message(frame.message))
+            self.received.put_nowait(decode_message(frame.message))
         if len(frame.audio):
             self.audio.append(np.frombuffer(frame.audio, "<i2"))
             if sum(map(len, self.audio)) >= 3_200:
@@ -66,10 +69,16 @@ class Agent:
             samples,
         )
 
-    async def next_playback(self):
-        while not isinstance(message := await asyncio.wait_for(self.heard.get(), 10), Playback):
-            pass
-        return message.played_ms
+    async def next_message(self):
+        return await asyncio.wait_for(self.received.get(), 10)
+
+    async def playbacks(self, count):
+        """The next positions of the playback that Twilio's marks report."""
+        positions = []
+        while len(positions) < count:
+            if isinstance(message := await self.next_message(), Playback):
+                positions.append(message.played_ms)
+        return positions
 
 
 @pytest.fixture
@@ -94,21 +103,20 @@ def call(gateway, agent):
 # --- opening ----------------------------------------------------------------------------------
 
 
-async def test_a_call_is_opened_as_the_settings_say(call, agent):
+@pytest.mark.parametrize(
+    ("parameters", "greeting"),
+    [(None, "Good day."), ({"greeting": "Hello Anna.", "else": "x"}, "Hello Anna.")],
+)
+async def test_settings_and_parameters_of_the_twiml_open_a_call(call, agent, parameters, greeting):
     settings = {"greeting": "Good day.", "system_prompt": "Be brief.", "voice": "en-us+f3"}
-    async with call(twilio=settings):
+    async with call(parameters, twilio=settings):
         start = await agent.start
-    assert (start.greeting, start.system_prompt, start.voice) == ("Good day.", "Be brief.", "en-us+f3")
+    assert (start.greeting, start.system_prompt, start.voice) == (greeting, "Be brief.", "en-us+f3")
     assert start.output_sample_rate == 8_000
 
 
-async def test_parameters_of_the_twiml_count_more(call, agent):
-    async with call({"greeting": "Hello Anna.", "else": "x"}, twilio={"greeting": "Good day."}):
-        assert (await agent.start).greeting == "Hello Anna."
-
-
 @pytest.mark.parametrize("signature", ["", "AAAA", sign("wss://evil.example/v1/twilio/stream"), "é"])
-async def test_without_twilios_signature_nobody_comes_in(gateway, agent, signature):
+async def test_streams_without_twilios_signature_are_refused(gateway, agent, signature):
     async with gateway(agent) as phone:
         with pytest.raises(InvalidStatus) as caught:
             async with phone.stream(signature):
@@ -160,43 +168,41 @@ async def test_when_all_lines_are_busy_the_stream_is_closed(gateway, agent):
 # --- both ways --------------------------------------------------------------------------------
 
 
-async def test_what_the_caller_says_reaches_the_agent(call, agent):
+async def test_the_callers_audio_reaches_the_agent(call, agent):
     async with call() as line:
         for at in range(0, len(SAMPLES), 160):
             await line.speak(encode_ulaw(SAMPLES[at : at + 160]))
             await line.speak(b"\x00" * 160, track="outbound")
         await asyncio.wait_for(agent.enough.wait(), 10)
-    heard = np.concatenate(agent.audio)[800:]
+    samples = np.concatenate(agent.audio)[800:]
     # 440 Hz at 16 kHz, and none of the other track.
-    spectrum = np.abs(np.fft.rfft(heard * np.hanning(len(heard))))
-    assert abs(np.argmax(spectrum) * 16_000 / len(heard) - 440) < 10
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    assert abs(np.argmax(spectrum) * 16_000 / len(samples) - 440) < 10
 
 
-async def test_what_the_agent_says_reaches_the_caller(call, agent):
+async def test_the_agents_audio_reaches_the_caller(call, agent):
     async with call() as line:
         agent.say()
-        for _ in range(3):
-            await line.receive_until("mark")
+        await line.receive_marks(3)
         await line.play()
-        assert [await agent.next_playback() for _ in range(3)] == [100, 200, 300]
+        assert await agent.playbacks(3) == [100, 200, 300]
     assert np.abs(decode_ulaw(line.heard).astype(int) - SAMPLES).max() < 300
 
 
-async def test_playback_is_reported_as_far_as_it_was_heard(call, agent):
+async def test_playback_is_reported_up_to_the_last_mark(call, agent):
     async with call() as line:
         agent.say(offset_ms=500)
-        for _ in range(3):
-            await line.receive_until("mark")
+        await line.receive_marks(3)
         await line.play(1)
-        assert await agent.next_playback() == 600
+        assert await agent.playbacks(1) == [600]
 
 
 async def test_keys_reach_the_agent(call, agent):
     async with call() as line:
         await line.press("4")
         await line.press("#")
-        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="4")
-        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="#")
+        assert await agent.next_message() == Dtmf(digits="4")
+        assert await agent.next_message() == Dtmf(digits="#")
 
 
 async def test_a_key_that_is_refused_does_not_end_the_call(call, agent, monkeypatch, caplog):
@@ -206,7 +212,7 @@ async def test_a_key_that_is_refused_does_not_end_the_call(call, agent, monkeypa
     async with call() as line:
         await line.press("x")
         await line.press("4")
-        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="4")
+        assert await agent.next_message() == Dtmf(digits="4")
         with monkeypatch.context() as patch:
             patch.setattr(Call, "send_dtmf", refuse)
             await line.press("5")
@@ -214,55 +220,50 @@ async def test_a_key_that_is_refused_does_not_end_the_call(call, agent, monkeypa
                 while not any("overloaded" in message for message in caplog.messages):  # noqa: ASYNC110
                     await asyncio.sleep(0)
         await line.press("6")
-        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="6")
+        assert await agent.next_message() == Dtmf(digits="6")
 
 
-async def test_messages_that_twilio_invents_are_ignored(call, agent):
+async def test_unknown_messages_are_ignored(call, agent):
     async with call() as line:
         await line.send("weather", weather={"sky": "blue"})
         await line.press("1")
-        assert await asyncio.wait_for(agent.heard.get(), 10) == Dtmf(digits="1")
+        assert await agent.next_message() == Dtmf(digits="1")
 
 
 # --- interruptions ----------------------------------------------------------------------------
 
 
-async def test_an_interruption_clears_what_was_not_heard(call, agent):
+async def pause_after_100_ms(line, agent):
+    agent.say()
+    await line.receive_marks(3)
+    await line.play(1)
+    assert await agent.playbacks(1) == [100]
+    agent.stream.say(Paused(turn=1, response_id="r1", at_ms=0))
+    await line.receive_until("clear")
+
+
+async def test_an_interruption_clears_what_was_not_played(call, agent):
     async with call() as line:
-        agent.say()
-        for _ in range(3):
-            await line.receive_until("mark")
-        await line.play(1)
-        assert await agent.next_playback() == 100
-        agent.stream.say(Paused(turn=1, response_id="r1", at_ms=0))
-        await line.receive_until("clear")
+        await pause_after_100_ms(line, agent)
         assert line.waiting == b""
         agent.stream.say(Interrupted(turn=1, response_id="r1", played_ms=100, spoken_text=""))
         agent.say(response="r2")
-        for _ in range(3):
-            await line.receive_until("mark")
+        await line.receive_marks(3)
         await line.play()
-        # Marks that came back from the clear were not taken for heard: the next ones are the new answer's.
-        assert [await agent.next_playback() for _ in range(3)] == [100, 200, 300]
+        # The marks that ``clear`` returned were ignored: the next ones are those of the new response.
+        assert await agent.playbacks(3) == [100, 200, 300]
         assert line.clears == 1
         assert len(line.heard) == 8 * (100 + 300)
 
 
-async def test_after_a_cough_the_agent_goes_on_where_it_was(call, agent):
+async def test_after_a_cough_playback_continues_at_its_position(call, agent):
     async with call() as line:
-        agent.say()
-        for _ in range(3):
-            await line.receive_until("mark")
-        await line.play(1)
-        assert await agent.next_playback() == 100
-        agent.stream.say(Paused(turn=1, response_id="r1", at_ms=0))
-        await line.receive_until("clear")
+        await pause_after_100_ms(line, agent)
         agent.say(offset_ms=300)  # was on its way
         agent.stream.say(Resumed(turn=1, response_id="r1", reason="noise"))
-        for _ in range(5):
-            await line.receive_until("mark")
+        await line.receive_marks(5)
         await line.play()
-        assert [await agent.next_playback() for _ in range(5)] == [200, 300, 400, 500, 600]
+        assert await agent.playbacks(5) == [200, 300, 400, 500, 600]
     assert line.heard == encode_ulaw(SAMPLES) * 2
 
 
@@ -278,11 +279,18 @@ async def test_an_interruption_without_a_pause_clears_too(call, agent):
 # --- the end ----------------------------------------------------------------------------------
 
 
-async def test_when_the_caller_hangs_up_so_does_the_gateway(call, agent):
-    async with call() as line:
-        await line.hang_up()
-        assert await closing(line) == (1000, "hangup")
+async def test_a_caller_who_hangs_up_ends_the_call(gateway, agent):
+    async with gateway(agent) as phone:
+        calls = phone.app.state.gateway.calls
+        async with phone.stream() as line:
+            await line.begin()
+            await asyncio.wait_for(agent.start, 10)
+            assert calls.count == 1
+            await line.hang_up()
+            assert await closing(line) == (1000, "hangup")
         await asyncio.wait_for(agent.over.wait(), 10)
+        await asyncio.wait_for(calls.drain(10), 10)
+        assert calls.count == 0
 
 
 async def test_a_caller_who_vanishes_ends_the_call(call, agent):
@@ -291,22 +299,16 @@ async def test_a_caller_who_vanishes_ends_the_call(call, agent):
         await asyncio.wait_for(agent.over.wait(), 10)
 
 
-async def test_the_caller_hears_the_rest_when_the_agent_hangs_up(call, agent):
-    async with call(twilio={"farewell_s": 100}) as line:
+@pytest.mark.parametrize(("farewell_s", "returns_marks"), [(100, True), (0.05, False)])
+async def test_the_rest_is_played_when_the_agent_hangs_up(call, agent, farewell_s, returns_marks):
+    async with call(twilio={"farewell_s": farewell_s}) as line:
         agent.say()
         agent.stream.hang_up("silence")
-        for _ in range(3):
-            await line.receive_until("mark")
-        await line.play()
+        if returns_marks:
+            await line.receive_marks(3)
+            await line.play()
         assert await closing(line) == (1000, "silence")
-        assert len(line.heard) == len(SAMPLES)
-
-
-async def test_nobody_waits_for_ever_for_marks(call, agent):
-    async with call(twilio={"farewell_s": 0.05}) as line:
-        agent.say()
-        agent.stream.hang_up("silence")
-        assert await closing(line) == (1000, "silence")
+        assert len(line.heard) == (len(SAMPLES) if returns_marks else 0)
 
 
 async def test_a_failure_of_the_server_ends_the_call(call, agent):
@@ -323,15 +325,84 @@ async def test_too_much_audio_at_once_ends_the_call(call):
         assert await closing(line) == (1008, "invalid_audio")
 
 
-async def test_no_call_is_left_behind(gateway, agent):
-    async with gateway(agent) as phone:
-        calls = phone.app.state.gateway.calls
-        async with phone.stream() as line:
-            await line.begin()
-            await asyncio.wait_for(agent.start, 10)
-            assert calls.count == 1
-            await line.hang_up()
-            await closing(line)
-        await asyncio.wait_for(agent.over.wait(), 10)
-        await asyncio.wait_for(calls.drain(10), 10)
-        assert calls.count == 0
+class PlaybackLine:
+    def __init__(self):
+        self.sent = []
+        self.reported = []
+        self.playback = TwilioPlayback("MZ1", self.sent.append, lambda *heard: self.reported.append(heard))
+
+    def say(self, milliseconds, response="r1", offset_ms=0, rate=8_000):
+        samples = np.zeros(rate * milliseconds // 1000, np.int16)
+        self.playback.play(AgentAudio(1, response, offset_ms, rate, samples, ""))
+
+    def marks(self):
+        return [message["mark"]["name"] for message in self.sent if message["event"] == "mark"]
+
+    def audio_ms(self):
+        payloads = [message["media"]["payload"] for message in self.sent if message["event"] == "media"]
+        return sum(len(base64.b64decode(payload)) for payload in payloads) / 8
+
+
+@pytest.fixture
+def line():
+    return PlaybackLine()
+
+
+def test_every_piece_is_followed_by_a_mark(line):
+    line.say(250)
+    assert [message["event"] for message in line.sent] == ["media", "mark"] * 3
+    assert line.audio_ms() == 250
+    assert not line.playback.silent.is_set()
+
+
+def test_a_mark_counts_for_everything_before_it(line):
+    line.say(300)
+    line.playback.on_mark(line.marks()[1])
+    assert line.reported == [("r1", 200)]
+    line.playback.on_mark(line.marks()[0])  # came too late to mean anything
+    assert line.reported == [("r1", 200)]
+    line.playback.on_mark(line.marks()[2])
+    assert line.playback.silent.is_set()
+
+
+def test_an_unknown_mark_means_nothing(line):
+    line.say(100)
+    line.playback.on_mark("nonsense")
+    assert line.reported == []
+
+
+def test_another_answer_stays_when_one_is_dropped(line):
+    line.say(100, "r1")
+    line.say(100, "r2")
+    line.playback.drop("r1")
+    line.playback.on_mark(line.marks()[-1])
+    assert line.reported == [("r2", 100)]
+    assert [message["event"] for message in line.sent][-3:] == ["clear", "media", "mark"]
+
+
+def test_without_a_pause_there_is_nothing_to_go_on_with(line):
+    line.say(100)
+    before = len(line.sent)
+    line.playback.resume()
+    assert len(line.sent) == before
+
+
+def test_a_peer_that_returns_no_marks_is_not_remembered_for_ever(line):
+    for count in range(MAX_PIECES + 50):
+        line.say(PIECE_MS, offset_ms=PIECE_MS * count)
+    line.playback.on_mark(line.marks()[0])
+    assert line.reported == []
+    line.playback.on_mark(line.marks()[-1])
+    assert line.reported == [("r1", PIECE_MS * (MAX_PIECES + 50))]
+
+
+def test_speech_of_another_rate_is_brought_to_the_telephones(line):
+    line.say(100, rate=22_050)
+    assert line.audio_ms() == pytest.approx(100, abs=1)
+    assert not decode_ulaw(base64.b64decode(line.sent[0]["media"]["payload"])).any()
+
+
+def test_words_without_audio_make_no_message(line):
+    line.say(0)
+    assert line.sent == []
+    assert line.playback.silent.is_set()

@@ -1,4 +1,4 @@
-"""How Twilio learns what to do with a call."""
+"""Twilio's webhook for a call, its signature and its nonces."""
 
 import asyncio
 from xml.etree import ElementTree as ET
@@ -9,7 +9,7 @@ from twilio_line import PUBLIC_URL, closing, sign, voice_request
 
 from parley_gateway.apis.twilio.signature import TwilioSignatures
 from parley_gateway.calls import CallSettings
-from parley_gateway.errors import SettingsError, UnauthorizedError
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.security.settings import RateSettings
 from parley_gateway.settings import Settings
 
@@ -21,16 +21,25 @@ async def ask(phone, **request):
         return await http.post("/v1/twilio/voice", **request)
 
 
+def twiml(answer, path):
+    return ET.fromstring(answer.text).find(path)  # noqa: S314 - our own
+
+
+@pytest.fixture
+def signatures(tmp_path):
+    (tmp_path / "token").write_text("12345")
+    return TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+
+
 async def test_a_call_is_connected_with_the_agent(gateway):
     async with gateway() as phone:
         answer = await ask(phone, **voice_request(FORM))
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/xml")
-    stream = ET.fromstring(answer.text).find("Connect/Stream")  # noqa: S314 - our own
-    assert stream.get("url") == "wss://voice.example/v1/twilio/stream"
+    assert twiml(answer, "Connect/Stream").get("url") == "wss://voice.example/v1/twilio/stream"
 
 
-async def test_a_busy_gateway_says_so(gateway):
+async def test_a_busy_gateway_rejects_the_call(gateway):
     async with gateway(calls=CallSettings(limit=1)) as phone:
         phone.app.state.gateway.calls.draining = True
         answer = await ask(phone, **voice_request(FORM))
@@ -48,7 +57,7 @@ async def test_a_busy_gateway_says_so(gateway):
         lambda request: request.update(params={"more": "1"}),
     ],
 )
-async def test_who_is_not_twilio_is_refused(gateway, change):
+async def test_wrong_signatures_are_refused(gateway, change):
     request = voice_request(FORM)
     change(request)
     async with gateway() as phone:
@@ -63,7 +72,7 @@ async def test_guessing_is_stopped(gateway):
         assert [(await ask(phone, **wrong)).status_code for _ in range(3)] == [401, 401, 429]
 
 
-async def test_what_is_no_form_is_refused(gateway):
+async def test_invalid_forms_are_refused(gateway):
     request = voice_request({}) | {"content": b"\xff=\xff"}
     async with gateway() as phone:
         assert (await ask(phone, **request)).status_code in (400, 401)
@@ -76,40 +85,31 @@ async def test_without_an_auth_token_there_is_no_such_api(gateway):
         assert (await ask(phone, **voice_request(FORM))).status_code == 404
 
 
-def test_the_example_of_twilios_documentation(tmp_path):
-    (tmp_path / "token").write_text("12345")
-    signatures = TwilioSignatures(str(tmp_path / "token"), "https://example.com")
+def test_the_example_of_twilios_documentation(signatures):
     caller = "+14158675310"
-    form = {
-        "CallSid": "CA1234567890ABCDE",
-        "Caller": caller,
-        "Digits": "1234",
-        "From": caller,
-        "To": "+18005551212",
-    }
-    signature = signatures.sign(
-        "https://example.com/myapp.php?foo=1&bar=2", {name: [value] for name, value in form.items()}
-    )
+    form = {"CallSid": "CA1234567890ABCDE", "Caller": caller, "Digits": "1234", "From": caller}
+    form["To"] = "+18005551212"
+    values = {name: [value] for name, value in form.items()}
+    signature = signatures.sign("https://example.com/myapp.php?foo=1&bar=2", values)
     assert signature == b"L/OH5YylLD5NRKLltdqwSvS0BnU="
 
 
-def test_a_form_with_several_values_is_signed_in_their_order(tmp_path):
-    (tmp_path / "token").write_text("12345")
-    signatures = TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+def test_a_form_with_several_values_is_signed_in_their_order(signatures):
     assert signatures.sign("x", {"a": ["2", "1", "2"]}).decode() == sign("x", [("a", "1a2")])
 
 
-@pytest.mark.parametrize("url", ["", "http://voice.example"])
-def test_twilio_needs_a_public_address(tmp_path, url):
-    (tmp_path / "token").write_text("12345")
-    with pytest.raises(SettingsError, match="public_url"):
+@pytest.mark.parametrize(
+    ("token", "url", "said"),
+    [
+        ("12345", "", "public_url"),
+        ("12345", "http://voice.example", "public_url"),
+        ("\n", PUBLIC_URL, "no auth token"),
+    ],
+)
+def test_unusable_settings_are_refused(tmp_path, token, url, said):
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(GatewaySettingsError, match=said):
         TwilioSignatures(str(tmp_path / "token"), url)
-
-
-def test_an_empty_auth_token_is_refused(tmp_path):
-    (tmp_path / "token").write_text("\n")
-    with pytest.raises(SettingsError, match="no auth token"):
-        TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
 
 
 def test_the_api_is_closed_by_default():
@@ -118,7 +118,7 @@ def test_the_api_is_closed_by_default():
 
 async def nonce_of(phone):
     answer = await ask(phone, **voice_request(FORM))
-    parameter = ET.fromstring(answer.text).find("Connect/Stream/Parameter")  # noqa: S314 - our own
+    parameter = twiml(answer, "Connect/Stream/Parameter")
     assert parameter.get("name") == "nonce"
     return parameter.get("value")
 
@@ -156,9 +156,7 @@ async def test_a_stream_without_a_nonce_of_the_gateway_is_closed(gateway, change
         assert not phone.app.state.gateway.calls.count
 
 
-def test_a_nonce_lasts_for_a_minute(tmp_path, monkeypatch):
-    (tmp_path / "token").write_text("12345")
-    signatures = TwilioSignatures(str(tmp_path / "token"), PUBLIC_URL)
+def test_a_nonce_lasts_for_a_minute(signatures, monkeypatch):
     nonce = signatures.nonce()
     name, expires_at = signatures.check_nonce(nonce)
     assert name in nonce

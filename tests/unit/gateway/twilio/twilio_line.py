@@ -1,4 +1,4 @@
-"""Twilio's side of a Media Stream: signs, speaks, plays at the pace of speech when told, returns marks."""
+"""Twilio's side of a Media Stream: signs, sends audio, plays on request, and returns marks."""
 
 import asyncio
 import base64
@@ -69,7 +69,7 @@ class TwilioLine:
         await self.send("stop", stop={"accountSid": ACCOUNT, "callSid": "CA1"})
 
     async def receive(self, timeout_s=10):
-        """Take one message in; returns it."""
+        """Receive one message."""
         message = json.loads(await asyncio.wait_for(self._socket.recv(), timeout_s))
         assert message["streamSid"] == "MZ1"
         self.messages.append(message)
@@ -89,6 +89,10 @@ class TwilioLine:
             pass
         return message
 
+    async def receive_marks(self, count):
+        for _ in range(count):
+            await self.receive_until("mark")
+
     @property
     def waiting(self):
         """µ-law that was not played yet."""
@@ -106,7 +110,7 @@ class TwilioLine:
         await self._return(marks)
 
     async def play_ms(self, milliseconds):
-        """Play so much, if there is so much."""
+        """Play at most this much."""
         left, marks = 8 * milliseconds, []
         while self._buffer and (left > 0 or isinstance(self._buffer[0], str)):
             part = self._buffer.popleft()

@@ -1,57 +1,65 @@
-"""``WS /v1/listen``: a stream of speech to texts."""
+"""``/v1/listen``: transcripts of streams by WebSocket, and of recordings by POST."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from parley.asr.messages import SpeechStartedEvent, SpeechStoppedEvent, TranscriptEvent
-from parley.errors import ParleyError
+from parley.asr.messages import (
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+    TranscribeReply,
+    TranscribeRequest,
+    TranscriptEvent,
+)
+from parley.errors import InvalidAudioError, InvalidMessageError, ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE
-from parley_client.errors import CallEndedError
-from parley_client.stages import FinalizedEvent, Recognition, RecognitionEvent
-from parley_gateway.apis.deepgram import messages as forms
-from parley_gateway.apis.deepgram.errors import close_for, message_of, refuse
-from parley_gateway.apis.deepgram.idle import IdleLimit
+from parley_client.stages import FinalizedEvent, Recognition, RecognitionEvent, Transcriber
+from parley_client.stages.transcription import TRANSCRIBERS
+from parley_gateway.apis.deepgram import messages
 from parley_gateway.apis.deepgram.query import ListenOptions, check_stream, read_query
+from parley_gateway.audio.captions import segments_of
 from parley_gateway.audio.codecs import AudioStreamDecoder
-from parley_gateway.closing import Close
+from parley_gateway.audio.recordings import container_of, raw_container
 from parley_gateway.gateway import Gateway
-from parley_gateway.model_limits import ModelLimiter
-from parley_gateway.security.meter import Meter
-from parley_gateway.sockets import accept, messages, run_socket, until_going_away
-from parley_gateway.writer import SocketWriter
+from parley_gateway.model_limits import ModelLimiter, ModelSlot
+from parley_gateway.security.rates import Meter
+from parley_gateway.spool import SpooledFile
+from parley_gateway.streaming import StageRoute, while_connected
+from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
 
 _DONE = Close(1000, "")
-# Utterances that may wait for their text; of those before them it never came.
-_MOST_OPEN = 64
+# Utterances that wait for their text; older ones have none.
+_MAX_OPEN = 64
 
 
-async def serve_listening(websocket: WebSocket, gateway: Gateway, desk: ModelLimiter) -> None:
-    """Carry one stream over one WebSocket."""
+async def serve_listening(websocket: WebSocket, gateway: Gateway, limiter: ModelLimiter) -> None:
+    """Transcribe one stream over one WebSocket."""
     settings = gateway.settings.stages
-    listening = None
+    session = None
     try:
         principal = await gateway.guard.admit(websocket, "transcribe")
         options = read_query(websocket.query_params, ListenOptions)
         check_stream(options)
-        with desk.lease(principal) as server:
+        with limiter.lease(principal) as server:
             async with Recognition(server, options.asr, model=settings.recognizer) as recognition:
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
-                listening = _Listening(websocket, recognition, gateway, options, meter)
-                await listening.run()
+                session = _ListenSession(websocket, recognition, gateway, options, meter)
+                await session.run()
     except ParleyError as error:
-        if listening is not None:
+        if session is not None:
             raise
-        await refuse(websocket, error, gateway)
+        await refuse(websocket, error, gateway, messages.answer)
 
 
-class _Listening:
-    """The two directions of one open stream."""
+class _ListenSession(WebSocketSession):
+    """Sends audio to the recogniser, and its transcripts to the client."""
 
     def __init__(
         self,
@@ -61,126 +69,107 @@ class _Listening:
         options: ListenOptions,
         meter: Meter,
     ) -> None:
-        self._websocket = websocket
+        idle = IdleLimit(gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
+        super().__init__(websocket, gateway, meter, idle=idle)
         self._recognition = recognition
-        self._gateway = gateway
         self._decoder = AudioStreamDecoder(options.form)
-        self._meter = meter
-        self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._transaction = forms.Transaction(recognition.model)
+        self._transaction = messages.Transaction(recognition.model)
         self._sent_s = 0.0
         self._results = _Results(self._transaction, options)
 
-    async def run(self) -> None:
-        """Until one side ends it."""
-        await run_socket(
-            self._writer,
-            self._gateway,
-            self._hear(),
-            self._tell(),
-            until_going_away(self._gateway),
-            on_error=self._tell_error,
-        )
+    def on_failed(self, error: ParleyError) -> None:
+        """See :class:`WebSocketSession`."""
+        self.writer.send_json(messages.message_of(error))
+        self.writer.close(*messages.close_for(error))
 
-    def _tell_error(self, error: ParleyError) -> None:
-        self._writer.send_json(message_of(error))
-        self._writer.close(*close_for(error))
-
-    async def _hear(self) -> None:
-        """From the client to the recogniser, until the client has gone."""
-        idle = IdleLimit(self._gateway.settings.stages.idle_s, "audio, and no KeepAlive,")
-        source = messages(self._websocket, self._meter, self._gateway)
-        async for message in idle.each(source):
-            try:
-                await self._take(message)
-            except CallEndedError:
-                await asyncio.get_running_loop().create_future()  # the other direction ends it
-
-    async def _take(self, message: str | bytes) -> None:
+    async def on_message(self, message: str | bytes) -> None:
+        """See :class:`WebSocketSession`."""
         if isinstance(message, bytes):
-            if not message:  # how older clients say CloseStream
+            if not message:  # CloseStream of older clients
                 self._recognition.end()
                 return
-            self._transaction.note(message)
+            self._transaction.add_audio(message)
             for samples in self._decoder.pieces(message):
                 self._sent_s += len(samples) / INPUT_SAMPLE_RATE
                 await self._recognition.send_all(samples)
-            for result in self._results.silence(self._sent_s - self._recognition.waiting_s):
-                self._writer.send_json(result)
+            self._send(self._results.after_silence(self._sent_s - self._recognition.waiting_s))
             return
-        match forms.read_message(message, forms.ListenMessage):
-            case forms.Finalize():
+        match messages.read_message(message, messages.ListenMessage):
+            case messages.Finalize():
                 if self._recognition.finalize():
                     self._results.finalizing += 1
-            case forms.CloseStream():
+            case messages.CloseStream():
                 self._recognition.end()
 
-    async def _tell(self) -> None:
-        """From the recogniser to the client, until all is written down."""
+    async def send_events(self) -> None:
+        """Send results until all audio is transcribed."""
         async for event in self._recognition:
-            for result in self._results.of(event):
-                self._writer.send_json(result)
-        for result in self._results.rest():
-            self._writer.send_json(result)
-        for result in self._results.silence(self._sent_s):
-            self._writer.send_json(result)
-        self._writer.send_json({"type": "Metadata", **self._transaction.metadata(round(self._sent_s, 3))})
-        self._writer.close(*_DONE)
+            self._send(self._results.of(event))
+        self._send([*self._results.rest(), *self._results.after_silence(self._sent_s)])
+        self.writer.send_json({"type": "Metadata", **self._transaction.metadata(round(self._sent_s, 3))})
+        self.writer.close(*_DONE)
+
+    def _send(self, results: Sequence[dict[str, Any]]) -> None:
+        for result in results:
+            self.writer.send_json(result)
 
 
 class _Results:
-    """Makes Deepgram's messages of what the recogniser says."""
+    """Translates events of the recogniser to Deepgram's messages."""
 
-    def __init__(self, transaction: forms.Transaction, options: ListenOptions) -> None:
+    def __init__(self, transaction: messages.Transaction, options: ListenOptions) -> None:
         self._transaction = transaction
         self._options = options
         self.finalizing = 0
-        """``Finalize`` that are not answered."""
-        self._held: dict[str, Any] | None = None  # the last final text, while it may be such an answer
+        """``Finalize`` messages without a response."""
+        self._held: dict[str, Any] | None = None
+        """The last final transcript, while it may be the response to ``Finalize``."""
         self._speaking = False
         self._started_s = 0.0
         self._stopped_s: dict[int, tuple[float, float]] = {}
         self._last_word_s: float | None = None
-        self._heard_s = 0.0
+        self._processed_s = 0.0
 
     def of(self, event: RecognitionEvent) -> Sequence[dict[str, Any]]:
-        """What the client is told of an event."""
+        """Deepgram's messages for an event."""
         match event:
             case SpeechStartedEvent():
                 self._speaking = True
                 self._started_s = event.at_ms / 1000
-                return [forms.speech_started(event.at_ms)] if self._options.vad_events else []
+                return [messages.speech_started(event.at_ms)] if self._options.vad_events else []
             case SpeechStoppedEvent():
                 self._speaking = False
                 self._stopped_s[event.utterance] = (self._started_s, event.at_ms / 1000)
-                if len(self._stopped_s) > _MOST_OPEN:
+                if len(self._stopped_s) > _MAX_OPEN:
                     del self._stopped_s[next(iter(self._stopped_s))]
             case TranscriptEvent(is_final=True):
                 return self._final(event)
             case TranscriptEvent() if self._options.interim_results and event.text:
-                end_s = event.words[-1].end_ms / 1000 if event.words else max(self._started_s, self._heard_s)
+                end_s = (
+                    event.words[-1].end_ms / 1000 if event.words else max(self._started_s, self._processed_s)
+                )
                 return [self._result(event, (self._started_s, end_s))]
             case FinalizedEvent():
                 return self._finalized(event)
         return []
 
     def rest(self) -> Sequence[dict[str, Any]]:
-        """What the client is told at the end of all events."""
+        """Messages at the end of the stream."""
         before, self._held = self._held, None
         return [before] if before else []
 
-    def silence(self, heard_s: float) -> Sequence[dict[str, Any]]:
-        """What the client is told now that so much was heard (seconds)."""
-        self._heard_s = heard_s
-        wanted, last = self._options.utterance_end_ms, self._last_word_s
-        if wanted is None or last is None or self._speaking or heard_s - last < wanted / 1000:
+    def after_silence(self, processed_s: float) -> Sequence[dict[str, Any]]:
+        """Messages that are due after this much processed audio (seconds)."""
+        self._processed_s = processed_s
+        pause_ms, last_s = self._options.utterance_end_ms, self._last_word_s
+        if pause_ms is None or last_s is None or self._speaking or processed_s - last_s < pause_ms / 1000:
             return []
         self._last_word_s = None
-        return [forms.utterance_end(last)]
+        return [messages.utterance_end(last_s)]
 
     def _final(self, event: TranscriptEvent) -> Sequence[dict[str, Any]]:
         span_s = self._stopped_s.pop(event.utterance, (self._started_s, self._started_s))
-        if event.text:  # some models know no times of words
+        if event.text:  # some models have no word times
             self._last_word_s = event.words[-1].end_ms / 1000 if event.words else span_s[1]
         result = self._result(event, span_s)
         result |= {"is_final": True, "speech_final": self._options.endpointing is not False}
@@ -198,3 +187,72 @@ class _Results:
 
     def _result(self, event: TranscriptEvent, span_s: tuple[float, float]) -> dict[str, Any]:
         return self._transaction.result(event.words, event.text, event.confidence, span_s)
+
+
+class RecordingRoute(StageRoute):
+    """Transcribes recordings."""
+
+    async def create(self, request: Request) -> Response:
+        """Transcribe a recording: the body is the file, or raw audio of the ``encoding`` in the URL."""
+        principal = await self._gateway.guard.admit(request, "transcribe")
+        # Before the body is read: recordings that wait for a server must not fill the disk.
+        with self._limiter.place(principal) as slot:
+            return await self._answer(request, slot)
+
+    async def _answer(self, request: Request, slot: ModelSlot) -> Response:
+        options = read_query(request.query_params, ListenOptions)
+        if request.headers.get("content-type", "").startswith("application/json"):
+            raise InvalidMessageError("recordings are not fetched from a URL: send the audio itself")
+        transaction = messages.Transaction(TRANSCRIBERS[0])
+        spool = self._gateway.spool
+        spool.check_announced(request.headers, slot.owner)
+        with spool.open(slot.owner) as audio:
+            with spool.open(slot.owner) as recording:
+                async for piece in request.stream():
+                    await recording.append(piece, transaction.add_audio)
+                await recording.finish(transaction.add_audio)
+                await while_connected(request, self._decode(recording, audio, options))
+            reply = await while_connected(request, self._transcribe(slot, audio, options, transaction))
+        return JSONResponse(_body(reply, transaction, options), headers=transaction.headers)
+
+    async def _transcribe(
+        self, slot: ModelSlot, audio: SpooledFile, options: ListenOptions, transaction: messages.Transaction
+    ) -> TranscribeReply:
+        wanted = TranscribeRequest(language=options.base_language, phrases=options.phrases)
+        async with self._gateway.spool.samples_of(audio) as samples:
+            with slot.lease() as server:
+                async with Transcriber(server, timeout_s=self._settings.transcribe_s) as recordings:
+                    transaction.model = await recordings.model()
+                    return await recordings.transcribe(samples, wanted)
+
+    async def _decode(self, recording: SpooledFile, audio: SpooledFile, options: ListenOptions) -> None:
+        limit_s = self._settings.recording_s
+        if options.encoding is None:
+            container = container_of(recording.head)
+        elif not recording.size:
+            raise InvalidAudioError("the recording is empty")
+        elif recording.size > limit_s * options.form.bytes_per_s:
+            raise InvalidAudioError(f"the recording is longer than {limit_s} s")
+        else:
+            container = raw_container(options.form)
+        await self._gateway.decoders.decode(recording, container, audio, limit_s)
+
+
+def _body(
+    reply: TranscribeReply, transaction: messages.Transaction, options: ListenOptions
+) -> dict[str, Any]:
+    results: dict[str, Any] = {
+        "channels": [{"alternatives": [messages.alternative(reply.text, reply.confidence, reply.words)]}]
+    }
+    if options.utterances:
+        results["utterances"] = [
+            {
+                "id": str(uuid4()),
+                "channel": 0,
+                "start": segment.start_s,
+                "end": segment.end_s,
+                **messages.alternative(segment.text, segment.confidence, segment.words),
+            }
+            for segment in segments_of(reply)
+        ]
+    return {"metadata": transaction.metadata(reply.duration_ms / 1000), "results": results}

@@ -1,4 +1,4 @@
-"""Deepgram's messages and answers."""
+"""Deepgram's messages, responses and errors."""
 
 from __future__ import annotations
 
@@ -10,56 +10,98 @@ from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 import msgspec
+from starlette.responses import JSONResponse, Response
 
-from parley.errors import InvalidMessageError
+from parley.errors import (
+    InvalidAudioError,
+    InvalidMessageError,
+    OverloadedError,
+    ParleyError,
+    SessionIdleError,
+    ShuttingDownError,
+)
 from parley.protocol import Word
+from parley_gateway.errors import GatewayError, UnauthorizedError, headers_of, status_of
+from parley_gateway.websocket import GOING_AWAY, Close, close_of
 
 _ARCH = "parley"
 _VERSION = "1"
+_CODES = {
+    401: "INVALID_AUTH",
+    403: "INSUFFICIENT_PERMISSIONS",
+    413: "PAYLOAD_ERROR",
+    429: "TOO_MANY_REQUESTS",
+}
+
+
+def answer(error: ParleyError) -> Response:
+    """The HTTP response for ``error``."""
+    status = status_of(error)
+    request_id = str(uuid4())
+    code = _CODES.get(status, "Bad Request" if status < 500 else "INTERNAL_SERVER_ERROR")
+    message = "Invalid credentials." if isinstance(error, UnauthorizedError) else str(error) or error.code
+    said = message.encode("ascii", "replace").decode().replace("\n", " ")
+    headers = headers_of(error) | {"dg-request-id": request_id, "dg-error": said}
+    return JSONResponse({"err_code": code, "err_msg": message, "request_id": request_id}, status, headers)
+
+
+def close_for(error: ParleyError) -> Close:
+    """How a WebSocket that failed with ``error`` is closed, with Deepgram's reason where there is one."""
+    if isinstance(error, SessionIdleError):
+        return Close(1011, "NET-0001")
+    if isinstance(error, InvalidAudioError):
+        return Close(1008, "DATA-0000")
+    if isinstance(error, GatewayError | OverloadedError | ShuttingDownError):
+        return close_of(error)
+    return close_of(error) if status_of(error) < 500 else Close(1011, "NET-0000")
+
+
+def message_of(error: ParleyError) -> dict[str, Any]:
+    """The last message of a stream that failed."""
+    close = GOING_AWAY if isinstance(error, ShuttingDownError) else close_for(error)
+    text = str(error) or error.code
+    texts = {"description": text, "message": text}
+    return {"type": "Error", "variant": close.reason, "code": error.code, **texts}
 
 
 class KeepAlive(msgspec.Struct, frozen=True, tag_field="type"):
-    """The client is there, and silent."""
+    """Keeps the stream of a silent client open."""
 
 
 class Finalize(msgspec.Struct, frozen=True, tag_field="type"):
-    """Write down now what was sent so far."""
+    """Requests the transcript of all audio so far."""
 
 
 class CloseStream(msgspec.Struct, frozen=True, tag_field="type"):
-    """No more audio comes."""
+    """Ends the audio."""
 
 
 ListenMessage: TypeAlias = KeepAlive | Finalize | CloseStream
 
 
 class Speak(msgspec.Struct, frozen=True, tag_field="type"):
-    """Text to be spoken, behind what came before."""
+    """Appends text."""
 
     text: str
 
 
 class Flush(msgspec.Struct, frozen=True, tag_field="type"):
-    """Speak all that came; ``Flushed`` follows its audio."""
+    """Ends the text; ``Flushed`` follows its audio."""
 
 
 class Clear(msgspec.Struct, frozen=True, tag_field="type"):
-    """Forget all that was not spoken yet; ``Cleared`` follows."""
+    """Discards what was not spoken yet; ``Cleared`` follows."""
 
 
 class CloseSpeech(msgspec.Struct, frozen=True, tag_field="type", tag="Close"):
-    """Speak the rest and end."""
+    """Ends the stream after the remaining text."""
 
 
 SpeakMessage: TypeAlias = Speak | Flush | Clear | CloseSpeech
 
 
 def read_message(raw: str, kind: Any) -> Any:
-    """A client's message.
-
-    Raises:
-        InvalidMessageError: it is none.
-    """
+    """Read a client's message, or raise InvalidMessageError."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -68,24 +110,24 @@ def read_message(raw: str, kind: Any) -> Any:
 
 @dataclass
 class Transaction:
-    """One stream or recording: what its messages say of it."""
+    """The ids and metadata of one stream or recording."""
 
     model: str
     request_id: str = field(default_factory=lambda: str(uuid4()))
     _created: datetime = field(default_factory=lambda: datetime.now(UTC))
     _digest: Any = field(default_factory=sha256)
 
-    def note(self, audio: bytes) -> None:
-        """The client has sent this."""
+    def add_audio(self, audio: bytes) -> None:
+        """Add audio of the client to the digest."""
         self._digest.update(audio)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the HTTP answer."""
+        """Headers of the HTTP response."""
         return {"dg-request-id": self.request_id}
 
     def metadata(self, duration_s: float) -> dict[str, Any]:
-        """Of all of it."""
+        """Metadata of all of the audio."""
         return {
             "transaction_key": "deprecated",
             "request_id": self.request_id,
@@ -99,7 +141,7 @@ class Transaction:
 
     @property
     def voice_metadata(self) -> dict[str, Any]:
-        """The first message of a voice."""
+        """The first message of a stream of speech."""
         return {
             "type": "Metadata",
             "request_id": self.request_id,
@@ -117,19 +159,8 @@ class Transaction:
         *,
         is_final: bool = False,
         speech_final: bool = False,
-        from_finalize: bool = False,
     ) -> dict[str, Any]:
-        """A ``Results`` message.
-
-        Args:
-            words: that were recognised.
-            text: of them.
-            confidence: 0 to 1.
-            span_s: where the audio begins and ends that it speaks of (seconds).
-            is_final: the text will not change.
-            speech_final: a pause ended it.
-            from_finalize: it answers ``Finalize``.
-        """
+        """A ``Results`` message for the audio from ``span_s[0]`` to ``span_s[1]``."""
         start_s, end_s = span_s
         return {
             "type": "Results",
@@ -144,7 +175,7 @@ class Transaction:
                 "model_info": self._model_info,
                 "model_uuid": self.model,
             },
-            "from_finalize": from_finalize,
+            "from_finalize": False,
         }
 
     @property
@@ -153,7 +184,7 @@ class Transaction:
 
 
 def alternative(text: str, confidence: float, words: Sequence[Word]) -> dict[str, Any]:
-    """One reading."""
+    """A transcript with its words."""
     return {
         "transcript": text,
         "confidence": confidence,
@@ -171,15 +202,15 @@ def alternative(text: str, confidence: float, words: Sequence[Word]) -> dict[str
 
 
 def speech_started(at_ms: int) -> dict[str, Any]:
-    """Speech has begun."""
+    """A ``SpeechStarted`` message."""
     return {"type": "SpeechStarted", "channel": [0, 1], "timestamp": at_ms / 1000}
 
 
 def utterance_end(last_word_end_s: float) -> dict[str, Any]:
-    """No word has begun for a while."""
+    """An ``UtteranceEnd`` message: no word has begun for a while."""
     return {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": last_word_end_s}
 
 
 def counted(kind: Literal["Flushed", "Cleared"], number: int) -> dict[str, Any]:
-    """A message of ``/v1/speak`` that is numbered."""
+    """A numbered message of ``/v1/speak``."""
     return {"type": kind, "sequence_id": number}

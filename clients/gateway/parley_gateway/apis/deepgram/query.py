@@ -1,4 +1,4 @@
-"""Deepgram's options, which come in the URL."""
+"""Deepgram's options in the URL."""
 
 from __future__ import annotations
 
@@ -23,18 +23,28 @@ RAW: Mapping[str, Encoding] = MappingProxyType({"linear16": "pcm16", "mulaw": "u
 """Audio without a container, by Deepgram's name."""
 
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
-# Wishes that would change what is answered and cannot be fulfilled; without an effect while they are off.
+# Options that would change the response and are not supported; without effect while they are off.
 _REFUSED = frozenset(
     "callback callback_method custom_intent custom_topic detect_entities detect_language diarize "
     "diarize_model dictation intents measurements multichannel paragraphs redact replace search sentiment "
     "summarize topics translate".split()
 )
-_SHORTEST_PAUSE_MS = 200
-_LONGEST_PAUSE_MS = 5_000
+_MIN_PAUSE_MS = 200
+_MAX_PAUSE_MS = 5_000
+_DEFAULT_RATE_HZ = 24_000
+_G711_RATE_HZ = 8_000
+_RATES_HZ: Mapping[SpeechFormat, int] = {
+    "mp3": 22_050,
+    "opus": 48_000,
+    "flac": _DEFAULT_RATE_HZ,
+    "aac": 22_050,
+}
+# The voices in requests of clients that changed only the address; they get the default voice.
+_DEEPGRAM_VOICES = ("aura-", "aura2-")
 
 
 class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``/v1/listen``. What is not here is ignored, or refused where it would change the answer."""
+    """Options of ``/v1/listen``. Others are ignored, or refused where they would change the response."""
 
     model: str = ""
     """Any: the gateway's settings name the model."""
@@ -42,50 +52,45 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] = 16_000
     channels: Literal[1] = 1
     language: str = "en"
-    """As in ``en-US``; the part before the hyphen counts."""
+    """A tag such as ``en-US``; only the part before the hyphen counts."""
     interim_results: bool = False
     endpointing: Annotated[int, Meta(ge=0)] | bool | None = None
     """The pause that ends an utterance (milliseconds), at least 200; false: no text is ``speech_final``."""
     utterance_end_ms: Annotated[int, Meta(ge=0)] | None = None
-    """Tell when no word has begun for so long (milliseconds)."""
+    """Send ``UtteranceEnd`` after this time without a word (milliseconds)."""
     vad_events: bool = False
-    """Tell when speech begins."""
+    """Send ``SpeechStarted``."""
     keyterm: list[Term] = []
     keywords: list[Term] = []
-    """Names and words that are expected; numbers behind a colon are ignored."""
+    """Expected names and words; numbers behind a colon are ignored."""
     utterances: bool = False
-    """Of a recording: cut it at pauses."""
+    """Split the transcript of a recording at pauses."""
 
     @property
     def form(self) -> AudioFormat:
-        """Of the audio of a stream.
-
-        Raises:
-            InvalidMessageError: it has none.
-            UnsupportedSampleRateError: it cannot have this rate.
-        """
+        """The format of a stream; raises InvalidMessageError or UnsupportedSampleRateError."""
         if self.encoding is None:
             raise InvalidMessageError("a stream needs an encoding: linear16, mulaw or alaw")
         return AudioFormat(RAW[self.encoding], self.sample_rate)
 
     @property
     def base_language(self) -> str:
-        """Without the region."""
+        """The language without its region."""
         return self.language.partition("-")[0].lower()
 
     @property
     def phrases(self) -> list[str]:
-        """What is expected."""
+        """Expected names and words."""
         terms = [*self.keyterm, *(keyword.partition(":")[0] for keyword in self.keywords)]
         return [term for term in terms if term.strip()]
 
     @property
     def asr(self) -> AsrOptions:
-        """For the recogniser."""
+        """The recogniser's options."""
         pause = self.endpointing
         silence_ms = None
         if isinstance(pause, int) and not isinstance(pause, bool):
-            silence_ms = min(max(pause, _SHORTEST_PAUSE_MS), _LONGEST_PAUSE_MS)
+            silence_ms = min(max(pause, _MIN_PAUSE_MS), _MAX_PAUSE_MS)
         partial_ms = AsrOptions().partial_interval_ms if self.interim_results else 0
         return AsrOptions(
             vad=VadOptions(silence_ms=silence_ms),
@@ -96,10 +101,10 @@ class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeakOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of ``/v1/speak``."""
+    """Options of ``/v1/speak``."""
 
     model: str = ""
-    """A voice of the gateway's, or any of Deepgram's, which stand for the default."""
+    """A voice of the gateway, or any of Deepgram, which means the default."""
     encoding: Literal["linear16", "mulaw", "alaw", "mp3", "opus", "flac", "aac"] | None = None
     container: Literal["none", "wav", "ogg"] | None = None
     sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] | None = None
@@ -110,21 +115,12 @@ class SpeakOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_stream(options: ListenOptions) -> None:
-    """Refuse options with which there can be no stream.
-
-    Raises:
-        InvalidMessageError: the audio has no encoding.
-        UnsupportedSampleRateError: it cannot have this rate.
-    """
+    """Raise the error of :attr:`ListenOptions.form`, or of a format that cannot be decoded."""
     AudioStreamDecoder(options.form)
 
 
 def read_query(query: QueryParams, kind: type[QueryT]) -> QueryT:
-    """The options in a URL.
-
-    Raises:
-        InvalidMessageError: a value is not possible, or a wish cannot be fulfilled.
-    """
+    """The options in a URL; raises InvalidMessageError for an invalid or unsupported one."""
     refused = [name for name in _REFUSED if any(value.lower() not in _FALSE for value in query.getlist(name))]
     if refused:
         raise InvalidMessageError(f"not supported: {', '.join(sorted(refused))}")
@@ -148,57 +144,34 @@ def _value(values: Sequence[str]) -> Any:
     return text
 
 
-_DEFAULT_RATE = 24_000
-_TELEPHONE_HZ = 8_000
-# Clients that are switched over by their address alone name these; they get the default voice.
-_DEEPGRAM = ("aura-", "aura2-")
-
-
 def voice_of(options: SpeakOptions) -> str | None:
-    """The name of a voice; None: the default."""
+    """The name of the voice; None: the default."""
     name = options.model
-    return None if not name or name.startswith(_DEEPGRAM) else name
+    return None if not name or name.startswith(_DEEPGRAM_VOICES) else name
 
 
 def raw_format(options: SpeakOptions) -> AudioFormat:
-    """Of a stream: audio without a container.
-
-    Raises:
-        InvalidMessageError: something else is wanted.
-        UnsupportedSampleRateError: it cannot have this rate.
-    """
+    """The raw format of a stream; raises InvalidMessageError or UnsupportedSampleRateError."""
     encoding = RAW.get(options.encoding or "linear16")
     if encoding is None or options.container not in (None, "none"):
         raise InvalidMessageError("a stream has no container, and is linear16, mulaw or alaw")
-    telephone = encoding != "pcm16"
-    return AudioFormat(encoding, options.sample_rate or (_TELEPHONE_HZ if telephone else _DEFAULT_RATE))
+    default_hz = _DEFAULT_RATE_HZ if encoding == "pcm16" else _G711_RATE_HZ
+    return AudioFormat(encoding, options.sample_rate or default_hz)
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Of an answer by REST.
-
-    Raises:
-        UnsupportedSampleRateError: it cannot have this rate.
-    """
+    """The format of a file; raises UnsupportedSampleRateError."""
 
     form: SpeechFormat
     sample_rate: int
 
     def __post_init__(self) -> None:
-        AudioFormat(sample_rate=self.sample_rate)  # what all of the codecs know
-
-
-_RATES: dict[SpeechFormat, int] = {"mp3": 22_050, "opus": 48_000, "flac": _DEFAULT_RATE, "aac": 22_050}
+        AudioFormat(sample_rate=self.sample_rate)  # checks the rate
 
 
 def file_format(options: SpeakOptions) -> FileFormat | AudioFormat:
-    """What a file is to be; G.711 and audio without a container are no file.
-
-    Raises:
-        InvalidMessageError: the encoding has no such container.
-        UnsupportedSampleRateError: it cannot have this rate.
-    """
+    """The format of a response; raises InvalidMessageError or UnsupportedSampleRateError."""
     encoding = options.encoding or "mp3"
     container = options.container
     raw = SpeakOptions(encoding=options.encoding, sample_rate=options.sample_rate)
@@ -212,11 +185,11 @@ def file_format(options: SpeakOptions) -> FileFormat | AudioFormat:
                 return raw_format(raw)
             if container == "ogg":
                 raise InvalidMessageError("linear16 comes in WAV, or without a container")
-            return FileFormat("wav", options.sample_rate or _DEFAULT_RATE)
+            return FileFormat("wav", options.sample_rate or _DEFAULT_RATE_HZ)
     own = {"opus": "ogg"}.get(encoding, "none")
     if container not in (None, own):
         raise InvalidMessageError(f"{encoding} comes with container={own}")
-    rate = options.sample_rate or _RATES[encoding]
-    if encoding == "opus" and rate != _RATES["opus"]:
+    rate = options.sample_rate or _RATES_HZ[encoding]
+    if encoding == "opus" and rate != _RATES_HZ["opus"]:
         raise InvalidMessageError("opus comes at 48000 Hz")
     return FileFormat(encoding, rate)

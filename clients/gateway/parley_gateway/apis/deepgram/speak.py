@@ -1,43 +1,57 @@
-"""``WS /v1/speak``: text to a stream of speech."""
+"""``/v1/speak``: speech for streams of text by WebSocket, and for texts by POST."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import msgspec
+import numpy as np
+from fastapi import Request
+from numpy.typing import NDArray
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from parley.errors import InvalidMessageError, OverloadedError, ParleyError
 from parley_client.stages import Speech, Synthesis
-from parley_gateway.apis.deepgram import messages as forms
-from parley_gateway.apis.deepgram.errors import close_for, message_of, refuse
-from parley_gateway.apis.deepgram.idle import IdleLimit
-from parley_gateway.apis.deepgram.query import SpeakOptions, raw_format, read_query, voice_of
+from parley_gateway.apis.deepgram import messages
+from parley_gateway.apis.deepgram.query import (
+    FileFormat,
+    SpeakOptions,
+    file_format,
+    raw_format,
+    read_query,
+    voice_of,
+)
 from parley_gateway.audio.codecs import AudioFormat, Encoder
-from parley_gateway.closing import Close
+from parley_gateway.audio.encoding import MEDIA_TYPES, encode_all, make_encoder
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
-from parley_gateway.security.meter import Meter
-from parley_gateway.sockets import accept, messages, run_socket, until_going_away
-from parley_gateway.writer import SocketWriter
+from parley_gateway.security.principal import Principal
+from parley_gateway.security.rates import Meter
+from parley_gateway.streaming import StageRoute
+from parley_gateway.websocket import Close, IdleLimit, WebSocketSession, accept, refuse
 
 _DONE = Close(1000, "")
-_MOST_WAITING = 64
+_MAX_WAITING = 64
+_RAW_TYPES = {"pcm16": "audio/l16", "ulaw": "audio/mulaw", "alaw": "audio/alaw"}
 
 
-async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: ModelLimiter) -> None:
-    """Carry one voice over one WebSocket."""
+async def serve_speaking(websocket: WebSocket, gateway: Gateway, limiter: ModelLimiter) -> None:
+    """Speak one stream of text over one WebSocket."""
     settings = gateway.settings.stages
-    speaking = None
+    session = None
     try:
         principal = await gateway.guard.admit(websocket, "speak")
         options = read_query(websocket.query_params, SpeakOptions)
-        form = raw_format(options)
+        audio_format = raw_format(options)
         voice = voice_of(options)
-        with desk.lease(principal) as server:
+        with limiter.lease(principal) as server:
             idle_s = settings.voice_idle_s
             async with Synthesis(server, model=settings.synthesizer, idle_s=idle_s) as synthesis:
                 model = await synthesis.synthesizer_of(voice)
@@ -45,90 +59,71 @@ async def serve_speaking(websocket: WebSocket, gateway: Gateway, desk: ModelLimi
                     await synthesis.check_voice(voice)
                 await accept(websocket, "token")
                 meter = gateway.guard.meter(principal)
-                begin = partial(synthesis.begin, voice=voice, sample_rate=form.agent_rate)
-                speaking = _Speaking(websocket, begin, gateway, form, meter, model=model)
-                await speaking.run()
+                begin = partial(synthesis.begin, voice=voice, sample_rate=audio_format.agent_rate)
+                session = _SpeakSession(websocket, begin, gateway, audio_format, meter, model=model)
+                await session.run()
     except ParleyError as error:
-        if speaking is not None:
+        if session is not None:
             raise
-        await refuse(websocket, error, gateway)
+        await refuse(websocket, error, gateway, messages.answer)
 
 
+@dataclass(eq=False)
 class _Turn:
-    """What is said between two ``Flush``."""
+    """The speech of the text between two ``Flush``; None: there was no text."""
 
-    def __init__(self, speech: Speech | None = None) -> None:
-        self.speech = speech  # None: nothing came between them
+    speech: Speech | None = None
 
 
-class _Speaking:
-    """The two directions of one open voice."""
+class _SpeakSession(WebSocketSession):
+    """Sends text to the synthesizer, and its audio to the client."""
 
     def __init__(
         self,
         websocket: WebSocket,
         begin: Callable[[], Speech],
         gateway: Gateway,
-        form: AudioFormat,
+        audio_format: AudioFormat,
         meter: Meter,
         *,
         model: str,
     ) -> None:
-        self._websocket = websocket
+        self._idle = IdleLimit(gateway.settings.stages.voice_idle_s, "text")
+        super().__init__(websocket, gateway, meter, idle=self._idle)
         self._begin = begin
-        self._gateway = gateway
-        self._form = form
-        self._meter = meter
-        self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._transaction = forms.Transaction(model)
+        self._format = audio_format
+        self.writer.send_json(messages.Transaction(model).voice_metadata)
         self._growing: Speech | None = None
-        self._turns: deque[_Turn] = deque()  # the first is being spoken
+        self._turns: deque[_Turn] = deque()
+        """The first is being spoken."""
         self._changed = asyncio.Event()
         self._closing = False
-        self._idle = IdleLimit(gateway.settings.stages.voice_idle_s, "text")
         self._numbered = 0
 
-    async def run(self) -> None:
-        """Until one side ends it."""
-        self._writer.send_json(self._transaction.voice_metadata)
-        await run_socket(
-            self._writer,
-            self._gateway,
-            self._hear(),
-            self._speak(),
-            until_going_away(self._gateway),
-            on_error=self._tell_error,
-        )
+    def on_failed(self, error: ParleyError) -> None:
+        """See :class:`WebSocketSession`."""
+        self.writer.send_json(messages.message_of(error))
+        self.writer.close(*messages.close_for(error))
 
-    def _tell_error(self, error: ParleyError) -> None:
-        self._writer.send_json(message_of(error))
-        self._writer.close(*close_for(error))
-
-    # --- from the client --------------------------------------------------------------------
-
-    async def _hear(self) -> None:
-        """Until the client has gone."""
-        source = messages(self._websocket, self._meter, self._gateway)
-        async for message in self._idle.each(source):
-            if isinstance(message, bytes):
-                raise InvalidMessageError("a voice takes no audio")
-            self._take(forms.read_message(message, forms.SpeakMessage))
-            self._changed.set()
-
-    def _take(self, message: forms.SpeakMessage) -> None:
-        match message:
-            case forms.Speak():
-                self._write(message.text)
-            case forms.Flush():
+    async def on_message(self, message: str | bytes) -> None:
+        """See :class:`WebSocketSession`."""
+        if isinstance(message, bytes):
+            raise InvalidMessageError("speak accepts text messages only")
+        content = messages.read_message(message, messages.SpeakMessage)
+        match content:
+            case messages.Speak():
+                self._append(content.text)
+            case messages.Flush():
                 self._flush()
-            case forms.Clear():
+            case messages.Clear():
                 self._clear()
-            case forms.CloseSpeech():
+            case messages.CloseSpeech():
                 if self._growing is not None:
                     self._flush()
                 self._closing = True
+        self._changed.set()
 
-    def _write(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         if self._growing is None:
             self._growing = self._begin()
             self._add(_Turn(self._growing))
@@ -142,8 +137,8 @@ class _Speaking:
             self._growing = None
 
     def _add(self, turn: _Turn) -> None:
-        if len(self._turns) >= _MOST_WAITING:
-            raise OverloadedError(f"{len(self._turns)} texts are waiting to be spoken already")
+        if len(self._turns) >= _MAX_WAITING:
+            raise OverloadedError(f"{len(self._turns)} texts already wait to be spoken")
         self._turns.append(turn)
 
     def _clear(self) -> None:
@@ -152,42 +147,109 @@ class _Speaking:
                 turn.speech.stop()
         self._turns.clear()
         self._growing = None
-        self._tell("Cleared")
+        self._confirm("Cleared")
 
-    # --- to the client ----------------------------------------------------------------------
-
-    async def _speak(self) -> None:
-        """Until the client wants no more."""
+    async def send_events(self) -> None:
+        """Speak queued texts until the client closes."""
         while True:
             while not self._turns:
                 if self._closing:
-                    self._writer.close(*_DONE)
+                    self.writer.close(*_DONE)
                     return
                 self._changed.clear()
                 await self._changed.wait()
             turn = self._turns[0]
             if turn.speech is not None:
-                await self._say(turn, turn.speech)
+                await self._send_audio(turn, turn.speech)
             if self._is_current(turn):
                 self._turns.popleft()
-                self._tell("Flushed")
+                self._confirm("Flushed")
 
-    async def _say(self, turn: _Turn, speech: Speech) -> None:
+    async def _send_audio(self, turn: _Turn, speech: Speech) -> None:
         encoder: Encoder | None = None
         async with speech:
             async for piece in speech:
-                await self._writer.wait_for_room()
+                await self.writer.wait_for_room()
                 if not self._is_current(turn):
-                    return  # it was cleared meanwhile
-                encoder = encoder or Encoder(self._form, piece.sample_rate)
-                # The client of a long text has nothing to send while it is spoken.
+                    return  # cleared
+                encoder = encoder or Encoder(self._format, piece.sample_rate)
+                # A client may be silent while its text is spoken.
                 self._idle.touch()
                 if audio := encoder.encode(piece.samples):
-                    self._writer.send_bytes(audio)
+                    self.writer.send_bytes(audio)
 
     def _is_current(self, turn: _Turn) -> bool:
         return bool(self._turns) and self._turns[0] is turn
 
-    def _tell(self, kind: Literal["Flushed", "Cleared"]) -> None:
-        self._writer.send_json(forms.counted(kind, self._numbered))
+    def _confirm(self, kind: Literal["Flushed", "Cleared"]) -> None:
+        self.writer.send_json(messages.counted(kind, self._numbered))
         self._numbered += 1
+
+
+class SpeakBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The text to speak."""
+
+    text: str
+
+
+class SpeakRoute(StageRoute):
+    """Speaks texts."""
+
+    async def create(self, request: Request) -> Response:
+        """Speak a text; the audio is sent while it is produced."""
+        principal = await self._gateway.guard.admit(request, "speak")
+        options = read_query(request.query_params, SpeakOptions)
+        form = file_format(options)
+        text = messages.read_message((await request.body()).decode(errors="replace"), SpeakBody).text
+        if not 0 < len(text.strip()) <= self._settings.speech_characters:
+            raise InvalidMessageError(
+                f"a text has 1 to {self._settings.speech_characters} characters; this one has {len(text)}"
+            )
+        headers = {"dg-char-count": str(len(text))}
+        if isinstance(form, FileFormat):
+            media_type = MEDIA_TYPES[form.form]
+        else:
+            media_type = f"{_RAW_TYPES[form.encoding]};rate={form.sample_rate}"
+        return await self._stream_response(
+            request,
+            self._speak(principal, text, voice_of(options), form, headers),
+            media_type=media_type,
+            headers=headers,
+        )
+
+    async def _speak(
+        self,
+        principal: Principal,
+        text: str,
+        voice: str | None,
+        form: FileFormat | AudioFormat,
+        headers: dict[str, str],
+    ) -> AsyncGenerator[bytes, None]:
+        """The file; the name of the synthesizer is added to ``headers`` before the first part."""
+        rate = form.sample_rate if isinstance(form, FileFormat) else form.agent_rate
+        encoder = make_encoder(form.form, rate) if isinstance(form, FileFormat) else _RawEncoder(form, rate)
+        with self._limiter.lease(principal) as server:
+            async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
+                transaction = messages.Transaction(await synthesis.synthesizer_of(voice))
+                headers |= {**transaction.headers, "dg-model-name": transaction.model}
+                async with (
+                    synthesis.speak(text, voice=voice, sample_rate=rate) as speech,
+                    aclosing(encode_all(encoder, speech)) as encoded,
+                ):
+                    async for part in encoded:
+                        yield part
+
+
+class _RawEncoder:
+    """Encodes audio without a container."""
+
+    def __init__(self, audio_format: AudioFormat, rate: int) -> None:
+        self._encoder = Encoder(audio_format, rate)
+
+    def encode(self, samples: NDArray[np.int16]) -> bytes:
+        """Encode the next audio."""
+        return self._encoder.encode(samples)
+
+    def finish(self) -> bytes:
+        """Return nothing: no audio is buffered."""
+        return b""

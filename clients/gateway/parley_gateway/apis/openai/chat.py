@@ -3,81 +3,284 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
 import msgspec
 from fastapi import Request
+from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from parley.llm.messages import Completed, TextDelta, ToolCall, ToolCalled
+from parley.llm.messages import ChatMessage, Completed, Sampling, TextDelta, ToolCall, ToolCalled
+from parley.protocol import Tool
 from parley_client.stages import Generation
-from parley_gateway.apis.openai import events
-from parley_gateway.apis.openai.bodies import read_json
-from parley_gateway.apis.openai.chat_request import (
-    ChatRequest,
-    ParsedChatRequest,
-    StopFilter,
-    parse_chat_request,
-)
-from parley_gateway.apis.openai.names import LANGUAGE_MODELS, choose_model
-from parley_gateway.gateway import Gateway
-from parley_gateway.model_limits import ModelLimiter
+from parley_gateway.apis.openai import rest
 from parley_gateway.security.principal import Principal
-from parley_gateway.streaming import stream, while_connected
+from parley_gateway.settings_sections import StageSettings
+from parley_gateway.streaming import StageRoute, while_connected
 
+Tokens: TypeAlias = Annotated[int, Meta(ge=1)]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000)]
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of the model."""
+
+    name: str
+    arguments: str
+    """JSON of an object."""
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an earlier response."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the conversation; OpenAI's other fields are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    """Text, or parts that are text."""
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A function."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of its arguments."""
+    strict: bool | None = None
+    """Ignored: arguments follow the schema wherever the model can be guided."""
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model may call."""
+
+    function: FunctionDefinition
+    type: Literal["function"]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The format of the response."""
+
+    type: Literal["text"]
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A conversation to continue."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    model: str
+    """`qwen3`, or the name of a model of OpenAI."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    """A call cannot be forced."""
+    parallel_tool_calls: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    # Only the default values are supported.
+    n: int | None = None
+    """Only 1 is supported."""
+    frequency_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=0, le=0)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
+    logprobs: bool | None = None
+    """Not supported."""
+    top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
+    modalities: list[Literal["text"]] | None = None
+    response_format: ResponseFormat | None = None
+    # Without an effect on the response.
+    metadata: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    reasoning_effort: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+    verbosity: Any = None
+
+
+@dataclass(frozen=True)
+class ParsedChatRequest:
+    """A request in the format of the language model."""
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Tool]
+    sampling: Sampling
+    stops: Sequence[str]
+    """The response ends before the first of these texts."""
+    max_calls: int | None
+    """Limit of tool calls; None: no limit."""
+
+
+def parse_chat_request(request: ChatRequest, settings: StageSettings) -> ParsedChatRequest:
+    """Translate a request, or raise rest.RefusedRequestError."""
+    if request.logprobs:
+        raise rest.unsupported("logprobs")
+    if request.n not in (None, 1):
+        raise rest.unsupported("n", "is not supported: a request has one response; leave it at 1")
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    tools = [] if request.tool_choice == "none" else request.tools or []
+    limits = [tokens for tokens in (request.max_completion_tokens, request.max_tokens) if tokens is not None]
+    return ParsedChatRequest(
+        messages=[_message(index, message) for index, message in enumerate(request.messages)],
+        tools=[_tool(tool.function) for tool in tools],
+        sampling=Sampling(
+            temperature=settings.temperature if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            max_tokens=min(limits, default=settings.answer_tokens),
+            seed=request.seed,
+        ),
+        stops=stops,
+        max_calls=1 if request.parallel_tool_calls is False else None,
+    )
+
+
+def _tool(function: FunctionDefinition) -> Tool:
+    return Tool(
+        name=function.name,
+        description=function.description or "",
+        parameters=function.parameters or {"type": "object", "properties": {}},
+    )
+
+
+def _message(index: int, message: Message) -> ChatMessage:
+    where = f"messages[{index}]"
+    content = message.content or ""
+    if not isinstance(content, str):
+        content = "".join(part.text for part in content)
+    if message.role == "tool" and not message.tool_call_id:
+        raise rest.RefusedRequestError(
+            f"Missing required parameter: '{where}.tool_call_id'.",
+            param=f"{where}.tool_call_id",
+            reason="missing_required_parameter",
+        )
+    return ChatMessage(
+        role="system" if message.role == "developer" else message.role,
+        content=content,
+        tool_calls=[
+            _call(f"{where}.tool_calls[{number}]", call)
+            for number, call in enumerate(message.tool_calls or [])
+        ],
+        tool_call_id=message.tool_call_id or "",
+    )
+
+
+def _call(where: str, call: MessageToolCall) -> ToolCall:
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise rest.RefusedRequestError(
+            f"The arguments of {where} are not a JSON object: {error}", param=f"{where}.function.arguments"
+        ) from error
+    return ToolCall(id=call.id, name=call.function.name, arguments=arguments)
+
+
+class StopFilter:
+    """Ends a text before the first of ``stops``, and withholds what may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+        """Whether the text has reached one."""
+
+    def feed(self, text: str) -> str:
+        """Append text; returns the text that is certainly before a stop."""
+        self._held += text
+        ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if ends:
+            self.stopped = True
+            shown, self._held = self._held[: min(ends)], ""
+            return shown
+        keep = max((self._overlap(stop) for stop in self._stops), default=0)
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def finish(self) -> str:
+        """The withheld rest, at the end of the text."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the beginning of ``stop`` at the end of the text."""
+        longest = min(len(stop) - 1, len(self._held))
+        return next((size for size in range(longest, 0, -1) if self._held.endswith(stop[:size])), 0)
 
 
 @dataclass(frozen=True)
 class _End:
-    """Nothing follows."""
-
     reason: FinishReason
     usage: dict[str, Any] | None
-    """None where the model was stopped before it could count."""
+    """None: the model was stopped before it reported its usage."""
 
 
 _Part: TypeAlias = str | ToolCall | _End
 
 
-class ChatRoute:
+class ChatRoute(StageRoute):
     """Continues conversations."""
 
-    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
-        self._gateway = gateway
-        self._settings = gateway.settings.stages
-        self._desk = desk
-
     async def create(self, request: Request) -> Response:
-        """Write the next message of a conversation, at once or while it is being written."""
+        """Generate the next message of a conversation, as a whole or as a stream."""
         principal = await self._gateway.guard.admit(request, "chat")
-        wanted = await read_json(request, ChatRequest)
-        model = choose_model(wanted.model, LANGUAGE_MODELS, LANGUAGE_MODELS[0])
+        wanted = await rest.read_json(request, ChatRequest)
+        model = rest.choose_model(wanted.model, rest.LANGUAGE_MODELS, rest.LANGUAGE_MODELS[0])
         parts = self._answer(principal, parse_chat_request(wanted, self._settings), model)
         head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         if not wanted.stream:
             return JSONResponse(await while_connected(request, _whole(head, parts)))
         counted = wanted.stream_options is not None and bool(wanted.stream_options.include_usage)
-        return await stream(
+        return await self._stream_response(
             request,
-            events.with_failures(_chunks(head, parts, counted=counted)),
-            media_type=events.MEDIA_TYPE,
-            stall_s=self._settings.stall_s,
+            rest.with_failures(_chunks(head, parts, counted=counted)),
+            media_type=rest.MEDIA_TYPE,
         )
 
     async def _answer(
-        self, principal: Principal, wish: ParsedChatRequest, model: str
+        self, principal: Principal, wanted: ParsedChatRequest, model: str
     ) -> AsyncGenerator[_Part, None]:
         """Text and calls, at last an end."""
-        stops = StopFilter(wish.stops)
+        stops = StopFilter(wanted.stops)
         calls = 0
-        with self._desk.lease(principal) as server:
+        with self._limiter.lease(principal) as server:
             async with Generation(server, model=model) as generation:
-                answer = generation.answer(wish.messages, tools=wish.tools, sampling=wish.sampling)
+                answer = generation.answer(wanted.messages, tools=wanted.tools, sampling=wanted.sampling)
                 async with answer:
                     async for event in answer:
                         if isinstance(event, TextDelta):
@@ -89,12 +292,12 @@ class ChatRoute:
                         elif isinstance(event, ToolCalled):
                             calls += 1
                             yield event.call
-                            if calls == wish.most_calls:
+                            if calls == wanted.max_calls:
                                 yield _End("tool_calls", None)
                                 return
                         else:
-                            if rest := stops.finish():
-                                yield rest
+                            if remaining := stops.finish():
+                                yield remaining
                             yield _end_of(event)
 
 
@@ -105,11 +308,11 @@ def _end_of(event: Completed) -> _End:
         "total_tokens": event.prompt_tokens + event.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": event.cached_tokens},
     }
-    # Only this request's own client could have aborted it.
+    # Only the client of this request can have aborted it.
     return _End("stop" if event.finish_reason == "abort" else event.finish_reason, usage)
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _tool_call_body(call: ToolCall) -> dict[str, Any]:
     arguments = msgspec.json.encode(call.arguments).decode()
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -123,7 +326,7 @@ async def _whole(head: dict[str, Any], parts: AsyncGenerator[_Part, None]) -> di
             if isinstance(part, str):
                 text.append(part)
             elif isinstance(part, ToolCall):
-                calls.append(_call(part))
+                calls.append(_tool_call_body(part))
             else:
                 end = part
     message: dict[str, Any] = {"role": "assistant", "content": "".join(text) or None, "refusal": None}
@@ -136,24 +339,12 @@ async def _whole(head: dict[str, Any], parts: AsyncGenerator[_Part, None]) -> di
 async def _chunks(
     head: dict[str, Any], parts: AsyncGenerator[_Part, None], *, counted: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events.
-
-    Args:
-        head: what all chunks have in common.
-        parts: of the answer.
-        counted: whether one more chunk tells how many tokens there were.
-    """
+    """Server-sent events with the fields ``head``; ``counted``: with the usage in a last chunk."""
 
     def chunk(delta: dict[str, Any], finish_reason: FinishReason | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return events.event(
-            {
-                **head,
-                "object": "chat.completion.chunk",
-                "choices": [choice],
-                **({"usage": None} if counted else {}),
-            }
-        )
+        usage = {"usage": None} if counted else {}
+        return rest.event({**head, "object": "chat.completion.chunk", "choices": [choice], **usage})
 
     calls = 0
     usage = None
@@ -166,11 +357,11 @@ async def _chunks(
             if isinstance(part, str):
                 yield chunk({"content": part})
             elif isinstance(part, ToolCall):
-                yield chunk({"tool_calls": [{"index": calls, **_call(part)}]})
+                yield chunk({"tool_calls": [{"index": calls, **_tool_call_body(part)}]})
                 calls += 1
             else:
                 usage = part.usage
                 yield chunk({}, part.reason)
     if counted:
-        yield events.event({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
-    yield events.DONE
+        yield rest.event({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
+    yield rest.DONE

@@ -13,95 +13,84 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley_client.stages import Synthesis
-from parley_gateway.apis.openai import events
-from parley_gateway.apis.openai.bodies import read_json
-from parley_gateway.apis.openai.errors import RefusedRequestError, unsupported
-from parley_gateway.apis.openai.names import SYNTHESIZERS, choose_model
+from parley_gateway.apis.openai import rest
 from parley_gateway.audio.encoding import MEDIA_TYPES, SpeechFormat, encode_all, make_encoder
-from parley_gateway.gateway import Gateway
-from parley_gateway.model_limits import ModelLimiter
 from parley_gateway.openai_voices import OPENAI_VOICES
 from parley_gateway.security.principal import Principal
-from parley_gateway.streaming import stream
+from parley_gateway.streaming import StageRoute
 
-SAMPLE_RATE = 24_000
-"""Hertz of all formats, as OpenAI's clients expect of ``pcm``."""
+SAMPLE_RATE_HZ = 24_000
+"""Sample rate of all formats: OpenAI's clients expect it of ``pcm``."""
 
 
-class NamedVoice(msgspec.Struct, frozen=True):
+class SpeechVoice(msgspec.Struct, frozen=True):
     """A voice by its id."""
 
     id: str
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text to be spoken."""
+    """A text to speak."""
 
     input: str
-    """What is said."""
+    """The text."""
     model: str
-    """`espeak`, `piper`, `kokoro`, `chatterbox`, or the name of a model of OpenAI's for the gateway's own."""
-    voice: str | NamedVoice
-    """One of `/v1/audio/voices`; the names of OpenAI's voices stand for the default."""
+    """`espeak`, `piper`, `kokoro`, `chatterbox`, or the name of a model of OpenAI."""
+    voice: str | SpeechVoice
+    """One of `/v1/audio/voices`; the names of OpenAI's voices mean the default."""
     instructions: str | None = None
-    """Ignored: no voice here can be told how to speak."""
+    """Ignored: no voice here takes instructions."""
     response_format: SpeechFormat | None = "mp3"
     speed: Annotated[float, Meta(ge=0.25, le=4)] | None = 1.0
     """Only 1 is supported."""
     stream_format: Literal["audio", "sse"] | None = "audio"
     language: str | None = None
-    """Parley's own: of the text; English if nothing is said."""
+    """An extension: the language of the text; the default is English."""
 
 
-class SpeechRoute:
+class SpeechRoute(StageRoute):
     """Speaks texts."""
 
-    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
-        self._gateway = gateway
-        self._settings = gateway.settings.stages
-        self._desk = desk
-
     async def create(self, request: Request) -> Response:
-        """Speak a text: the audio is sent while it is being made."""
+        """Speak a text; the audio is sent while it is produced."""
         principal = await self._gateway.guard.admit(request, "speak")
-        wanted = await read_json(request, SpeechRequest)
+        wanted = await rest.read_json(request, SpeechRequest)
         self._check(wanted)
-        model = choose_model(wanted.model, SYNTHESIZERS, self._settings.synthesizer)
+        model = rest.choose_model(wanted.model, rest.SYNTHESIZERS, self._settings.synthesizer)
         form = wanted.response_format or "mp3"
         audio = self._speak(principal, wanted, model, form)
         as_events = wanted.stream_format == "sse"
-        return await stream(
+        return await self._stream_response(
             request,
-            events.with_failures(_as_events(audio)) if as_events else audio,
-            media_type=events.MEDIA_TYPE if as_events else MEDIA_TYPES[form],
-            stall_s=self._settings.stall_s,
+            rest.with_failures(_as_events(audio)) if as_events else audio,
+            media_type=rest.MEDIA_TYPE if as_events else MEDIA_TYPES[form],
         )
 
     def _check(self, wanted: SpeechRequest) -> None:
         limit = self._settings.speech_characters
         if not wanted.input.strip():
-            raise RefusedRequestError("There is nothing to say.", param="input", reason="empty_string")
+            raise rest.RefusedRequestError("The text is empty.", param="input", reason="empty_string")
         if len(wanted.input) > limit:
-            raise RefusedRequestError(
+            raise rest.RefusedRequestError(
                 f"The text has {len(wanted.input)} characters; at most {limit} are spoken at once.",
                 param="input",
                 reason="string_above_max_length",
             )
         if wanted.speed not in (None, 1.0):
-            raise unsupported("speed", "is not supported: the voices speak at their own pace; leave it at 1")
+            raise rest.unsupported("speed", "is not supported: leave it at 1")
 
     async def _speak(
         self, principal: Principal, wanted: SpeechRequest, model: str, form: SpeechFormat
     ) -> AsyncGenerator[bytes, None]:
         name = wanted.voice if isinstance(wanted.voice, str) else wanted.voice.id
-        encoder = make_encoder(form, SAMPLE_RATE)
-        with self._desk.lease(principal) as server:
+        encoder = make_encoder(form, SAMPLE_RATE_HZ)
+        with self._limiter.lease(principal) as server:
             async with Synthesis(server, model=model) as synthesis:
                 speech = synthesis.speak(
                     wanted.input,
                     voice=None if name in OPENAI_VOICES else name,
                     language=wanted.language or "en",
-                    sample_rate=SAMPLE_RATE,
+                    sample_rate=SAMPLE_RATE_HZ,
                 )
                 async with speech, aclosing(encode_all(encoder, speech)) as encoded:
                     async for part in encoded:
@@ -112,7 +101,7 @@ async def _as_events(audio: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
     async with aclosing(audio):
         async for part in audio:
             encoded = base64.b64encode(part).decode()
-            yield events.event({"type": "speech.audio.delta", "audio": encoded})
-    # Nothing here is counted in tokens.
+            yield rest.event({"type": "speech.audio.delta", "audio": encoded})
+    # Speech has no tokens.
     usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-    yield events.event({"type": "speech.audio.done", "usage": usage})
+    yield rest.event({"type": "speech.audio.done", "usage": usage})

@@ -3,63 +3,135 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from fastapi import Request
+from msgspec import Meta
 from numpy.typing import NDArray
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.errors import InvalidAudioError
-from parley_client.stages import Recognition, Transcription
-from parley_client.transcription import TRANSCRIBERS
-from parley_gateway.apis.openai import events
-from parley_gateway.apis.openai.errors import RefusedRequestError, unsupported
-from parley_gateway.apis.openai.names import RECOGNIZERS, choose_model
-from parley_gateway.apis.openai.transcription_request import TranscriptionFields, read_request, texts
+from parley_client.stages import Recognition, Transcriber
+from parley_client.stages.transcription import TRANSCRIBERS
+from parley_gateway.apis.openai import rest
 from parley_gateway.audio.captions import segments_of, to_srt, to_vtt, verbose_segment
 from parley_gateway.audio.recordings import container_of
-from parley_gateway.gateway import Gateway
-from parley_gateway.model_limits import ModelLimiter, ModelSlot
+from parley_gateway.bodies import InvalidFormError, read_form
+from parley_gateway.model_limits import ModelSlot
 from parley_gateway.spool import SpooledFile
-from parley_gateway.streaming import stream, while_connected
+from parley_gateway.streaming import StageRoute, while_connected
 
-_ANY = ""
-"""The model for recordings that the server has."""
+# Unsupported options that would change the response.
+_REFUSED = ("known_speaker_names", "known_speaker_references")
+_FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+_DEFAULT = ""
+"""The server's model for recordings."""
+_LISTS = ("include", "keywords", "languages", "timestamp_granularities", *_REFUSED)
 
 
-class TranscriptionRoute:
-    """Writes recordings down."""
+class TranscriptionFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a request with a recording."""
 
-    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
-        self._gateway = gateway
-        self._settings = gateway.settings.stages
-        self._desk = desk
+    model: str
+    """`parakeet_transcribe` or `moonshine_transcribe`, or the name of a model of OpenAI for the server's
+    own."""
+    language: str | None = None
+    """The language of the speech, as in `en`."""
+    languages: list[str] = []
+    """The same as `language`: the first counts."""
+    prompt: str | None = None
+    """Ignored; use `keywords` for expected names and words."""
+    keywords: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)] = []
+    """Expected names and words."""
+    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Ignored: decoding does not sample."""
+    timestamp_granularities: list[Literal["word", "segment"]] = []
+    """With `verbose_json`: the parts with times, by default segments. A model without word times refuses
+    words."""
+    stream: bool = False
+    """Send the text while it is recognised, as server-sent events."""
+    chunking_strategy: Any = None
+    """Ignored: recordings are always split at pauses."""
+    include: list[str] = []
+    """No value is supported."""
+
+
+async def read_request(request: Request, recording: SpooledFile) -> TranscriptionFields:
+    """Read a form whose body was not read yet; its file is written to ``recording``.
+
+    Raises:
+        rest.RefusedRequestError: a field is missing or not supported.
+        UploadsFullError: there is no room for the file.
+    """
+    try:
+        form, file = await read_form(request, recording)
+    except InvalidFormError as error:
+        raise rest.RefusedRequestError(f"The form cannot be read: {error}") from error
+    if file != "file":
+        message = "Missing required parameter: 'file'."
+        raise rest.RefusedRequestError(message, param="file", reason="missing_required_parameter")
+    fields = _fields(form)
+    if fields.get("response_format", "json") not in _FORMATS:
+        raise rest.unsupported("response_format", f"must be one of {', '.join(_FORMATS)}")
+    for name in _REFUSED:
+        if fields.pop(name, None):
+            raise rest.unsupported(name)
+    try:
+        wanted = msgspec.convert(fields, TranscriptionFields, strict=False)
+    except msgspec.ValidationError as error:
+        raise rest.refusal_of(error) from error
+    if wanted.include:
+        raise rest.unsupported("include", "is not supported by these models")
+    if wanted.stream and wanted.response_format not in ("json", "text"):
+        raise rest.unsupported("stream", "is supported for the response formats json and text only")
+    return wanted
+
+
+def _fields(form: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Fields by name; lists are repeated fields, with or without brackets."""
+    found: dict[str, Any] = {}
+    for key, value in form:
+        name = key.partition("[")[0]
+        if name in _LISTS:
+            found.setdefault(name, []).append(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _without_blank(values: Sequence[str]) -> list[str]:
+    return [value for value in values if value.strip()]
+
+
+class TranscriptionRoute(StageRoute):
+    """Transcribes recordings."""
 
     async def create(self, request: Request) -> Response:
-        """Write a recording down, at once or as it is recognised."""
+        """Transcribe a recording, as a whole or as a stream."""
         principal = await self._gateway.guard.admit(request, "transcribe")
-        with ExitStack() as held:
-            # Before the body is read: megabytes that have to wait for a server must not fill the disk.
-            place = held.enter_context(self._desk.place(principal))
-            self._gateway.spool.check_announced(request.headers, place.owner)
-            with self._gateway.spool.open(place.owner) as recording:
+        with ExitStack() as resources:
+            # Before the body is read: recordings that wait for a server must not fill the disk.
+            slot = resources.enter_context(self._limiter.place(principal))
+            self._gateway.spool.check_announced(request.headers, slot.owner)
+            with self._gateway.spool.open(slot.owner) as recording:
                 fields = await read_request(request, recording)
-                model = choose_model(fields.model, RECOGNIZERS, _ANY)
-                audio = held.enter_context(self._gateway.spool.open(place.owner))
+                model = rest.choose_model(fields.model, rest.RECOGNIZERS, _DEFAULT)
+                audio = resources.enter_context(self._gateway.spool.open(slot.owner))
                 await while_connected(request, self._decode(recording, audio))
             if fields.stream:
-                return await stream(
+                return await self._stream_response(
                     request,
-                    events.with_failures(self._stream(place, audio, fields, model)),
-                    media_type=events.MEDIA_TYPE,
-                    stall_s=self._settings.stall_s,
-                    held=held.pop_all(),
+                    rest.with_failures(self._events(slot, audio, fields, model)),
+                    media_type=rest.MEDIA_TYPE,
+                    resources=resources.pop_all(),
                 )
-            reply = await while_connected(request, self._transcribe(place, audio, fields, model))
+            reply = await while_connected(request, self._transcribe(slot, audio, fields, model))
             return _answer(reply, fields)
 
     async def _decode(self, recording: SpooledFile, audio: SpooledFile) -> None:
@@ -67,52 +139,55 @@ class TranscriptionRoute:
             container = container_of(recording.head)
             await self._gateway.decoders.decode(recording, container, audio, self._settings.recording_s)
         except InvalidAudioError as error:
-            raise RefusedRequestError(str(error), param="file", reason="invalid_file") from error
+            raise rest.RefusedRequestError(str(error), param="file", reason="invalid_file") from error
 
     async def _transcribe(
-        self, place: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
+        self, slot: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> TranscribeReply:
-        request = TranscribeRequest(language=_language(fields), phrases=texts(fields.keywords))
+        request = TranscribeRequest(language=_language(fields), phrases=_without_blank(fields.keywords))
         async with self._gateway.spool.samples_of(audio) as samples:
-            with place.lease() as server:
+            with slot.lease() as server:
                 named = model if model in TRANSCRIBERS else None
-                async with Transcription(
+                async with Transcriber(
                     server, model=named, timeout_s=self._settings.transcribe_s
                 ) as recordings:
                     return await recordings.transcribe(samples, request)
 
-    async def _stream(
-        self, place: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
+    async def _events(
+        self, slot: ModelSlot, audio: SpooledFile, fields: TranscriptionFields, model: str
     ) -> AsyncGenerator[bytes, None]:
-        """A stream of speech that is heard as fast as it goes: its final texts, one after the other."""
+        """The final transcripts of a stream, in order."""
         options = AsrOptions(
-            language=_language(fields), phrases=texts(fields.keywords), partial_interval_ms=0, words=False
+            language=_language(fields),
+            phrases=_without_blank(fields.keywords),
+            partial_interval_ms=0,
+            words=False,
         )
-        if model in (_ANY, *TRANSCRIBERS):
+        if model in (_DEFAULT, *TRANSCRIBERS):
             model = self._settings.recognizer
         said: list[str] = []
         async with self._gateway.spool.samples_of(audio) as samples:
-            with place.lease() as server:
+            with slot.lease() as server:
                 async with Recognition(server, options, model=model) as recognition:
                     sending = asyncio.ensure_future(_send(recognition, samples))
                     try:
-                        async for heard in recognition:
-                            if isinstance(heard, TranscriptEvent) and heard.is_final and heard.text:
-                                delta = f" {heard.text}" if said else heard.text
+                        async for event in recognition:
+                            if isinstance(event, TranscriptEvent) and event.is_final and event.text:
+                                delta = f" {event.text}" if said else event.text
                                 said.append(delta)
-                                yield events.event({"type": "transcript.text.delta", "delta": delta})
+                                yield rest.event({"type": "transcript.text.delta", "delta": delta})
                         await sending
                     finally:
                         sending.cancel()
                         await asyncio.wait([sending])
-        yield events.event({"type": "transcript.text.done", "text": "".join(said)})
+        yield rest.event({"type": "transcript.text.done", "text": "".join(said)})
 
 
 async def _send(recognition: Recognition, audio: NDArray[np.int16]) -> None:
     try:
         await recognition.send_all(audio)
     finally:
-        recognition.end()  # in any case, or its events would never end
+        recognition.end()  # otherwise its events would never end
 
 
 def _language(fields: TranscriptionFields) -> str:
@@ -134,8 +209,8 @@ def _answer(reply: TranscribeReply, fields: TranscriptionFields) -> Response:
         granularities = fields.timestamp_granularities or ["segment"]
         if "word" in granularities:
             if reply.text and not reply.words:
-                raise unsupported(
-                    "timestamp_granularities", "has 'word', but this model knows no times of words"
+                raise rest.unsupported(
+                    "timestamp_granularities", "has 'word', but this model has no word times"
                 )
             body["words"] = [
                 {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}

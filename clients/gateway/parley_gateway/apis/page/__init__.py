@@ -1,19 +1,87 @@
-"""The page: talk to the agent in a browser.
+"""The page on which a browser talks to the agent.
 
-Its files are served as they lie in ``static``, below an address that names their content: so a
-browser may keep them for ever, and never mixes two versions. Everything comes from the gateway itself,
-and the page's policy lets it load nothing else, run nothing that is written into the document, and talk to
-nobody else.
+The files of ``static`` are served below a path with a hash of their content, so that a browser may cache them
+for ever and never mixes two versions. The page's policy forbids other origins and inline scripts.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from parley_gateway.apis.page.assets import Asset, load_assets
 from parley_gateway.errors import NotFoundError
 from parley_gateway.gateway import Gateway
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_VERSION_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file."""
+
+    content: bytes
+    packed: bytes
+    """The content with gzip."""
+    media_type: str
+    etag: str
+    """A hash of the content, in quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """All files."""
+
+    index: Asset
+    files: Mapping[str, Asset]
+    """By their path in the folder."""
+    version: str
+    """A hash of the content of all files."""
+
+
+def load_assets() -> Assets:
+    """Read the folder ``static`` of this package."""
+    contents = dict(_walk(files(__package__) / "static"))
+    digest = hashlib.sha256()
+    for path, content in sorted(contents.items()):
+        digest.update(f"{path} {len(content)}\n".encode() + content)
+    version = digest.hexdigest()[:_VERSION_CHARS]
+    index = contents.pop("index.html").replace(b"{assets}", f"page/{version}".encode())
+    return Assets(
+        index=_asset("index.html", index),
+        files={path: _asset(path, content) for path, content in contents.items()},
+        version=version,
+    )
+
+
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry.read_bytes()
+
+
+def _asset(path: str, content: bytes) -> Asset:
+    return Asset(
+        content=content,
+        packed=gzip.compress(content, mtime=0),
+        media_type=_TYPES[path[path.rindex(".") :]],
+        etag=f'"{hashlib.sha256(content).hexdigest()[:_VERSION_CHARS]}"',
+    )
+
 
 _FOREVER = "public, max-age=31536000, immutable"
 _POLICY = {

@@ -1,140 +1,174 @@
-"""The way to the agent: what the translator wants, one thing after the other."""
+"""Commands of the translator to the agent, in their order."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
+from parley.timeouts import loop_time
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
-from parley_gateway.apis.realtime.command_queue import CommandQueue
-from parley_gateway.apis.realtime.settings import RealtimeSettings
+from parley_gateway.apis.settings import RealtimeSettings
 
-_Wish: TypeAlias = Callable[[Call], Awaitable[None] | None]
+_MAX_BYTES = 1_048_576
+"""Half a minute of audio, or texts; one event may bring more, and the next one waits then."""
 _RETRY_S = 0.02
-_RATE = protocol.INPUT_SAMPLE_RATE
+_RATE_HZ = protocol.INPUT_SAMPLE_RATE
+
+_CommandT = TypeVar("_CommandT")
+_CallCommand: TypeAlias = Callable[[Call], Awaitable[None] | None]
+
+
+class CommandQueue(Generic[_CommandT]):
+    """A queue that accepts every command: its producer awaits :meth:`wait_for_room` before the next event."""
+
+    def __init__(self, max_count: int) -> None:
+        self._max_count = max_count
+        self._waiting: deque[tuple[_CommandT, int]] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def put(self, command: _CommandT, size_bytes: int = 0) -> None:
+        """Append a command."""
+        self._waiting.append((command, size_bytes))
+        self._bytes += size_bytes
+        self._update()
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is room for what the client's next event may bring."""
+        await self._room.wait()
+
+    async def wait_for_command(self) -> None:
+        """Wait until the queue is not empty."""
+        await self._filled.wait()
+
+    async def get(self) -> _CommandT:
+        """Remove and return the oldest command, as soon as there is one."""
+        await self._filled.wait()
+        command, size_bytes = self._waiting.popleft()
+        self._bytes -= size_bytes
+        self._update()
+        return command
+
+    def _update(self) -> None:
+        has_room = len(self._waiting) < self._max_count and self._bytes < _MAX_BYTES
+        (self._room.set if has_room else self._room.clear)()
+        (self._filled.set if self._waiting else self._filled.clear)()
 
 
 class AgentCommands:
-    """The way to the agent: nothing waits, and everything arrives in the order of the calls, at its pace.
+    """Queues commands to the agent and sends them in the order of the calls.
 
-    Commands wait in a queue. The reader of the client's events calls :meth:`room` after each, so that a
-    client that is faster than the agent waits in the network. Audio that comes all at once is passed on
-    faster than it was spoken, but not so fast that the agent would have to drop some.
+    The reader of the client's events calls :meth:`wait_for_room` after each, so that TCP slows down a client
+    that is faster than the agent. Audio that arrives all at once is sent faster than real time, but slowly
+    enough for the agent not to drop any.
 
     Args:
         settings: Bounds.
-        refused: Takes what the client library refuses; the call goes on.
+        on_refused: Called with an error of the client library that concerns one command; the call continues.
     """
 
-    def __init__(self, settings: RealtimeSettings, refused: Callable[[ParleyError], None]) -> None:
+    def __init__(self, settings: RealtimeSettings, on_refused: Callable[[ParleyError], None]) -> None:
         self.start: asyncio.Future[protocol.Start] = asyncio.get_running_loop().create_future()
-        """How the call is to be opened."""
+        """The options of the call; set by :meth:`open`."""
         self._settings = settings
-        self._refused = refused
-        self._wishes: CommandQueue[_Wish] = CommandQueue(settings.waiting)
-        self._heard_by = 0.0
-
-    async def room(self) -> None:
-        """Wait until there is room for what the client's next event may bring."""
-        await self._wishes.room()
+        self._on_refused = on_refused
+        self._queue: CommandQueue[_CallCommand] = CommandQueue(settings.waiting)
+        self._paced_until_s = 0.0
+        self.wait_for_room = self._queue.wait_for_room
 
     async def run(self, call: Call) -> None:
-        """Do what is wished, until cancelled, or until the call is over: its events tell how that came.
-
-        Raises:
-            ParleyError: the call takes nothing any more.
-        """
+        """Send commands until cancelled or until the call is over, whose events give the reason."""
         with suppress(CallEndedError, CallLostError):
             while True:
-                await self._do(await self._wishes.take(), call)
+                await self._send(await self._queue.get(), call)
 
-    async def _do(self, wish: _Wish, call: Call) -> None:
+    async def _send(self, command: _CallCommand, call: Call) -> None:
         while True:
             try:
-                done = wish(call)
-                if done is not None:
-                    await done
+                waiting = command(call)
+                if waiting is not None:
+                    await waiting
             except OverloadedError:
-                await asyncio.sleep(_RETRY_S)  # the call's own queue is full; a call that is lost says so
+                await asyncio.sleep(
+                    _RETRY_S
+                )  # the call's own queue is full; a lost call raises another error
             except InvalidInputError as error:
-                self._refused(error)
+                self._on_refused(error)
                 return
             else:
                 return
 
-    # --- the port ---------------------------------------------------------------------------
-
     def open(self, start: protocol.Start) -> None:
-        """Open the call."""
+        """Open the call; only the first time counts."""
         if not self.start.done():
             self.start.set_result(start)
 
     def update(self, update: protocol.Update) -> None:
         """Change the session."""
-        self._wish(lambda call: call.update(update), len(protocol.encode(update)))
+        self._queue.put(lambda call: call.update(update), len(protocol.encode(update)))
 
-    def audio(self, samples: NDArray[np.int16]) -> None:
-        """The user's audio: mono, 16 kHz, int16 [n]."""
-        self._wish(lambda call: self._send(call, samples), samples.nbytes)
+    def send_audio(self, samples: NDArray[np.int16]) -> None:
+        """Send the user's audio: mono, 16 kHz, int16 [n]."""
+        self._queue.put(lambda call: self._send_paced(call, samples), samples.nbytes)
 
     def commit(self) -> None:
-        """The user's turn is over."""
-        self._wish(Call.commit)
+        """End the user's turn."""
+        self._queue.put(Call.commit)
 
     def discard(self) -> None:
-        """Forget the user's turn that is not over."""
-        self._wish(Call.discard)
+        """Discard the user's turn that is not over."""
+        self._queue.put(Call.discard)
 
     def respond(self, system_prompt: str | None, use_tools: bool) -> None:
-        """Answer what the history holds."""
-        self._wish(
+        """Request a response to the history."""
+        self._queue.put(
             lambda call: call.ask_response(system_prompt=system_prompt, use_tools=use_tools),
             len(system_prompt or ""),
         )
 
     def remember(self, role: Literal["user", "assistant", "system"], text: str) -> None:
-        """Add to the history."""
-        self._wish(lambda call: call.remember(role, text), len(text))
+        """Add a message to the history."""
+        self._queue.put(lambda call: call.remember(role, text), len(text))
 
     def answer_tool(self, call_id: str, output: Any) -> None:
-        """What a tool returned."""
+        """Send the output of a tool."""
         response = protocol.ToolResponse(call_id=call_id, output=output)
-        self._wish(lambda call: call.respond(response), len(protocol.encode(response)))
+        self._queue.put(lambda call: call.respond(response), len(protocol.encode(response)))
 
     def interrupt(self, response_id: str | None) -> None:
-        """Stop speaking."""
-        self._wish(lambda call: call.interrupt(response_id))
+        """Interrupt a response; None: the current one."""
+        self._queue.put(lambda call: call.interrupt(response_id))
 
     def truncate(self, response_id: str, played_ms: int) -> None:
-        """Only so much of it was heard."""
-        self._wish(lambda call: call.truncate(response_id, played_ms))
+        """Remove from the history what was not played of a response."""
+        self._queue.put(lambda call: call.truncate(response_id, played_ms))
 
-    def played(self, response_id: str, played_ms: int) -> None:
-        """So much of it has been heard so far."""
-        self._wish(lambda call: call.report_playback(response_id, played_ms))
+    def report_playback(self, response_id: str, played_ms: int) -> None:
+        """Report the progress of the playback of a response."""
+        self._queue.put(lambda call: call.report_playback(response_id, played_ms))
 
     def keep_alive(self) -> None:
-        """The client is there."""
-        self._wish(Call.unmute)
+        """Keep the agent's session of a silent client open."""
+        self._queue.put(Call.unmute)
 
-    def _wish(self, wish: _Wish, size: int = 0) -> None:
-        self._wishes.put(wish, size)
-
-    async def _send(self, call: Call, samples: NDArray[np.int16]) -> None:
-        for at in range(0, len(samples), _RATE):
-            piece = samples[at : at + _RATE]
-            now = asyncio.get_running_loop().time()
-            heard_by = max(now, self._heard_by) + len(piece) / _RATE / self._settings.pace
-            early_s = heard_by - now - self._settings.burst_s
+    async def _send_paced(self, call: Call, samples: NDArray[np.int16]) -> None:
+        for at in range(0, len(samples), _RATE_HZ):
+            piece = samples[at : at + _RATE_HZ]
+            now_s = loop_time()
+            paced_until_s = max(now_s, self._paced_until_s) + len(piece) / _RATE_HZ / self._settings.pace
+            early_s = paced_until_s - now_s - self._settings.burst_s
             if early_s > 0:
                 await asyncio.sleep(early_s)
-            self._heard_by = heard_by
+            self._paced_until_s = paced_until_s
             await call.send_audio(piece)

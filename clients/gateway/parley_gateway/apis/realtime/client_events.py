@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from parley_gateway.apis.realtime.server_events import ClientEventError
+from parley.errors import ParleyError
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, client_event_error
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<at>[^`]*)`)?")
+_MAX_DEPTH = 64
 _AT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<at>[^`]*)`)?$", re.DOTALL)
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    # The classes of events inherit these options.
     event_id: str | None = None
 
 
@@ -46,7 +50,7 @@ class ResponseAudio(msgspec.Struct, frozen=True):
 
 
 class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client wants of one response."""
+    """Options of one response."""
 
     audio: ResponseAudio | None = None
     conversation: str | None = None
@@ -62,97 +66,79 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tools: list[Any] | None = None
 
 
-class SessionUpdate(_Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="session.update"):
-    """Change the session."""
+class SessionUpdate(_Event, frozen=True, tag="session.update"):
+    """Changes the session."""
 
     session: dict[str, Any]
 
 
-class AudioAppend(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="input_audio_buffer.append"
-):
+class AudioAppend(_Event, frozen=True, tag="input_audio_buffer.append"):
     """A piece of the user's audio."""
 
     audio: str
 
 
-class AudioCommit(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="input_audio_buffer.commit"
-):
-    """The user's turn is over."""
+class AudioCommit(_Event, frozen=True, tag="input_audio_buffer.commit"):
+    """Ends the user's turn."""
 
 
-class AudioClear(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="input_audio_buffer.clear"
-):
-    """Forget what the user has said."""
+class AudioClear(_Event, frozen=True, tag="input_audio_buffer.clear"):
+    """Discards the audio that is not committed."""
 
 
-class OutputClear(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="output_audio_buffer.clear"
-):
-    """WebRTC: play nothing more of the answer."""
+class OutputClear(_Event, frozen=True, tag="output_audio_buffer.clear"):
+    """Stops the playback of the response; WebRTC only."""
 
 
-class ItemCreate(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="conversation.item.create"
-):
-    """Add to the conversation."""
+class ItemCreate(_Event, frozen=True, tag="conversation.item.create"):
+    """Adds an item to the conversation."""
 
     item: Item
     previous_item_id: str | None = None
 
 
-class ItemRetrieve(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="conversation.item.retrieve"
-):
-    """Show an item."""
+class ItemRetrieve(_Event, frozen=True, tag="conversation.item.retrieve"):
+    """Requests an item."""
 
     item_id: str
 
 
-class ItemDelete(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="conversation.item.delete"
-):
-    """Forget an item."""
+class ItemDelete(_Event, frozen=True, tag="conversation.item.delete"):
+    """Deletes an item."""
 
     item_id: str
 
 
-class ItemTruncate(
-    _Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="conversation.item.truncate"
-):
-    """Only so much of an answer was heard."""
+class ItemTruncate(_Event, frozen=True, tag="conversation.item.truncate"):
+    """Removes from a response what was not played."""
 
     item_id: str
     content_index: int
     audio_end_ms: int
 
 
-class ResponseCreate(_Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="response.create"):
-    """Answer."""
+class ResponseCreate(_Event, frozen=True, tag="response.create"):
+    """Requests a response."""
 
     response: ResponseOptions | None = None
 
 
-class ResponseCancel(_Event, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="response.cancel"):
-    """Stop answering."""
+class ResponseCancel(_Event, frozen=True, tag="response.cancel"):
+    """Cancels a response."""
 
     response_id: str | None = None
 
 
+ItemEvent: TypeAlias = ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate
 ClientEvent: TypeAlias = (
     SessionUpdate
     | AudioAppend
     | AudioCommit
     | AudioClear
     | OutputClear
-    | ItemCreate
-    | ItemRetrieve
-    | ItemDelete
-    | ItemTruncate
     | ResponseCreate
     | ResponseCancel
+    | ItemEvent
 )
 _events: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
 
@@ -166,11 +152,7 @@ _loose = msgspec.json.Decoder(_Loose)
 
 
 def read_event(raw: str | bytes) -> ClientEvent:
-    """Read a client's event.
-
-    Raises:
-        Refusal: it is none.
-    """
+    """Read a client's event; raises ClientEventError for one that does not follow the protocol."""
     try:
         event = _events.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -182,22 +164,29 @@ def read_event(raw: str | bytes) -> ClientEvent:
     return event
 
 
+async def handle_event(
+    raw: str | bytes, handle: Callable[[ClientEvent], Awaitable[None]], emit: Emit
+) -> None:
+    """Read a client's event and pass it to ``handle``; send an ``error`` event if either refuses it."""
+    event_id: str | None = None
+    try:
+        event = read_event(raw)
+        event_id = event.event_id
+        await handle(event)
+    except ClientEventError as refusal:
+        emit("error", error=refusal.body(event_id or event_id_of(raw)))
+    except ParleyError as error:
+        emit("error", error=client_event_error(error).body(event_id))
+
+
 def check_nesting(value: Any, path: str) -> None:
-    """Refuse what is nested too deep.
-
-    Args:
-        value: As it was read from JSON.
-        path: Of the field.
-
-    Raises:
-        Refusal: it is.
-    """
+    """Raise ClientEventError if the field at ``path`` is nested more than 64 levels deep."""
     if is_too_deep(value):
-        raise ClientEventError(f"Invalid value for '{path}': it is nested too deep.", param=path)
+        raise ClientEventError(f"Invalid value for '{path}': it is nested too deeply.", param=path)
 
 
 def event_id_of(raw: str | bytes) -> str | None:
-    """The id of an event that may be unreadable otherwise."""
+    """The id of an event whose other fields may be invalid; None: it has no valid id."""
     try:
         event_id = _loose.decode(raw).event_id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,12 +195,7 @@ def event_id_of(raw: str | bytes) -> str | None:
 
 
 def refusal_of_field(error: Exception, root: str = "") -> ClientEventError:
-    """Which field is wrong, and how.
-
-    Args:
-        error: What msgspec says.
-        root: Path of the object that was read; empty: the event itself.
-    """
+    """The refusal for an error of msgspec; ``root`` is the path of the object that was read."""
     text = str(error)
     if match := _UNKNOWN_FIELD.match(text):
         path = _join(root, match["at"], match["name"])
@@ -233,17 +217,10 @@ def _join(*parts: str | None) -> str:
     return ".".join(part for part in parts if part)
 
 
-_DEEPEST = 64
-
-
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and objects are nested more than 64 levels deep.
-
-    Args:
-        value: As it was read from JSON.
-    """
+    """Whether lists and objects of JSON are nested more than 64 levels deep."""
     level = [value]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_MAX_DEPTH + 1):
         level = [one for outer in level for one in _inside(outer)]
         if not level:
             return False

@@ -1,4 +1,4 @@
-"""Client secrets: tokens for browsers, with the settings that their sessions begin with."""
+"""Client secrets: tokens for browsers, with the initial settings of their sessions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from starlette.responses import JSONResponse, Response
 from parley.errors import ParleyError
 from parley.protocol import MAX_MESSAGE_BYTES
 from parley_gateway.apis.realtime.client_events import check_nesting, refusal_of_field
-from parley_gateway.apis.realtime.server_events import ClientEventError, answer_refusal, error_response
+from parley_gateway.apis.realtime.server_events import ClientEventError, error_response
 from parley_gateway.apis.realtime.session_config import first_config
-from parley_gateway.apis.realtime.transcription_config import TranscriptionConfig
+from parley_gateway.apis.realtime.transcription import TranscriptionConfig
 from parley_gateway.errors import UnauthorizedError
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.credentials import find_credential
-from parley_gateway.security.principal import Principal
+from parley_gateway.security.principal import Principal, find_credential
 from parley_gateway.security.tokens import Grant
 
 _TTL_S = 600
-_BYTES = 16_777_216
-"""What all settings may hold that are remembered."""
+_MAX_BYTES = 16_777_216
+"""Size of all stored settings."""
 
 
 class _Expiry(msgspec.Struct, frozen=True):
@@ -41,78 +40,68 @@ class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Stored:
     expires_at: float
     session: bytes
-    """As JSON."""
+    """The session's settings as JSON."""
 
 
 class SecretSessions:
-    """Remembers the settings of secrets until they expire.
+    """Stores the settings of client secrets until they expire.
 
-    Only this process knows them: with several gateways behind one address, a client that comes to another one
-    has the server's default settings, and sends a ``session.update``. Where there is no room, whoever has the
-    most loses the oldest of it: nobody can push out what others have.
-
-    Args:
-        room: How many are remembered.
+    They are stored in this process: with several gateways behind one address, a client that connects to
+    another one gets the default settings, and sends a ``session.update``. At the limit of ``max_entries`` the
+    principal with most entries loses its oldest one, so that no principal can displace those of others.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
         self._owners: dict[bytes, str] = {}
-        self._kept: dict[str, OrderedDict[bytes, _Kept]] = {}
-        """By the key that asked for them."""
+        self._stored: dict[str, OrderedDict[bytes, _Stored]] = {}
+        """By principal."""
 
-    def remember(self, grant: Grant, principal: Principal, session: dict[str, Any]) -> None:
-        """A session with this secret begins so, until it expires.
-
-        Raises:
-            Refusal: no session could begin so.
-        """
+    def store(self, grant: Grant, principal: Principal, session: dict[str, Any]) -> None:
+        """Store the settings of a secret; raises ClientEventError if they are too large."""
         raw = msgspec.json.encode(session)
         if len(raw) > MAX_MESSAGE_BYTES:
             message = f"The session has {len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
             raise ClientEventError(message, param="session")
         digest = _digest(grant.token)
         self._owners[digest] = principal.id
-        self._kept.setdefault(principal.id, OrderedDict())[digest] = _Kept(grant.expires_at, raw)
-        self._forget_expired(principal.id)
-        while len(self._owners) > self._room:
-            self._forget_of(max(self._kept, key=lambda owner: len(self._kept[owner])))
-        while sum(map(self._bytes_of, self._kept)) > _BYTES:
-            self._forget_of(max(self._kept, key=self._bytes_of))
+        self._stored.setdefault(principal.id, OrderedDict())[digest] = _Stored(grant.expires_at, raw)
+        self._remove_expired(principal.id)
+        while len(self._owners) > self._max_entries:
+            self._remove_oldest(max(self._stored, key=lambda owner: len(self._stored[owner])))
+        while sum(map(self._bytes_of, self._stored)) > _MAX_BYTES:
+            self._remove_oldest(max(self._stored, key=self._bytes_of))
 
     def find(self, connection: HTTPConnection) -> dict[str, Any]:
-        """The settings that a connection's secret brings; none: empty.
-
-        May be asked before the connection is let in: what brings no sound credentials brings no settings.
-        """
+        """The settings of a connection's secret, before its admission; empty without a valid secret."""
         try:
             digest = _digest(find_credential(connection) or "")
         except UnauthorizedError:
             return {}
         owner = self._owners.get(digest)
-        if owner is None or (kept := self._kept[owner][digest]).expires_at <= time.time():
+        if owner is None or (stored := self._stored[owner][digest]).expires_at <= time.time():
             return {}
-        return msgspec.json.decode(kept.session, type=dict[str, Any])
+        return msgspec.json.decode(stored.session, type=dict[str, Any])
 
     def _bytes_of(self, owner: str) -> int:
-        return sum(len(kept.session) for kept in self._kept[owner].values())
+        return sum(len(stored.session) for stored in self._stored[owner].values())
 
-    def _forget_expired(self, owner: str) -> None:
+    def _remove_expired(self, owner: str) -> None:
         now = time.time()
-        for digest in [digest for digest, kept in self._kept[owner].items() if kept.expires_at <= now]:
-            self._forget(owner, digest)
+        for digest in [digest for digest, stored in self._stored[owner].items() if stored.expires_at <= now]:
+            self._remove(owner, digest)
 
-    def _forget_of(self, owner: str) -> None:
-        self._forget(owner, next(iter(self._kept[owner])))
+    def _remove_oldest(self, owner: str) -> None:
+        self._remove(owner, next(iter(self._stored[owner])))
 
-    def _forget(self, owner: str, digest: bytes) -> None:
+    def _remove(self, owner: str, digest: bytes) -> None:
         del self._owners[digest]
-        del self._kept[owner][digest]
-        if not self._kept[owner]:
-            del self._kept[owner]
+        del self._stored[owner][digest]
+        if not self._stored[owner]:
+            del self._stored[owner]
 
 
 async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessions) -> Response:
@@ -130,11 +119,9 @@ async def create_secret(request: Request, gateway: Gateway, secrets: SecretSessi
             session = first_config(gateway, given.get("model"), given).echo()
         ttl_s = (wanted.expires_after or _Expiry()).seconds
         grant = gateway.guard.grant(principal, ttl_s=ttl_s, scopes=(scope,))
-        secrets.remember(grant, principal, given)
-    except ParleyError as error:
+        secrets.store(grant, principal, given)
+    except (ParleyError, ClientEventError) as error:
         return error_response(error)
-    except ClientEventError as refusal:
-        return answer_refusal(refusal)
     body = {"value": grant.token, "expires_at": grant.expires_at, "session": session}
     return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
@@ -148,7 +135,7 @@ class _Intent(msgspec.Struct):
 
 
 def _transcribes(raw: bytes) -> bool:
-    """Whether the request is for a session that only transcribes; one that cannot be read is not."""
+    """Whether the request is for a transcription session; an unreadable one is not."""
     try:
         session = msgspec.json.decode(raw, type=_Intent).session
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

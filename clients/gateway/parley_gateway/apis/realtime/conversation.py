@@ -1,32 +1,33 @@
-"""Translates between OpenAI's Realtime protocol and the agent's; knows no network and no clock of its own."""
+"""Translates between OpenAI's Realtime protocol and the agent's, without network and clock."""
 
 from __future__ import annotations
 
+import copy
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import ParleyError
-from parley_client.events import CallEvent
+from parley_client.events import AgentAudio, CallEvent
 from parley_gateway.apis.realtime import client_events as client
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
-from parley_gateway.apis.realtime.agent_session import AgentSession
-from parley_gateway.apis.realtime.client_events import ResponseOptions
 from parley_gateway.apis.realtime.input_audio import UserTurns
-from parley_gateway.apis.realtime.item_creation import ItemCreation
-from parley_gateway.apis.realtime.item_truncation import ItemTruncation
+from parley_gateway.apis.realtime.item_commands import ItemCreation, ItemTruncation
 from parley_gateway.apis.realtime.items import Items
-from parley_gateway.apis.realtime.output_audio import AudioDecoder, Speaker
-from parley_gateway.apis.realtime.response import Response, Style
-from parley_gateway.apis.realtime.responses import Content, Responses
+from parley_gateway.apis.realtime.output_audio import AudioDecoder, AudioOutput
+from parley_gateway.apis.realtime.responses import Response, Responses, ResponseStyle
 from parley_gateway.apis.realtime.server_events import (
     HARMLESS,
     INVALID,
     REFUSED,
+    REFUSED_CHANGES,
     SERVER,
     ClientEventError,
     Emit,
@@ -36,13 +37,93 @@ from parley_gateway.apis.realtime.server_events import (
 )
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
+_log = logging.getLogger("parley.gateway")
+_MAX_PENDING = 64
+_TEXT_S = 10.0
+"""Wait for the text of a turn that the client has committed, before its response is requested (seconds)."""
 
-def check_options(options: ResponseOptions, config: SessionConfig) -> None:
-    """Refuse what a single response cannot have for itself; what the session has anyway may be said again.
 
-    Raises:
-        Refusal: something in it cannot be done.
+@dataclass(frozen=True)
+class _Pending:
+    event_id: str | None
+    before: SessionConfig
+    echo: dict[str, Any]
+    started: protocol.Start | None
+    """The agent's options before the update; None: the agent is not updated."""
+
+
+class AgentSettings:
+    """Keeps the agent's options equal to the session's settings.
+
+    The agent's session is opened with the first event that needs it, so that a first ``session.update``
+    comes in time.
     """
+
+    def __init__(self, config: SessionConfig, commands: AgentCommands, emit: Emit) -> None:
+        self._config = config
+        self._commands = commands
+        self._emit = emit
+        self._start: protocol.Start | None = None
+        self._is_open = False
+        self._pending: deque[_Pending] = deque()
+
+    def open(self) -> None:
+        """Open the agent's session, if it is not open."""
+        if self._start is None:
+            self._start = self._config.start()
+            self._commands.open(self._start)
+
+    def on_opened(self) -> None:
+        """Answer the updates that came before the session was open."""
+        self._is_open = True
+        self._answer_unchanged()
+
+    def change(self, event: client.SessionUpdate) -> None:
+        """Change the settings, and request a change of the agent's options; or raise ClientEventError."""
+        if len(self._pending) >= _MAX_PENDING:
+            raise ClientEventError("Too many updates at once.", code="too_many_updates")
+        before = copy.copy(self._config)
+        self._config.change(event.session)
+        echo = self._config.echo()
+        started, update = self._start, None
+        if started is None:
+            self.open()
+        else:
+            self._start, update = self._config.update_since(started)
+        self._pending.append(_Pending(event.event_id, before, echo, None if update is None else started))
+        if update is not None:
+            self._commands.update(update)
+        elif self._is_open:
+            self._answer_unchanged()
+
+    def on_updated(self) -> None:
+        """Answer an update that the agent has applied."""
+        if self._pending:
+            self._emit("session.updated", session=self._pending.popleft().echo)
+        self._answer_unchanged()
+
+    def on_refused(self, code: str | None = None) -> tuple[bool, str | None]:
+        """Handle a refusal of the agent; ``code`` None: the agent refuses the session.
+
+        Returns:
+            Whether an update was refused, and the id of the client's event.
+        """
+        if not self._pending or not (code is None or code in REFUSED_CHANGES):
+            return False, None
+        pending = self._pending.popleft()
+        self._config.restore(pending.before)
+        self._start = pending.started or self._start
+        self._answer_unchanged()
+        return True, pending.event_id
+
+    def _answer_unchanged(self) -> None:
+        """Answer updates that do not concern the agent, in the order of all updates."""
+        while self._pending and self._pending[0].started is None:
+            self._emit("session.updated", session=self._pending.popleft().echo)
+
+
+def check_options(options: client.ResponseOptions, config: SessionConfig) -> None:
+    """Raise ClientEventError for options of a single response that differ from the session's settings."""
     session = config.body
     if options.conversation not in (None, "auto"):
         raise unsupported("Responses outside the conversation are", "response.conversation")
@@ -64,170 +145,174 @@ def check_options(options: ResponseOptions, config: SessionConfig) -> None:
         raise unsupported("A tool choice other than 'auto' or 'none' is", "response.tool_choice")
 
 
-_log = logging.getLogger("parley.gateway")
-_TEXT_S = 10.0
-"""Text of a turn that the client has ended, before an answer to it is asked for all the same (seconds)."""
-_Owed: TypeAlias = tuple[str | None, bool]
-UserEvent: TypeAlias = (
-    protocol.SpeechStarted
-    | protocol.SpeechStopped
-    | protocol.Transcript
-    | protocol.TurnDecision
-    | protocol.AgentState
-)
-AnswerEvent: TypeAlias = (
-    Content
-    | protocol.TurnMetrics
-    | protocol.Interrupted
-    | protocol.ToolCancelled
-    | protocol.Paused
-    | protocol.Resumed
-)
-
-
 class RealtimeConversation:
-    """One session.
-
-    Args:
-        config: The session's settings.
-        port: To the agent.
-        emit: Sends server events.
-        speaker: Gets the agent's voice.
-        clock: Seconds, monotonic.
-        webrtc: Whether audio goes another way than the events.
-    """
+    """One session; ``clock`` is monotonic (seconds), ``webrtc``: audio is sent over RTP, not in events."""
 
     def __init__(
         self,
         config: SessionConfig,
-        port: AgentCommands,
+        commands: AgentCommands,
         emit: Emit,
-        speaker: Speaker,
+        speaker: AudioOutput,
         clock: Callable[[], float],
         *,
         webrtc: bool = False,
     ) -> None:
         self._config = config
-        self._port = port
+        self._commands = commands
         self._emit = emit
         self._speaker = speaker
         self._clock = clock
         self._webrtc = webrtc
         self._conversation_id = new_id("conv")
-        self._session = AgentSession(config, port, emit)
+        self._session = AgentSettings(config, commands, emit)
         self._items = Items(emit)
-        self._user = UserTurns(config, emit, self._items, clock)
-        self._responses = Responses(port, self._make_response, clock, self._unasked)
-        self._added = ItemCreation(port, emit, self._items, self._responses)
-        self._corrections = ItemTruncation(port, emit, self._items)
-        self._listening = AudioDecoder(config.input_format)
-        self._owed: _Owed | None = None
-        self._owed_by: float | None = None
+        self._user_turns = UserTurns(config, emit, self._items, clock)
+        self._responses = Responses(commands, self._make_response, clock, self._on_unrequested_turn)
+        self._creation = ItemCreation(commands, self._items, self._responses)
+        self._truncation = ItemTruncation(commands, emit, self._items)
+        self._decoder = AudioDecoder(config.input_format)
+        self._requested: client.ResponseOptions | None = None
+        """A response that is not requested from the agent yet."""
+        self._request_by_s: float | None = None
         self._answers_user = False
+        self._handlers = self._make_handlers()
 
-    # --- life -------------------------------------------------------------------------------
+    def _make_handlers(self) -> dict[type[CallEvent], Callable[[Any], None]]:
+        """Handlers of the agent's events; the others have no counterpart in OpenAI's protocol."""
+        turns, responses = self._user_turns, self._responses
+        return {
+            protocol.ResponseText: responses.on_content,
+            AgentAudio: responses.on_content,
+            protocol.ToolRequest: responses.on_content,
+            protocol.ResponseDone: responses.on_content,
+            protocol.TurnMetrics: responses.on_metrics,
+            protocol.ToolCancelled: responses.calls.on_cancelled,
+            protocol.Interrupted: self._on_interrupted,
+            protocol.SpeechStarted: turns.on_speech_started,
+            protocol.SpeechStopped: turns.on_speech_stopped,
+            protocol.Transcript: turns.on_transcript,
+            protocol.TurnDecision: self._on_decision,
+            protocol.AgentState: turns.on_agent_state,
+            protocol.Paused: lambda _: self._speaker.pause(),
+            protocol.Resumed: lambda _: self._speaker.resume(),
+            protocol.Updated: lambda _: self._session.on_updated(),
+            protocol.Truncated: self._truncation.on_truncated,
+            protocol.ErrorEvent: self._on_error,
+            protocol.Closed: lambda _: responses.close(),
+        }
 
     def begin(self) -> None:
-        """The client is connected."""
+        """Send the first event, when the client is connected."""
         self._emit("session.created", session=self._config.echo())
 
-    def opened(self) -> None:
+    def on_call_opened(self) -> None:
         """The agent's session is open."""
-        self._session.opened()
+        self._session.on_opened()
 
-    def refuse(self, error: ParleyError) -> None:
-        """The agent's session is not, or no longer, to be had."""
+    def on_call_failed(self, error: ParleyError) -> None:
+        """The agent's session was refused or lost."""
         self._responses.close()
-        _, event_id = self._session.refused()
+        _, event_id = self._session.on_refused()
         self._emit("error", error=client_event_error(error).body(event_id))
 
     @property
     def due(self) -> float | None:
-        """When :meth:`tick` has to be called (seconds of the clock); None: there is no need."""
-        times = [self._user.due, self._responses.due, self._owed_by]
+        """The time of the next :meth:`tick` (seconds of the clock); None: none is needed."""
+        times = [self._user_turns.due, self._responses.due, self._request_by_s]
         return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
-        """Time has passed."""
-        self._user.tick()
+        """Act on timeouts that have expired."""
+        self._user_turns.tick()
         self._responses.tick()
-        if self._owed_by is not None and self._clock() >= self._owed_by:
-            self._ask()
+        if self._request_by_s is not None and self._clock() >= self._request_by_s:
+            self._request_response()
 
-    # --- the client's events ----------------------------------------------------------------
+    # --- events of the client ---------------------------------------------------------------
 
-    async def receive(self, raw: str | bytes) -> None:
-        """Take an event of the client's."""
-        event_id: str | None = None
-        try:
-            event = client.read_event(raw)
-            event_id = event.event_id
-            await self._obey(event)
-        except ClientEventError as refusal:
-            event_id = event_id or client.event_id_of(raw)
-            self._emit("error", error=refusal.body(event_id))
-        except ParleyError as error:
-            self._emit("error", error=client_event_error(error).body(event_id))
+    async def on_client_event(self, raw: str | bytes) -> None:
+        """Handle an event of the client."""
+        await client.handle_event(raw, self._handle, self._emit)
 
-    def hear_user(self, samples: NDArray[np.int16], length_ms: float) -> None:
-        """Take the user's audio: mono, 16 kHz, int16 [n], which lasts ``length_ms``."""
+    def push_audio(self, samples: NDArray[np.int16], length_ms: float) -> None:
+        """Send audio of the user (mono, 16 kHz, int16 [n], of this length) to the agent."""
         self._session.open()
-        self._user.appended(length_ms)
+        self._user_turns.on_audio(length_ms)
         if len(samples):
-            self._port.audio(samples)
+            self._commands.send_audio(samples)
 
-    async def _obey(self, event: client.ClientEvent) -> None:
+    async def _handle(self, event: client.ClientEvent) -> None:
         if isinstance(event, client.SessionUpdate):
             self._update(event)
             return
         self._session.open()
         match event:
             case client.AudioAppend():
-                await self._append(event.audio)
+                await self._on_audio_append(event.audio)
             case client.AudioCommit():
-                self._user.commit()
-                self._port.commit()
+                self._user_turns.commit()
+                self._commands.commit()
             case client.AudioClear():
-                self._user.clear()
-                self._port.discard()
+                self._user_turns.clear()
+                self._commands.discard()
             case client.OutputClear():
                 self._clear_output()
-            case client.ItemDelete() | client.ItemTruncate():
-                self._corrections.obey(event)
             case client.ResponseCreate():
                 self._create_response(event.response or client.ResponseOptions())
             case client.ResponseCancel():
-                self._cancel(event.response_id)
-            case client.ItemCreate() | client.ItemRetrieve():
-                self._added.obey(event)
+                self._responses.cancel(event.response_id, asked=self._requested is None)
+                self._requested, self._request_by_s = None, None
+            case _:
+                self._on_item_event(event)
 
     def _update(self, event: client.SessionUpdate) -> None:
         self._session.change(event)
-        if self._config.input_format != self._listening.name:
-            self._listening = AudioDecoder(self._config.input_format)
+        if self._config.input_format != self._decoder.name:
+            self._decoder = AudioDecoder(self._config.input_format)
 
-    async def _append(self, audio: str) -> None:
+    def _on_item_event(self, event: client.ItemEvent) -> None:
+        match event:
+            case client.ItemCreate():
+                self._creation.create(event)
+            case client.ItemRetrieve():
+                self._items.send(event.item_id)
+            case client.ItemDelete() | client.ItemTruncate():
+                self._truncation.truncate(event)
+
+    async def _on_audio_append(self, audio: str) -> None:
         if self._webrtc:
             raise ClientEventError("Audio of a WebRTC session arrives by its track.", code="invalid_event")
-        async for samples, length_ms in self._listening.read(audio):
-            self.hear_user(samples, length_ms)
+        async with aclosing(self._decoder.read(audio)) as pieces:
+            async for samples, length_ms in pieces:
+                self.push_audio(samples, length_ms)
 
-    # --- responses --------------------------------------------------------------------------
+    def _clear_output(self) -> None:
+        if not self._webrtc:
+            message = "There is an output audio buffer in WebRTC sessions only."
+            raise ClientEventError(message, code="invalid_event")
+        self._commands.interrupt(None)
+        self._speaker.clear()
 
     def _create_response(self, options: client.ResponseOptions) -> None:
         check_options(options, self._config)
         self._responses.check_idle()
         if not self._responses.create(options.metadata):
             return
-        self._owed = (options.instructions, options.tool_choice != "none")
-        if self._user.awaits_text:
-            self._owed_by = self._clock() + _TEXT_S
+        self._requested = options
+        if self._user_turns.awaits_text:
+            self._request_by_s = self._clock() + _TEXT_S
         else:
-            self._ask()
+            self._request_response()
+
+    def _request_response(self) -> None:
+        options, self._requested, self._request_by_s = self._requested, None, None
+        if options is not None:
+            self._commands.respond(options.instructions, options.tool_choice != "none")
 
     def _make_response(self, metadata: dict[str, str] | None) -> Response:
         body = self._config.body
-        style = Style(
+        style = ResponseStyle(
             writes_only=self._config.writes_only,
             conversation_id=self._conversation_id,
             output=dict(body["audio"]["output"]),
@@ -236,95 +321,46 @@ class RealtimeConversation:
         )
         return Response(self._emit, self._items, self._speaker, style)
 
-    def _ask(self) -> None:
-        owed, self._owed, self._owed_by = self._owed, None, None
-        if owed is not None:
-            self._port.respond(*owed)
-
-    def _cancel(self, response_id: str | None) -> None:
-        asked = self._owed is None
-        self._responses.cancel(response_id, asked=asked)
-        self._owed, self._owed_by = None, None
-
-    def _clear_output(self) -> None:
-        if not self._webrtc:
-            raise ClientEventError(
-                "There is an output audio buffer in WebRTC sessions only.", code="invalid_event"
-            )
-        self._port.interrupt(None)
-        self._speaker.cut()
-
-    def _unasked(self) -> None:
-        """The agent begins to speak by itself: it answers the user, or has waited for long enough."""
+    def _on_unrequested_turn(self) -> None:
+        """The agent speaks without a request: it answers, or prompts the user after a long silence."""
         if not self._answers_user and self._config.idle_timeout_ms:
-            self._user.idle()
+            self._user_turns.on_idle_timeout()
         self._answers_user = False
 
-    # --- the agent's events -----------------------------------------------------------------
+    # --- events of the agent ----------------------------------------------------------------
 
-    def hear(self, event: CallEvent) -> None:
-        """Take an event of the agent's."""
-        if isinstance(event, UserEvent):
-            self._hear_user(event)
-        elif isinstance(event, AnswerEvent):
-            self._hear_answer(event)
-        elif isinstance(event, protocol.Updated):
-            self._session.updated()
-        elif isinstance(event, protocol.Truncated):
-            self._corrections.done(event)
-        elif isinstance(event, protocol.ErrorEvent):
-            self._failed(event)
-        elif isinstance(event, protocol.Closed):
-            self._responses.close()
+    def on_agent_event(self, event: CallEvent) -> None:
+        """Handle an event of the agent."""
+        handle = self._handlers.get(type(event))
+        if handle is not None:
+            handle(event)
 
-    def _hear_answer(self, event: AnswerEvent) -> None:
-        match event:
-            case protocol.TurnMetrics():
-                self._responses.metrics(event)
-            case protocol.Interrupted():
-                if event.reason in ("words", "speech", "command"):
-                    self._user.interrupted()
-                if self._webrtc:
-                    self._corrections.cut(self._responses.active, event)
-                self._responses.interrupted(event)
-            case protocol.ToolCancelled():
-                self._responses.tool_cancelled(event)
-            case protocol.Paused():
-                self._speaker.pause()
-            case protocol.Resumed():
-                self._speaker.resume()
-            case _:
-                self._responses.hear(event)
+    def _on_interrupted(self, event: protocol.Interrupted) -> None:
+        if event.reason in ("words", "speech", "command"):
+            self._user_turns.on_interruption()
+        if self._webrtc:
+            self._truncation.on_interrupted(self._responses.active, event)
+        self._responses.on_interrupted(event)
 
-    def _hear_user(self, event: UserEvent) -> None:
-        match event:
-            case protocol.SpeechStarted():
-                self._user.speech_started(event.at_ms)
-            case protocol.SpeechStopped():
-                self._user.speech_stopped(event.at_ms)
-            case protocol.Transcript():
-                self._user.transcript(event)
-            case protocol.AgentState():
-                self._user.agent_state(event.state)
-            case protocol.TurnDecision():
-                self._user.decided(event)
-                if event.decision == "commit":
-                    self._answers_user = True
-                    self._responses.expect_turn()
-                    if self._owed is not None and not self._user.awaits_text:
-                        self._ask()
+    def _on_decision(self, event: protocol.TurnDecision) -> None:
+        self._user_turns.on_decision(event)
+        if event.decision == "commit":
+            self._answers_user = True
+            self._responses.on_turn_committed()
+            if self._requested is not None and not self._user_turns.awaits_text:
+                self._request_response()
 
-    def _failed(self, event: protocol.ErrorEvent) -> None:
+    def _on_error(self, event: protocol.ErrorEvent) -> None:
         if event.code in HARMLESS:
-            _log.info("a realtime session goes on after %s", event.code)
+            _log.info("a realtime session continues after %s", event.code)
             return
         refused = event.code in REFUSED
         event_id: str | None = None
         if refused:
-            was_update, event_id = self._session.refused(event.code)
+            was_update, event_id = self._session.on_refused(event.code)
             if not was_update:
-                event_id = self._corrections.refused(event.code)
-        elif self._responses.failed(event):
+                event_id = self._truncation.on_refused(event.code)
+        elif self._responses.on_error(event):
             return
         refusal = ClientEventError(event.message, code=event.code, kind=INVALID if refused else SERVER)
         self._emit("error", error=refusal.body(event_id))

@@ -1,4 +1,4 @@
-"""The user's turns: the input audio buffer, as OpenAI's clients see it."""
+"""The user's turns: OpenAI's input audio buffer."""
 
 from __future__ import annotations
 
@@ -7,146 +7,114 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parley import protocol
-from parley_gateway.apis.realtime.input_items import InputItems, InputTurn, stable_words
-from parley_gateway.apis.realtime.items import Items
+from parley_gateway.apis.realtime.items import InputTurn, Items, check_commit, stable_words
 from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
 from parley_gateway.apis.realtime.session_config import SessionConfig
 
-_LEAST_COMMIT_MS = 100
-"""OpenAI takes no shorter turn."""
 _DECISION_S = 3.0
-"""A pause is judged within this; what was not judged was none of the user's turn (seconds)."""
-_SAME_MS = 2_000
-"""What is said over the agent belongs together if it is not longer apart."""
-_COMMITTED = 16
-"""Turns that were ended by the client and whose text is still on the way."""
-_UTTERANCES = 256
+"""The agent decides on a pause within this time; speech without a decision was no turn (seconds)."""
+_MAX_GAP_MS = 2_000
+"""Utterances over the agent's speech with at most this gap belong to one turn."""
+_MAX_COMMITTED = 16
+"""Turns that the client has committed and that have no text yet."""
+_MAX_UTTERANCES = 256
 
 
 @dataclass
 class _UserTurn(InputTurn):
-    """What the user is saying."""
-
-    told: bool = False
-    """Whether the client knows that the user speaks."""
+    announced: bool = False
+    """Whether ``speech_started`` was sent."""
     speaking: bool = True
     texts: OrderedDict[int, str] = field(default_factory=OrderedDict)
-    """Of each utterance that is over."""
+    """Final transcripts, by utterance."""
 
     @property
     def text(self) -> str:
-        """All of what was said in utterances that are over."""
+        """The final transcripts."""
         return " ".join(text for text in self.texts.values() if text)
 
 
 class UserTurns:
-    """Tells the client when the user speaks, and makes an item of each turn.
+    """Sends the user's speech events, and makes an item of each turn.
 
-    While the agent has its turn, a sound is not told before it is known to be an interruption: clients throw
-    away what they have of the answer as soon as they hear of speech, and would do so for a cough.
-
-    Args:
-        config: Of the session.
-        emit: Sends server events.
-        items: Gets the user's items.
-        clock: Seconds, monotonic.
+    During the agent's turn ``speech_started`` is withheld until the speech is an interruption: clients
+    discard the audio of a response at that event, and would do so after a cough.
     """
 
     def __init__(self, config: SessionConfig, emit: Emit, items: Items, clock: Callable[[], float]) -> None:
         self._config = config
         self._emit = emit
-        self._inputs = InputItems(emit, items)
+        self._items = items
         self._clock = clock
         self._turn: _UserTurn | None = None
         self._agent_busy = False
         self._appended_ms = 0.0
-        self._taken_ms = 0.0
+        self._committed_ms = 0.0
         """Audio of turns that are over."""
         self._committed: deque[_UserTurn] = deque()
-        self._decide_by: float | None = None
+        self._decide_by_s: float | None = None
 
     @property
     def due(self) -> float | None:
-        """When :meth:`tick` has something to do."""
-        return self._decide_by
+        """The time of the next :meth:`tick`; None: none is needed."""
+        return self._decide_by_s
 
     @property
     def awaits_text(self) -> bool:
-        """Whether the text of a turn that the client has ended is still on the way."""
+        """Whether the text of a committed turn is missing."""
         return bool(self._committed)
 
     @property
-    def heard_ms(self) -> int:
-        """Audio that the client has sent."""
+    def _now_ms(self) -> int:
         return round(self._appended_ms)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client knows that the user is speaking."""
-        return self._turn is not None and self._turn.told
-
-    # --- what the client does ---------------------------------------------------------------
-
-    def appended(self, length_ms: float) -> None:
-        """The client has sent audio."""
+    def on_audio(self, length_ms: float) -> None:
+        """Count audio of the client."""
         self._appended_ms += length_ms
 
     def commit(self) -> None:
-        """The client says that the turn is over.
-
-        Raises:
-            Refusal: there is no audio in it.
-        """
-        length_ms = self._appended_ms - self._taken_ms
-        if length_ms < _LEAST_COMMIT_MS:
-            message = (
-                "Error committing input audio buffer: buffer too small. Expected at least "
-                f"{_LEAST_COMMIT_MS}ms of audio, but buffer only has {length_ms:.2f}ms of audio."
-            )
-            raise ClientEventError(message, code="input_audio_buffer_commit_empty")
-        if len(self._committed) >= _COMMITTED:
+        """End the turn for the client, or raise ClientEventError if it has no audio."""
+        check_commit(self._appended_ms - self._committed_ms)
+        if len(self._committed) >= _MAX_COMMITTED:
             raise ClientEventError("Too many turns wait to be transcribed.", code="too_many_turns")
-        turn = self._turn or _UserTurn(round(self._taken_ms))
-        self._turn, self._decide_by = None, None
-        turn.start_ms, turn.end_ms = round(self._taken_ms), self.heard_ms
+        turn = self._turn or _UserTurn(round(self._committed_ms))
+        self._turn, self._decide_by_s = None, None
+        turn.start_ms, turn.end_ms = round(self._committed_ms), self._now_ms
         self._end(turn)
         self._committed.append(turn)
 
     def clear(self) -> None:
-        """Forget what is not committed."""
-        self._turn, self._decide_by = None, None
-        self._taken_ms = self._appended_ms
+        """Discard what is not committed."""
+        self._turn, self._decide_by_s = None, None
+        self._committed_ms = self._appended_ms
         self._emit("input_audio_buffer.cleared")
 
-    # --- what the agent hears ---------------------------------------------------------------
-
-    def agent_state(self, state: str) -> None:
-        """What the agent does now."""
-        self._agent_busy = state != "listening"
+    def on_agent_state(self, event: protocol.AgentState) -> None:
+        """Handle a new state of the agent."""
+        self._agent_busy = event.state != "listening"
         turn = self._turn
-        if not self._agent_busy and turn is not None and not turn.told and turn.speaking:
-            self._tell(turn)  # it is not over the agent's speech any more
+        if not self._agent_busy and turn is not None and not turn.announced and turn.speaking:
+            self._announce(turn)  # the agent's speech is over
 
-    def speech_started(self, at_ms: int) -> None:
-        """The user speaks."""
-        self._decide_by = None
+    def on_speech_started(self, event: protocol.SpeechStarted) -> None:
+        """Begin a turn, or continue the current one."""
+        self._decide_by_s = None
         turn = self._turn
-        if turn is not None and (turn.told or turn.speaking or at_ms - turn.end_ms <= _SAME_MS):
+        if turn is not None and (turn.announced or turn.speaking or event.at_ms - turn.end_ms <= _MAX_GAP_MS):
             turn.speaking = True
         else:
-            turn = self._turn = _UserTurn(at_ms)
+            turn = self._turn = _UserTurn(event.at_ms)
         detection = self._config.detection
-        held = self._agent_busy and detection is not None and detection.interrupt_response is not False
-        if not held:
-            self._tell(turn)
+        if not self._agent_busy or detection is None or detection.interrupt_response is False:
+            self._announce(turn)
 
-    def speech_stopped(self, at_ms: int) -> None:
-        """The user is silent."""
+    def on_speech_stopped(self, event: protocol.SpeechStopped) -> None:
+        """Record the end of an utterance."""
         if self._turn is not None:
-            self._turn.end_ms, self._turn.speaking = at_ms, False
+            self._turn.end_ms, self._turn.speaking = event.at_ms, False
 
-    def transcript(self, event: protocol.Transcript) -> None:
-        """What is being said, or was."""
+    def on_transcript(self, event: protocol.Transcript) -> None:
+        """Send what a transcript adds to the turn's text."""
         turn = self._turn
         if turn is None:
             return
@@ -157,43 +125,43 @@ class UserTurns:
             return
         turn.partial = ""
         turn.texts[event.utterance] = event.text
-        if len(turn.texts) > _UTTERANCES:
+        if len(turn.texts) > _MAX_UTTERANCES:
             turn.texts.popitem(last=False)
         self._stream(turn, turn.text)
-        if turn.told and not turn.speaking:
-            self._decide_by = self._clock() + _DECISION_S
+        if turn.announced and not turn.speaking:
+            self._decide_by_s = self._clock() + _DECISION_S
 
-    def interrupted(self) -> None:
-        """What the user says counts: the agent was made to stop by it."""
+    def on_interruption(self) -> None:
+        """The user's speech has interrupted the agent: announce the turn."""
         if self._turn is not None:
-            self._tell(self._turn)
+            self._announce(self._turn)
 
-    def decided(self, event: protocol.TurnDecision) -> None:
-        """A pause was judged, or the text of a turn is there that the client has ended."""
-        self._decide_by = None
+    def on_decision(self, event: protocol.TurnDecision) -> None:
+        """Handle the decision on a pause, or the text of a turn that the client has committed."""
+        self._decide_by_s = None
         if event.reason == "requested":
             if self._committed:
-                self._transcribed(self._committed.popleft(), event.text)
+                self._complete(self._committed.popleft(), event.text)
             return
         turn = self._turn
         if turn is None:
-            turn = self._turn = _UserTurn(max(0, self.heard_ms - event.silence_ms), self.heard_ms)
-        self._tell(turn)
+            turn = self._turn = _UserTurn(max(0, self._now_ms - event.silence_ms), self._now_ms)
+        self._announce(turn)
         if event.decision == "commit":
             self._finish(turn, event.text)
 
     def tick(self) -> None:
-        """Nobody has judged a pause in time: it was no turn of the user."""
-        if self._decide_by is None or self._clock() < self._decide_by:
+        """End a turn for which no decision came in time."""
+        if self._decide_by_s is None or self._clock() < self._decide_by_s:
             return
-        self._decide_by = None
+        self._decide_by_s = None
         if self._turn is not None:
             self._finish(self._turn, self._turn.text)
 
-    def idle(self) -> None:
-        """The agent speaks because nobody has said anything for so long."""
+    def on_idle_timeout(self) -> None:
+        """Make an item of a long silence of the user after which the agent speaks."""
         silent_ms = self._config.idle_timeout_ms or 0
-        turn = _UserTurn(max(0, self.heard_ms - silent_ms), self.heard_ms)
+        turn = _UserTurn(max(0, self._now_ms - silent_ms), self._now_ms)
         self._emit(
             "input_audio_buffer.timeout_triggered",
             audio_start_ms=turn.start_ms,
@@ -202,33 +170,30 @@ class UserTurns:
         )
         self._end(turn)
 
-    # --- telling it -------------------------------------------------------------------------
-
-    def _tell(self, turn: _UserTurn) -> None:
-        if turn.told or self._config.detection is None:
+    def _announce(self, turn: _UserTurn) -> None:
+        if turn.announced or self._config.detection is None:
             return
-        turn.told = True
+        turn.announced = True
         start_ms = max(0, turn.start_ms - self._config.padding_ms)
         self._emit("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item_id)
         self._stream(turn, turn.text)
 
     def _finish(self, turn: _UserTurn, text: str) -> None:
         self._turn = None
-        end_ms = turn.end_ms or self.heard_ms
+        end_ms = turn.end_ms or self._now_ms
         self._emit("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=turn.item_id)
         self._end(turn)
-        self._transcribed(turn, text)
+        self._complete(turn, text)
 
     def _end(self, turn: _UserTurn) -> None:
-        """The turn is an item now."""
-        self._taken_ms = self._appended_ms
-        self._inputs.commit(turn)
+        self._committed_ms = self._appended_ms
+        self._items.commit_turn(turn)
 
     def _stream(self, turn: _UserTurn, text: str) -> None:
-        if self._config.transcribes and turn.told:
-            self._inputs.stream(turn, text)
+        if self._config.transcription is not None and turn.announced:
+            self._items.send_delta(turn, text)
 
-    def _transcribed(self, turn: _UserTurn, text: str) -> None:
-        self._inputs.write_down(turn, text)
-        if self._config.transcribes:
-            self._inputs.complete(turn, text)
+    def _complete(self, turn: _UserTurn, text: str) -> None:
+        self._items.store_transcript(turn, text)
+        if self._config.transcription is not None:
+            self._items.complete_turn(turn, text)

@@ -1,29 +1,31 @@
-"""The conversation's items, as the client knows them."""
+"""The conversation's items, and the events of the user's."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from parley_gateway.apis.realtime.server_events import ClientEventError, Emit
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id
 
-_REMEMBERED = 1_024
-"""Items that can be named; the agent's own history has other bounds."""
-_REMEMBERED_BYTES = 2_097_152
-"""What they may hold, as JSON."""
+_MAX_ITEMS = 1_024
+"""Stored items; the agent's own history has other bounds."""
+_MAX_BYTES = 2_097_152
+"""Size of the stored items as JSON."""
+_MIN_COMMIT_MS = 100
+"""OpenAI's shortest turn."""
 
 
 @dataclass
-class Spoken:
-    """Which stretch of the agent's audio an item is."""
+class SpokenPart:
+    """The part of the agent's audio that belongs to an item."""
 
     response_id: str
-    """As the agent calls it."""
+    """The agent's id."""
     from_ms: int
-    """Where the item's first audio is in that response."""
+    """Offset of the item's first audio in that response."""
     length_ms: float = 0.0
 
 
@@ -32,10 +34,10 @@ class StoredItem:
     """An item; ``body`` is OpenAI's object."""
 
     body: dict[str, Any]
-    spoken: Spoken | None = None
-    """None: it has no audio of the agent's."""
+    spoken: SpokenPart | None = None
+    """None: the item has no audio of the agent."""
     by_agent: bool = False
-    """Whether it is a message of the agent's."""
+    """Whether the item is a message of the agent."""
 
     @property
     def id(self) -> str:
@@ -44,12 +46,20 @@ class StoredItem:
         return item_id
 
 
-class Items:
-    """All items in their order; the oldest are forgotten.
+@dataclass
+class InputTurn:
+    """A turn of the user; its times are offsets in the appended audio."""
 
-    Args:
-        emit: Sends server events.
-    """
+    start_ms: int
+    end_ms: int = 0
+    item_id: str = field(default_factory=lambda: new_id("item"))
+    partial: str = ""
+    streamed: str = ""
+    """The text of the deltas that were sent."""
+
+
+class Items:
+    """Stores the newest items in their order, and sends their events."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -60,61 +70,119 @@ class Items:
 
     @property
     def last_id(self) -> str | None:
-        """The newest item; None: there is none."""
+        """The id of the newest item; None: there is no item."""
         return next(reversed(self._items), None)
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._items
 
     def add(self, item: StoredItem) -> None:
-        """Put an item at the end, and tell the client."""
+        """Append an item and send its ``added`` event."""
         previous = self.last_id
         self._items[item.id] = item
         self._previous[item.id] = previous
         self._weigh(item)
         self._emit("conversation.item.added", previous_item_id=previous, item=dict(item.body))
 
+    def add_complete(self, item_id: str, kind: str, **fields: Any) -> None:
+        """Append an item that will not change, and send both of its events."""
+        head = {"id": item_id, "object": "realtime.item", "type": kind, "status": "completed"}
+        item = StoredItem({**head, **fields})
+        self.add(item)
+        self.finish(item)
+
     def finish(self, item: StoredItem) -> None:
-        """Nothing of it changes any more."""
+        """Send the ``done`` event of an item."""
         if item.id in self._items:
             self._weigh(item)
         previous = self._previous.get(item.id)
         self._emit("conversation.item.done", previous_item_id=previous, item=dict(item.body))
 
     def find(self, item_id: str, verb: str) -> StoredItem:
-        """The item of this id.
-
-        Args:
-            item_id: Of the client.
-            verb: What is to be done with it, for the error's code.
-
-        Raises:
-            Refusal: there is none.
-        """
+        """The item with this id, or ClientEventError, whose code contains ``verb``."""
         item = self._items.get(item_id)
         if item is None:
             message = f"Error: Item with item_id not found: {item_id}"
             raise ClientEventError(message, code=f"item_{verb}_invalid_item_id", param="item_id")
         return item
 
-    def name_of_call(self, call_id: str) -> str | None:
-        """Which function was called; None: there is no such call."""
+    def send(self, item_id: str) -> None:
+        """Send a stored item, or raise ClientEventError."""
+        self._emit("conversation.item.retrieved", item=dict(self.find(item_id, "retrieve").body))
+
+    def find_function_name(self, call_id: str) -> str | None:
+        """The name of the function of a stored call; None: the call is not stored."""
         for item in reversed(self._items.values()):
             if item.body["type"] == "function_call" and item.body.get("call_id") == call_id:
                 name: str = item.body["name"]
                 return name
         return None
 
+    def commit_turn(self, turn: InputTurn) -> None:
+        """Store a turn as an item."""
+        previous = self.last_id
+        self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=turn.item_id)
+        content = [{"type": "input_audio", "transcript": None}]
+        self.add_complete(turn.item_id, "message", role="user", content=content)
+
+    def send_delta(self, turn: InputTurn, text: str) -> None:
+        """Send what a growing text has gained. A changed text sends nothing until it is complete."""
+        delta = text[len(turn.streamed) :]
+        if not delta or not text.startswith(turn.streamed):
+            return
+        turn.streamed = text
+        self._emit(
+            "conversation.item.input_audio_transcription.delta",
+            item_id=turn.item_id,
+            content_index=0,
+            delta=delta,
+        )
+
+    def store_transcript(self, turn: InputTurn, text: str) -> None:
+        """Set the final transcript of the turn's item, if the item is still stored."""
+        if turn.item_id in self._items:
+            self._items[turn.item_id].body["content"] = [{"type": "input_audio", "transcript": text}]
+
+    def complete_turn(self, turn: InputTurn, text: str) -> None:
+        """Send the final transcript."""
+        self._emit(
+            "conversation.item.input_audio_transcription.completed",
+            item_id=turn.item_id,
+            content_index=0,
+            transcript=text,
+            usage={"type": "duration", "seconds": round(max(0, turn.end_ms - turn.start_ms) / 1000, 3)},
+        )
+
     def remove(self, item: StoredItem) -> None:
-        """Forget it."""
+        """Remove an item."""
         if self._items.pop(item.id, None) is not None:
             del self._previous[item.id]
             self._bytes -= self._sizes.pop(item.id)
 
     def _weigh(self, item: StoredItem) -> None:
-        """An item is new, or has grown: make room for it."""
+        """Count the size of a new or changed item, and remove the oldest items above the limits."""
         size = len(msgspec.json.encode(item.body))
         self._bytes += size - self._sizes.get(item.id, 0)
         self._sizes[item.id] = size
-        while len(self._items) > _REMEMBERED or (self._bytes > _REMEMBERED_BYTES and len(self._items) > 1):
+        while len(self._items) > _MAX_ITEMS or (self._bytes > _MAX_BYTES and len(self._items) > 1):
             self.remove(next(iter(self._items.values())))
+
+
+def check_commit(length_ms: float) -> None:
+    """Raise ClientEventError for a turn whose audio is too short."""
+    if length_ms < _MIN_COMMIT_MS:
+        message = (
+            "Error committing input audio buffer: buffer too small. Expected at least "
+            f"{_MIN_COMMIT_MS}ms of audio, but buffer only has {length_ms:.2f}ms of audio."
+        )
+        raise ClientEventError(message, code="input_audio_buffer_commit_empty")
+
+
+def stable_words(first: str, second: str) -> str:
+    """The common first words of two partial transcripts; the last word of each may still change."""
+    words: list[str] = []
+    for one, other in zip(first.split()[:-1], second.split()[:-1], strict=False):
+        if one != other:
+            break
+        words.append(one)
+    return " ".join(words)

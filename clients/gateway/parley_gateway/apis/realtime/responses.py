@@ -1,89 +1,277 @@
-"""Which of the agent's turns is which of the client's responses."""
+"""The client's responses, their events, and the agent's turns that belong to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from parley import protocol
 from parley_client.events import AgentAudio
 from parley_gateway.apis.realtime.agent_commands import AgentCommands
-from parley_gateway.apis.realtime.function_calls import DeferredToolOutputs, FunctionCalls
-from parley_gateway.apis.realtime.response import Response, Status
-from parley_gateway.apis.realtime.server_events import ClientEventError, usage_of
+from parley_gateway.apis.realtime.function_calls import FunctionCalls
+from parley_gateway.apis.realtime.items import Items, SpokenPart, StoredItem
+from parley_gateway.apis.realtime.output_audio import AudioOutput, Part
+from parley_gateway.apis.realtime.server_events import ClientEventError, Emit, new_id, usage_of
+
+_TRANSCRIPT = "response.output_audio_transcript"
+_BATCH_S = 0.02
+"""The calls of one round come at once; after this time without another the round is complete (seconds)."""
+_SPOKEN_S = 0.3
+"""Silence after the last words that are spoken before a call (seconds)."""
+_STALLED_S = 1.5
+"""The same if words are missing: the synthesizer may be late, or have omitted some (seconds)."""
+_USAGE_S = 5.0
+"""Wait for a turn's metrics, which come after its playback (seconds)."""
+_CUT_USAGE_S = 0.2
+"""The same after an interruption, where they come at once (seconds)."""
 
 Content: TypeAlias = protocol.ResponseText | AgentAudio | protocol.ToolRequest | protocol.ResponseDone
+Status: TypeAlias = Literal["completed", "cancelled", "failed", "incomplete"]
 
-_BATCH_S = 0.02
-"""Calls of one round come at once; after so long without another they are all there (seconds)."""
-_SPOKEN_S = 0.3
-"""Silence after the last words of what is said before a call (seconds)."""
-_STALLED_S = 1.5
-"""The same where words are missing: the synthesizer may be late, or have left some out (seconds)."""
-_USAGE_S = 5.0
-"""What a turn cost comes when it was heard, half a second after its last audio or a bit later (seconds)."""
-_CUT_USAGE_S = 0.2
-"""The same after an interruption, where it comes at once (seconds)."""
+
+@dataclass(frozen=True)
+class ResponseStyle:
+    """The settings of a response, fixed when it is created."""
+
+    writes_only: bool
+    conversation_id: str
+    output: dict[str, Any]
+    """OpenAI's ``audio.output``."""
+    max_output_tokens: int | str
+    metadata: dict[str, str] | None = None
+
+
+@dataclass
+class _Message:
+    stored: StoredItem
+    part: Part
+    text: str = ""
+    spoken: str = ""
+    """The text of the audio so far."""
+    open: bool = True
+
+
+@dataclass
+class Response:
+    """Sends the events of a turn of the agent, or of its part before or after function calls."""
+
+    emit: Emit
+    items: Items
+    speaker: AudioOutput
+    style: ResponseStyle
+    id: str = field(default_factory=lambda: new_id("resp"))
+    turn: int | None = None
+    """The agent's turn; None: it has not begun."""
+    agent_id: str = ""
+    """The agent's id of the response."""
+    calls: int = 0
+    """Number of function calls."""
+    failure: protocol.ErrorEvent | None = None
+    """The error of the turn."""
+    ended: tuple[Status, str | None] | None = None
+    """Status and reason of a response that only waits for its usage."""
+    _output: list[StoredItem] = field(default_factory=list)
+    _message: _Message | None = None
+
+    def create(self) -> None:
+        """Send the first event."""
+        self.emit("response.created", response=self._body("in_progress"))
+
+    def bind(self, turn: int, agent_id: str) -> None:
+        """Assign a turn of the agent."""
+        self.turn, self.agent_id = turn, agent_id
+
+    def write(self, text: str) -> None:
+        """Append text."""
+        message = self._open_message()
+        message.text += text
+        kind = "response.output_text.delta" if self.style.writes_only else _TRANSCRIPT + ".delta"
+        self._emit_part(kind, message, delta=text)
+
+    def speak(self, audio: AgentAudio) -> None:
+        """Append audio."""
+        if self.style.writes_only:
+            return
+        message = self._open_message()
+        if message.stored.spoken is None:
+            message.stored.spoken = SpokenPart(self.agent_id, audio.offset_ms)
+        message.spoken += audio.text
+        if len(audio.samples):
+            message.stored.spoken.length_ms += audio.duration_ms
+            self.speaker.play(message.part, audio)
+
+    def call(self, request: protocol.ToolRequest) -> None:
+        """Append a function call."""
+        self.calls += 1
+        arguments = msgspec.json.encode(request.arguments).decode()
+        index, stored = self._add_item(
+            "function_call", call_id=request.call_id, name=request.name, arguments=""
+        )
+        place = {"response_id": self.id, "item_id": stored.id, "output_index": index}
+        place["call_id"] = request.call_id
+        self.emit("response.function_call_arguments.delta", **place, delta=arguments)
+        stored.body |= {"status": "completed", "arguments": arguments}
+        self.emit("response.function_call_arguments.done", **place, arguments=arguments, name=request.name)
+        self._finish_item(index, stored)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the response has no speech."""
+        return self._message is None or self.style.writes_only
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether the audio so far covers all of the text."""
+        message = self._message
+        if message is None or self.style.writes_only:
+            return True
+        return _letters(message.text) <= _letters(message.spoken)
+
+    def finish_content(self, *, complete: bool) -> None:
+        """End the open message."""
+        message = self._message
+        if message is None or not message.open:
+            return
+        message.open = False
+        body, text = message.stored.body, message.text
+        body["status"] = "completed" if complete else "incomplete"
+        if self.style.writes_only:
+            body["content"] = [{"type": "output_text", "text": text}]
+            self._emit_part("response.output_text.done", message, text=text)
+            part = {"type": "text", "text": text}
+        else:
+            body["content"] = [{"type": "output_audio", "transcript": text}]
+            if complete:
+                self.speaker.finish()
+            self._emit_part("response.output_audio.done", message)
+            self._emit_part(_TRANSCRIPT + ".done", message, transcript=text)
+            part = {"type": "audio", "transcript": text}
+        self._emit_part("response.content_part.done", message, part=part)
+        self._finish_item(message.part.output_index, message.stored)
+
+    @property
+    def spoken(self) -> StoredItem | None:
+        """The item that has audio; None: no item has."""
+        stored = self._message.stored if self._message else None
+        return stored if stored is not None and stored.spoken is not None else None
+
+    def on_interrupted(self, text: str) -> None:
+        """Replace the transcript of an interrupted response by the text that was played."""
+        message = self._message
+        if message is not None and not self.style.writes_only and not self.calls:
+            message.stored.body["content"] = [{"type": "output_audio", "transcript": text}]
+
+    def finish(self, status: Status, *, reason: str | None, usage: dict[str, Any] | None) -> None:
+        """Send the last event."""
+        self.finish_content(complete=status == "completed")
+        details: dict[str, Any] = {"type": status, **({} if reason is None else {"reason": reason})}
+        if status == "failed" and self.failure is not None:
+            failure = {"code": self.failure.code, "message": self.failure.message}
+            details["error"] = {"type": "server_error", **failure}
+        body = self._body(status)
+        body.update(status_details=None if status == "completed" else details, usage=usage)
+        self.emit("response.done", response=body)
+        self.speaker.on_response_done(self.id)
+
+    def _open_message(self) -> _Message:
+        if self._message is not None and self._message.open:
+            return self._message
+        index, stored = self._add_item("message", role="assistant", content=[])
+        stored.by_agent = True
+        self._message = _Message(stored, Part(self.id, stored.id, index))
+        part = {"type": "text", "text": ""} if self.style.writes_only else {"type": "audio", "transcript": ""}
+        self._emit_part("response.content_part.added", self._message, part=part)
+        return self._message
+
+    def _add_item(self, kind: str, **fields: Any) -> tuple[int, StoredItem]:
+        head = {"id": new_id("item"), "object": "realtime.item", "type": kind, "status": "in_progress"}
+        index, stored = len(self._output), StoredItem({**head, **fields})
+        self._output.append(stored)
+        self._emit_item("response.output_item.added", index, stored)
+        self.items.add(stored)
+        return index, stored
+
+    def _finish_item(self, index: int, stored: StoredItem) -> None:
+        self.items.finish(stored)
+        self._emit_item("response.output_item.done", index, stored)
+
+    def _emit_item(self, kind: str, index: int, stored: StoredItem) -> None:
+        self.emit(kind, response_id=self.id, output_index=index, item=dict(stored.body))
+
+    def _emit_part(self, kind: str, message: _Message, **fields: Any) -> None:
+        self.emit(kind, **message.part.place, **fields)
+
+    def _body(self, status: str) -> dict[str, Any]:
+        style = self.style
+        output = {key: style.output[key] for key in ("format", "voice") if key in style.output}
+        return {
+            "object": "realtime.response",
+            "id": self.id,
+            "status": status,
+            "status_details": None,
+            "output": [dict(stored.body) for stored in self._output],
+            "conversation_id": style.conversation_id,
+            "output_modalities": ["text"] if style.writes_only else ["audio"],
+            "max_output_tokens": style.max_output_tokens,
+            "audio": {"output": output},
+            "usage": None,
+            "metadata": style.metadata,
+        }
+
+
+def _letters(text: str) -> int:
+    return sum(character.isalnum() for character in text)
 
 
 class Responses:
-    """There is at most one response at a time, and it is one turn of the agent's, or a part of one.
+    """Holds at most one response, which is a turn of the agent or a part of one.
 
-    A turn of the agent's waits for its functions; OpenAI's response ends with the calls, and what the agent
-    says afterwards is the next response, which the client asks for when it has sent all outputs.
+    A turn of the agent waits for its functions. OpenAI's response ends with the calls; what the agent says
+    afterwards is the next response, which the client requests after it has sent all outputs.
 
-    Args:
-        port: To the agent.
-        make: Makes a response; gets the client's metadata.
-        clock: Seconds, monotonic.
-        unasked: Told when a turn of the agent's begins for which nobody has asked.
+    ``make`` makes a response with the client's metadata; ``on_unrequested_turn`` is called when a turn of the
+    agent begins without a request.
     """
 
     def __init__(
         self,
-        port: AgentCommands,
+        commands: AgentCommands,
         make: Callable[[dict[str, str] | None], Response],
         clock: Callable[[], float],
-        unasked: Callable[[], None],
+        on_unrequested_turn: Callable[[], None],
     ) -> None:
-        self.calls = FunctionCalls()
-        self._outputs = DeferredToolOutputs(self.calls, port, clock)
-        self._port = port
+        self.calls = FunctionCalls(commands, clock)
+        self._commands = commands
         self._make = make
         self._clock = clock
-        self._unasked = unasked
-        self._active: Response | None = None
+        self._on_unrequested_turn = on_unrequested_turn
+        self.active: Response | None = None
+        """The response that is not over."""
         self._turn = 0
         self._turn_id = ""
-        """The agent's turn under way, or the last one."""
-        self._over = 0
-        """Turns up to this one are over, for the client."""
+        """The agent's id of the current or last turn."""
+        self._ended_turn = 0
+        """The content of turns up to this one is not sent to the client any more."""
         self._drop_next = False
         self._due: float | None = None
 
     @property
-    def active(self) -> Response | None:
-        """The response that is not over."""
-        return self._active
-
-    @property
     def due(self) -> float | None:
-        """When :meth:`tick` has something to do."""
-        return min((time for time in (self._due, self._outputs.due) if time is not None), default=None)
+        """The time of the next :meth:`tick`; None: none is needed."""
+        return min((time for time in (self._due, self.calls.due) if time is not None), default=None)
 
-    # --- what the client wants --------------------------------------------------------------
+    # --- requests of the client --------------------------------------------------------------
 
     def check_idle(self) -> None:
-        """Refuse another response while there is one.
-
-        Raises:
-            Refusal: there is one.
-        """
-        active = self._active
+        """Raise ClientEventError while there is a response."""
+        active = self.active
         if active is not None and active.ended is not None:
-            self._finish(None)  # it is over but for what it cost
+            self._finish(None)  # only its usage is missing
         elif active is not None and active.calls and self.calls.complete:
-            self._end("completed", None, None)  # the client knows of all calls before it is told so
+            self._end("completed", None, None)  # after the events of all calls
         elif active is not None:
             message = (
                 f"Conversation already has an active response in progress: {active.id}. "
@@ -92,133 +280,113 @@ class Responses:
             raise ClientEventError(message, code="conversation_already_has_active_response")
 
     def create(self, metadata: dict[str, str] | None) -> bool:
-        """Begin a response; the agent must not have one.
-
-        Returns:
-            Whether the agent has to be asked for it; False: it only waits for functions.
-        """
-        self._outputs.hush()
+        """Begin a response; returns False if the agent's turn only waits for functions, else True."""
+        self.calls.silence_agent()
         continues = self.calls.waiting
         response = self._begin(metadata)
         if continues:
             response.bind(self._turn, self._turn_id)
-            self.deliver()
+            self.send_outputs()
         return not continues
 
-    def deliver(self) -> None:
-        """Hand the agent the outputs of its functions, if all are there and somebody wants to hear more."""
+    def send_outputs(self) -> None:
+        """Send the outputs of all function calls as soon as they are complete and a response is requested."""
         if not self.calls.waiting or not self.calls.complete:
             return
-        active = self._active
+        active = self.active
         if active is not None and not active.calls:
-            self._outputs.answer()
+            self.calls.send_outputs()
         else:
-            self._outputs.expect_answer()
+            self.calls.defer_outputs()
 
     def cancel(self, response_id: str | None, *, asked: bool) -> None:
-        """Stop the response.
-
-        Args:
-            response_id: OpenAI's id; None: whichever.
-            asked: whether the agent has been asked for it.
-
-        Raises:
-            Refusal: it is over, or there is none.
-        """
-        active = self._active
+        """Stop the response, or raise ClientEventError. ``asked``: it was requested from the agent."""
+        active = self.active
         if active is None or response_id not in (None, active.id):
             message = "Cancellation failed: no active response found"
             raise ClientEventError(message, code="response_cancel_not_active")
         if active.turn is not None:
-            self._port.interrupt(active.agent_id or None)
+            self._commands.interrupt(active.agent_id or None)
         elif asked:
-            # The agent begins with it, hears of the interruption then, and says what it cost.
+            # The agent begins the turn before it handles the interruption, and then reports its usage.
             self._drop_next = True
-            self._port.interrupt(None)
-        active.speaker.cut()
+            self._commands.interrupt(None)
+        active.speaker.clear()
         self._end("cancelled", "client_cancelled", _CUT_USAGE_S if active.turn is not None else None)
 
     # --- what the agent does ----------------------------------------------------------------
 
-    def hear(self, event: Content) -> None:
-        """Content of the agent's turn."""
-        if event.turn <= self._over:
+    def on_content(self, event: Content) -> None:
+        """Add content of the agent's turn to its response."""
+        if event.turn <= self._ended_turn:
             return
         is_new = event.turn != self._turn
         if is_new:
             self._turn, self._turn_id = event.turn, ""
             if self._drop_next:
                 self._drop_next = False
-                self._over = event.turn
+                self._ended_turn = event.turn
                 return
         if not isinstance(event, protocol.ToolRequest):
             self._turn_id = event.response_id
         response = self._response_for(event, is_new)
         if response is not None and response.ended is None:
-            self._tell(response, event)
+            self._add_content(response, event)
 
-    def _tell(self, response: Response, event: Content) -> None:
+    def _add_content(self, response: Response, event: Content) -> None:
         match event:
             case protocol.ResponseText():
                 response.write(event.text)
             case AgentAudio():
                 response.speak(event)
             case protocol.ToolRequest():
-                self.calls.called(event)
+                self.calls.add(event)
                 response.call(event)
             case protocol.ResponseDone():
-                self._over = event.turn
+                self._ended_turn = event.turn
                 response.finish_content(complete=True)
                 self._end("failed" if response.failure else "completed", None, _USAGE_S)
                 return
         if response.calls:
             self._wait_for_rest(response)
 
-    def interrupted(self, event: protocol.Interrupted) -> None:
-        """The agent was made to stop."""
-        self._over = max(self._over, event.turn)
-        if self._drop_next:
-            self._drop_next = False
-        response = self._active
+    def on_interrupted(self, event: protocol.Interrupted) -> None:
+        """End the response of an interrupted turn."""
+        self._ended_turn = max(self._ended_turn, event.turn)
+        self._drop_next = False
+        response = self.active
         if response is None or response.turn not in (None, event.turn):
             return
         if response.turn is None and event.reason != "client":
-            return  # it is still to begin
-        response.heard(event.spoken_text)
-        response.speaker.cut()
+            return  # the interruption was of an earlier turn
+        response.on_interrupted(event.spoken_text)
+        response.speaker.clear()
         if response.ended is None or response.ended[0] == "completed":
             reason = "client_cancelled" if event.reason == "client" else "turn_detected"
             self._end("cancelled", reason, _CUT_USAGE_S)
 
-    def metrics(self, event: protocol.TurnMetrics) -> None:
-        """What a turn of the agent's cost: it is over."""
-        self._over = max(self._over, event.turn)
-        active = self._active
+    def on_metrics(self, event: protocol.TurnMetrics) -> None:
+        """Finish the response of an ended turn with its usage."""
+        self._ended_turn = max(self._ended_turn, event.turn)
+        active = self.active
         if active is not None and active.ended is not None and active.turn == event.turn:
             self._finish(event)
 
-    def tool_cancelled(self, event: protocol.ToolCancelled) -> None:
-        """The agent does not wait for a function any more."""
-        untold = self.calls.dropped(event.call_id)
-        if untold is not None:
-            self._port.remember("system", untold)
-        self._outputs.dropped()
-
-    def failed(self, event: protocol.ErrorEvent) -> bool:
-        """Something went wrong; returns whether it belongs to the response under way."""
-        active = self._active
+    def on_error(self, event: protocol.ErrorEvent) -> bool:
+        """Record an error of the response; returns False if there is no response."""
+        active = self.active
         if active is None or active.ended is not None:
             return False
         active.failure = event
         return True
 
-    def expect_turn(self) -> None:
-        """The user's turn is over: the agent's next one is wanted."""
+    def on_turn_committed(self) -> None:
+        """The user's turn is over: do not drop the agent's next one."""
         self._drop_next = False
 
     def close(self) -> None:
-        """Nothing more of the response follows."""
-        active = self._active
+        """End the response, if there is one."""
+        active = self.active
         if active is None:
             return
         if active.ended is None:
@@ -227,13 +395,13 @@ class Responses:
             self._finish(None)
 
     def tick(self) -> None:
-        """Something that was waited for has not come."""
-        if self._outputs.tick(self._turn_id):
-            self._over = self._turn
+        """Act on timeouts that have expired."""
+        if self.calls.tick(self._turn_id):
+            self._ended_turn = self._turn
         if self._due is None or self._clock() < self._due:
             return
         self._due = None
-        active = self._active
+        active = self.active
         if active is None:
             return
         if active.ended is not None:
@@ -245,35 +413,35 @@ class Responses:
     # --- one response -----------------------------------------------------------------------
 
     def _response_for(self, event: Content, is_new: bool) -> Response | None:
-        """The response that an event belongs to; None: the client hears nothing of it."""
-        active = self._active
+        """The response that an event belongs to; None: the event is not sent to the client."""
+        active = self.active
         if active is not None and active.turn not in (None, event.turn):
             self.close()
             active = None
         if active is None:
             if self.calls.waiting and not isinstance(event, protocol.ToolRequest):
-                return None  # the agent asks for a moment while functions run: too late for the last response
+                return None  # a filler while functions run: too late for the last response
             if isinstance(event, protocol.ResponseDone):
-                return None  # a turn of which nothing was said
+                return None  # a turn without content
             if is_new:
-                self._unasked()
+                self._on_unrequested_turn()
             active = self._begin(None)
         active.bind(event.turn, self._turn_id)
         return active
 
     def _begin(self, metadata: dict[str, str] | None) -> Response:
-        response = self._active = self._make(metadata)
+        response = self.active = self._make(metadata)
         self._due = None
         response.create()
         return response
 
     def _wait_for_rest(self, response: Response) -> None:
-        """More calls of the same round may come, and what was said before them may still be spoken."""
-        wait_s = _BATCH_S if response.is_silent else _SPOKEN_S if response.is_said else _STALLED_S
+        """Wait for more calls of the round, and for the audio of the text before them."""
+        wait_s = _BATCH_S if response.is_silent else _SPOKEN_S if response.is_spoken else _STALLED_S
         self._due = self._clock() + wait_s
 
     def _end(self, status: Status, reason: str | None, usage_within_s: float | None) -> None:
-        active = self._active
+        active = self.active
         if active is None:
             return
         active.ended = (status, reason)
@@ -284,7 +452,7 @@ class Responses:
             self._due = self._clock() + usage_within_s
 
     def _finish(self, metrics: protocol.TurnMetrics | None) -> None:
-        active, self._active, self._due = self._active, None, None
+        active, self.active, self._due = self.active, None, None
         if active is not None and active.ended is not None:
             status, reason = active.ended
-            active.done(status, reason=reason, usage=usage_of(metrics))
+            active.finish(status, reason=reason, usage=usage_of(metrics))

@@ -1,26 +1,115 @@
-"""The API's routes."""
+"""Routes of the Realtime API.
+
+Apart because every API has its routes in a module of this name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
+from parley.errors import ParleyError
 from parley_gateway.apis.realtime.client_secrets import SecretSessions, create_secret
+from parley_gateway.apis.realtime.output_audio import EventSpeaker
+from parley_gateway.apis.realtime.server_events import ClientEventError, emitter, server_event
+from parley_gateway.apis.realtime.session import ConnectionSlots, RealtimeSession
+from parley_gateway.apis.realtime.session_config import first_config
+from parley_gateway.apis.realtime.transcription import TranscribingSession
 from parley_gateway.apis.realtime.webrtc.calls import WebRtcCalls
-from parley_gateway.apis.realtime.websocket import RealtimeSockets
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
+from parley_gateway.security.principal import Principal
+from parley_gateway.websocket import Close, SocketWriter, WebSocketSession, accept, close_of_call, refuse
+
+SUBPROTOCOL = "realtime"
+_BETA = Close(4000, "beta_not_supported")
+_UNKNOWN_CALL = Close(4004, "call_not_found")
+
+
+async def _serve(
+    websocket: WebSocket,
+    gateway: Gateway,
+    secrets: SecretSessions,
+    slots: ConnectionSlots,
+    limiter: ModelLimiter,
+) -> None:
+    """Serve one WebSocket, from its request to its close; ``limiter`` bounds transcription sessions."""
+    with ExitStack() as stack:
+        try:
+            given = secrets.find(websocket)
+            transcribes = "transcription" in (websocket.query_params.get("intent"), given.get("type"))
+            principal = await gateway.guard.admit(websocket, "transcribe" if transcribes else "agent")
+            stack.enter_context(slots.take(principal))
+            slot = stack.enter_context(limiter.place(principal)) if transcribes else None
+            if slot is None:
+                gateway.calls.check_room(principal)
+        except ParleyError as error:
+            await refuse(websocket, error, gateway)
+            return
+        await accept(websocket, SUBPROTOCOL)
+        if (refusal := _unsupported(websocket)) is not None:
+            writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
+            writer.send_json(server_event("error", {"error": refusal[0].body()}))
+            writer.close(*refusal[1])
+            await writer.run()
+        elif slot is not None:
+            await TranscribingSession(websocket, gateway, principal, slot, given).run()
+        else:
+            await _RealtimeSocket(websocket, gateway, principal, given).run()
+
+
+class _RealtimeSocket(WebSocketSession):
+    """Client events in, server events out."""
+
+    def __init__(
+        self, websocket: WebSocket, gateway: Gateway, principal: Principal, given: dict[str, object]
+    ) -> None:
+        super().__init__(websocket, gateway, gateway.guard.meter(principal))
+        config = first_config(gateway, websocket.query_params.get("model"), given)
+        emit = emitter(self.writer.send_json)
+        speaker = EventSpeaker(emit, lambda: config.output_format)
+        self._session = RealtimeSession(gateway, principal, config, emit, speaker)
+        self._session.conversation.begin()
+
+    def on_failed(self, error: ParleyError) -> None:
+        """See :class:`WebSocketSession`."""
+        self._session.conversation.on_call_failed(error)
+
+    async def on_message(self, message: str | bytes) -> None:
+        """See :class:`WebSocketSession`."""
+        await self._session.on_client_event(message)
+
+    async def send_events(self) -> None:
+        """Run the session until it is over."""
+        await self._session.run()
+        closed = self._session.closed
+        if closed is not None and not self.gateway.calls.going_away.is_set():
+            self.writer.close(*close_of_call(closed.reason))
+
+
+def _unsupported(connection: HTTPConnection) -> tuple[ClientEventError, Close] | None:
+    """The refusal of a connection, and how it is closed; None: the connection is supported."""
+    offered = connection.scope.get("subprotocols", [])
+    if "realtime=v1" in connection.headers.get("openai-beta", "") or "openai-beta.realtime-v1" in offered:
+        message = "The beta form of the Realtime API is not supported; leave out the header OpenAI-Beta."
+        return ClientEventError(message, code="beta_api_shape_disabled"), _BETA
+    if "call_id" in connection.query_params:
+        message = "A running call cannot be joined by WebSocket; use its data channel."
+        return ClientEventError(message, code="call_id_not_supported", param="call_id"), _UNKNOWN_CALL
+    return None
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """``/v1/realtime`` and what belongs to it."""
+    """``/v1/realtime``, its client secrets and its WebRTC calls."""
     secrets = SecretSessions(gateway.settings.realtime.secrets)
     calls = WebRtcCalls(gateway, secrets)
-    sockets = RealtimeSockets(gateway, secrets, ModelLimiter(gateway, "realtime"))
+    slots = ConnectionSlots(gateway.settings.calls, "connections")
+    limiter = ModelLimiter(gateway, "realtime")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -31,11 +120,11 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.websocket("/v1/realtime")
     async def realtime(websocket: WebSocket) -> None:
-        await sockets.serve(websocket)
+        await _serve(websocket, gateway, secrets, slots, limiter)
 
     @router.post("/v1/realtime/client_secrets")
     async def client_secret(request: Request) -> Response:
-        """A short-lived token with which a browser opens a session."""
+        """Create a short-lived token with which a browser opens a session."""
         return await create_secret(request, gateway, secrets)
 
     if gateway.settings.realtime.webrtc:

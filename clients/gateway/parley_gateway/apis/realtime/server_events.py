@@ -1,9 +1,10 @@
-"""Server events: how they are named, numbered and sent."""
+"""Server events, their ids, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse
@@ -25,38 +26,44 @@ class Emit(Protocol):
 
 
 def new_id(prefix: str) -> str:
-    """An id in OpenAI's form: ``item_`` and 21 letters and digits."""
+    """An id in OpenAI's format: ``item_`` and 21 letters and digits."""
     return f"{prefix}_" + "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
 
 
 def server_event(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The whole event."""
+    """The event with its type and a new id."""
     return {"type": kind, "event_id": new_id("event"), **fields}
+
+
+def emitter(send: Callable[[dict[str, Any]], None]) -> Emit:
+    """The function that makes server events and passes them to ``send``."""
+
+    def emit(kind: str, /, **fields: Any) -> None:
+        send(server_event(kind, fields))
+
+    return emit
 
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
-# The agent goes on as if nothing had happened, and so does the client.
+# After these the session continues unchanged, and the client gets no error.
 HARMLESS = frozenset(("asr_fallback", "tts_fallback", "tool_timeout", "invalid_tool_call"))
-# The agent refuses something that the client wanted.
+# Refusals of a request of the client.
 REFUSED = frozenset(
     "invalid_input invalid_message unsupported_voice unsupported_language unknown_tool_call session_error "
     "not_permitted".split()
 )
-# These a change of the session can cause; the others are about something else that was wanted meanwhile.
+# The refusals that an update of the session can cause.
 REFUSED_CHANGES = frozenset(("invalid_input", "invalid_message", "unsupported_voice", "unsupported_language"))
-# And these the correction of an answer.
+# The refusals that the truncation of a response can cause.
 REFUSED_CORRECTIONS = frozenset(("invalid_input", "invalid_message", "session_error"))
 
 
 class ClientEventError(Exception):
-    """A client's event cannot be obeyed; it is told why, and the session goes on.
+    """A client's event that is refused with an ``error`` event; the session continues.
 
-    Args:
-        message: For the client's developer.
-        code: Stable; OpenAI's own where it has one.
-        param: The field that is at fault, as a path; None: no single one.
-        kind: OpenAI's ``error.type``.
+    ``code`` is stable, and OpenAI's own where it has one; ``param`` is the path of the invalid field;
+    ``kind`` is OpenAI's ``error.type``.
     """
 
     def __init__(
@@ -68,11 +75,7 @@ class ClientEventError(Exception):
         self.kind = kind
 
     def body(self, event_id: str | None = None) -> dict[str, Any]:
-        """OpenAI's error object.
-
-        Args:
-            event_id: Of the client's event that caused it.
-        """
+        """OpenAI's error object; ``event_id`` is that of the client's event that caused it."""
         return {
             "type": self.kind,
             "code": self.code,
@@ -83,12 +86,12 @@ class ClientEventError(Exception):
 
 
 def unsupported(what: str, param: str | None = None) -> ClientEventError:
-    """Part of OpenAI's protocol that there is nothing for here."""
+    """The refusal of a part of OpenAI's protocol that this server does not implement."""
     return ClientEventError(f"{what} not supported by this server.", code="unsupported", param=param)
 
 
 def client_event_error(error: ParleyError) -> ClientEventError:
-    """The same in OpenAI's words."""
+    """``error`` in OpenAI's format."""
     return ClientEventError(str(error) or error.code, code=error.code, kind=_kind(error))
 
 
@@ -104,27 +107,18 @@ def _kind(error: ParleyError) -> str:
     return SERVER
 
 
-def error_response(error: ParleyError) -> JSONResponse:
-    """The answer that tells of ``error``."""
-    return JSONResponse(_body(client_event_error(error)), status_of(error), headers_of(error))
-
-
-def answer_refusal(refusal: ClientEventError, status: int = 400) -> JSONResponse:
-    """The answer that tells why a request is refused."""
-    return JSONResponse(_body(refusal), status)
-
-
-def _body(refusal: ClientEventError) -> dict[str, object]:
-    body = refusal.body()
+def error_response(error: ParleyError | ClientEventError) -> JSONResponse:
+    """The HTTP response for ``error``."""
+    if isinstance(error, ParleyError):
+        body, status, headers = client_event_error(error).body(), status_of(error), headers_of(error)
+    else:
+        body, status, headers = error.body(), 400, {}
     del body["event_id"]
-    return {"error": body}
+    return JSONResponse({"error": body}, status, headers)
 
 
 def usage_of(metrics: TurnMetrics | None) -> dict[str, Any] | None:
-    """The tokens of a turn; None: they are not known.
-
-    The language model reads and writes text only, so that no token is one of audio.
-    """
+    """The tokens of a turn; None: unknown. The language model has text tokens only."""
     if metrics is None:
         return None
     cached = min(metrics.cached_tokens, metrics.prompt_tokens)

@@ -1,34 +1,235 @@
-"""A session's settings: as the client sets them, and as the agent takes them."""
+"""A session's settings in OpenAI's format, and the agent's options for them."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from parley import protocol
-from parley_gateway.apis.realtime import session_fields as fields
 from parley_gateway.apis.realtime.client_events import refusal_of_field
 from parley_gateway.apis.realtime.server_events import ClientEventError, new_id, unsupported
-from parley_gateway.apis.realtime.session_fields import SemanticVad, ServerVad, TurnDetection
 from parley_gateway.gateway import Gateway
 from parley_gateway.openai_voices import OPENAI_VOICES
 
+DEFAULT_MODEL = "parley"
+_MIN_PAUSE_MS = 100
+_FIRST_PAUSE_MS = 200
+"""A pause after which a response can be generated; it is withheld until the turn is over."""
+_EAGERNESS: Mapping[str | None, Literal["eager", "normal", "patient"]] = {
+    "low": "patient",
+    "medium": "normal",
+    "high": "eager",
+}
 
-class SessionConfig:
+Fraction: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=10_000)]
+
+
+class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An audio format; PCM is 16 bits at 24 kHz, the others are 8 bits at 8 kHz."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+    rate: Literal[24_000] | None = None
+
+
+class ServerVad(msgspec.Struct, frozen=True, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
+    """A pause of a fixed length ends the user's turn."""
+
+    threshold: Fraction | None = 0.5
+    prefix_padding_ms: Milliseconds | None = 300
+    silence_duration_ms: Milliseconds | None = 500
+    idle_timeout_ms: Annotated[int, Meta(ge=5_000, le=30_000)] | None = None
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
+
+
+class SemanticVad(
+    msgspec.Struct, frozen=True, tag_field="type", tag="semantic_vad", forbid_unknown_fields=True
+):
+    """The turn model ends the user's turn from words, audio and silence."""
+
+    eagerness: Literal["low", "medium", "high", "auto"] | None = "auto"
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
+
+
+TurnDetection: TypeAlias = ServerVad | SemanticVad
+
+
+class InputTranscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests transcripts; other fields are ignored."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    keywords: list[str] | None = None
+
+
+class AudioIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the user's audio."""
+
+    format: Format | UnsetType | None = UNSET
+    noise_reduction: dict[str, Any] | UnsetType | None = UNSET
+    transcription: InputTranscription | UnsetType | None = UNSET
+    turn_detection: TurnDetection | UnsetType | None = UNSET
+
+
+class NamedVoice(msgspec.Struct, frozen=True):
+    """A voice by its id."""
+
+    id: str
+
+
+class AudioOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the agent's audio."""
+
+    format: Format | UnsetType | None = UNSET
+    voice: str | NamedVoice | UnsetType | None = UNSET
+    speed: float | UnsetType | None = UNSET
+
+
+class SessionAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the audio in both directions."""
+
+    input: AudioIn | UnsetType | None = UNSET
+    output: AudioOut | UnsetType | None = UNSET
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """A function that the client runs."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class TranscriptionAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the audio of a transcription session."""
+
+    input: AudioIn | UnsetType | None = UNSET
+
+
+class TranscriptionSessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a transcription session; those without a value stay unchanged."""
+
+    type: Literal["realtime", "transcription"] | UnsetType = UNSET
+    audio: TranscriptionAudio | UnsetType | None = UNSET
+    include: list[str] | UnsetType | None = UNSET
+
+
+class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a realtime session; those without a value stay unchanged."""
+
+    type: Literal["realtime", "transcription"] | UnsetType = UNSET
+    model: str | UnsetType | None = UNSET
+    output_modalities: Annotated[list[Literal["text", "audio"]], Meta(min_length=1)] | UnsetType | None = (
+        UNSET
+    )
+    instructions: str | UnsetType | None = UNSET
+    audio: SessionAudio | UnsetType | None = UNSET
+    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    tool_choice: Any = UNSET
+    max_output_tokens: Annotated[int, Meta(ge=1)] | Literal["inf"] | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    prompt: Any = UNSET
+    reasoning: Any = UNSET
+    tracing: Any = UNSET
+    truncation: Any = UNSET
+    include: list[str] | UnsetType | None = UNSET
+
+
+class InputConfig:
+    """What sessions of both types have: OpenAI's session object, and the settings of the user's audio."""
+
+    FIELDS: ClassVar[type[SessionFields | TranscriptionSessionFields]]
+    TYPE_REFUSAL: ClassVar[str]
+    """The refusal of an update to the other type."""
+    UNDETECTED_PADDING_MS: ClassVar[int]
+
+    def __init__(self, body: dict[str, Any], *, webrtc: bool = False) -> None:
+        self.body = body
+        self.detection: TurnDetection | None = ServerVad()
+        """None: the client ends turns."""
+        self.transcription: InputTranscription | None = None
+        self.body["audio"] = {
+            "input": {
+                **({} if webrtc else {"format": {"type": "audio/pcm", "rate": 24_000}}),
+                "noise_reduction": None,
+                "transcription": None,
+                "turn_detection": echo_of(self.detection),
+            }
+        }
+
+    def echo(self) -> dict[str, Any]:
+        """The session object of server events."""
+        return copy.deepcopy(self.body)
+
+    @property
+    def input_format(self) -> str:
+        """OpenAI's name of the input format."""
+        return _type_of(self.body["audio"]["input"])
+
+    @property
+    def padding_ms(self) -> int:
+        """Audio before the first speech that belongs to the user's turn."""
+        if isinstance(self.detection, ServerVad):
+            return self.detection.prefix_padding_ms or 0
+        return self.UNDETECTED_PADDING_MS
+
+    def change(self, given: Mapping[str, Any]) -> None:
+        """Apply a ``session.update``, or raise ClientEventError and change nothing."""
+        try:
+            fields = msgspec.convert(given, self.FIELDS)
+        except msgspec.ValidationError as error:
+            raise refusal_of_field(error, "session") from error
+        if fields.type not in (UNSET, self.body["type"]):
+            raise ClientEventError(self.TYPE_REFUSAL, param="session.type")
+        before = copy.copy(self)
+        self.body = copy.deepcopy(self.body)
+        try:
+            self._apply(fields)
+        except ClientEventError:
+            self.restore(before)
+            raise
+
+    def restore(self, before: Self) -> None:
+        """Take the state of a copy that was made before a change."""
+        self.__dict__.update(before.__dict__)
+
+    def _apply(self, fields: Any) -> None:
+        raise NotImplementedError
+
+    def _apply_input(self, audio: AudioIn) -> None:
+        body = self.body["audio"]["input"]
+        if audio.format and "format" in body:
+            body["format"] = _echo_of_format(audio.format)
+        if audio.noise_reduction is not UNSET:
+            body["noise_reduction"] = audio.noise_reduction
+        if audio.transcription is not UNSET:
+            self.transcription = audio.transcription
+            body["transcription"] = msgspec.to_builtins(audio.transcription)
+        if audio.turn_detection is not UNSET:
+            self.detection = audio.turn_detection
+            body["turn_detection"] = echo_of(audio.turn_detection)
+
+
+class SessionConfig(InputConfig):
     """One session's settings.
 
-    Args:
-        session_id: OpenAI's id.
-        model: What the client asked for; any name is taken.
-        voices: OpenAI's names → the synthesizer's.
-        expires_at: When the session ends at the latest (seconds since 1970).
-        webrtc: Whether audio goes another way than the events.
+    ``voices`` maps OpenAI's names to the synthesizer's. The session ends at the latest at ``expires_at``
+    (seconds since 1970). Over ``webrtc`` the settings have no audio formats.
     """
+
+    FIELDS = SessionFields
+    TYPE_REFUSAL = (
+        "A realtime session cannot become a transcription session; connect with intent=transcription."
+    )
+    UNDETECTED_PADDING_MS = 300
 
     def __init__(
         self,
@@ -39,14 +240,7 @@ class SessionConfig:
         expires_at: int = 0,
         webrtc: bool = False,
     ) -> None:
-        self._voices = dict(voices or {})
-        self._webrtc = webrtc
-        self._given_voice = False
-        self._instructions: str | None = None
-        self._detection: fields.TurnDetection | None = fields.ServerVad()
-        self._transcription: fields.Transcription | None = None
-        self._functions: list[protocol.Tool] = []
-        self.body: dict[str, Any] = {
+        body: dict[str, Any] = {
             "type": "realtime",
             "object": "realtime.session",
             "id": session_id,
@@ -61,128 +255,69 @@ class SessionConfig:
             "prompt": None,
             "include": None,
             "expires_at": expires_at,
-            "audio": {
-                "input": {
-                    "format": {"type": "audio/pcm", "rate": 24_000},
-                    "noise_reduction": None,
-                    "transcription": None,
-                    "turn_detection": echo_of(self._detection),
-                },
-                "output": {"format": {"type": "audio/pcm", "rate": 24_000}, "voice": "alloy", "speed": 1.0},
-            },
         }
-        if webrtc:
-            del self.body["audio"]["input"]["format"], self.body["audio"]["output"]["format"]
-
-    # --- what the client reads --------------------------------------------------------------
-
-    def echo(self) -> dict[str, Any]:
-        """The whole session, as the client is told."""
-        return copy.deepcopy(self.body)
+        super().__init__(body, webrtc=webrtc)
+        output_format = {} if webrtc else {"format": {"type": "audio/pcm", "rate": 24_000}}
+        self.body["audio"]["output"] = {**output_format, "voice": "alloy", "speed": 1.0}
+        self._voices = dict(voices or {})
+        self._webrtc = webrtc
+        self._has_own_voice = False
+        self._instructions: str | None = None
+        self._functions: list[protocol.Tool] = []
 
     @property
     def writes_only(self) -> bool:
-        """Whether answers are text."""
+        """Whether responses are text."""
         return bool(self.body["output_modalities"] == ["text"])
 
     @property
-    def input_format(self) -> str:
-        """OpenAI's name of it."""
-        return _type_of(self.body["audio"]["input"])
-
-    @property
     def output_format(self) -> str:
-        """OpenAI's name of it."""
+        """OpenAI's name of the output format."""
         return _type_of(self.body["audio"]["output"])
 
     @property
-    def detection(self) -> fields.TurnDetection | None:
-        """None: the client says when a turn is over."""
-        return self._detection
-
-    @property
-    def transcribes(self) -> bool:
-        """Whether the client wants to read what the user says."""
-        return self._transcription is not None
-
-    @property
-    def padding_ms(self) -> int:
-        """Audio before the first sound that counts to the user's turn."""
-        detection = self._detection
-        return (detection.prefix_padding_ms or 0) if isinstance(detection, fields.ServerVad) else 300
-
-    @property
     def idle_timeout_ms(self) -> int | None:
-        """After so much silence the agent speaks; None: never."""
-        return self._detection.idle_timeout_ms if isinstance(self._detection, fields.ServerVad) else None
+        """Silence of the user after which the agent speaks; None: never."""
+        return self.detection.idle_timeout_ms if isinstance(self.detection, ServerVad) else None
 
-    # --- what the client sets ---------------------------------------------------------------
+    def _apply(self, fields: SessionFields) -> None:
+        self._apply_plain(fields)
+        if fields.tools is not UNSET:
+            self._apply_tools(fields.tools or [])
+        if fields.audio:
+            self._apply_input(fields.audio.input or AudioIn())
+            self._apply_output(fields.audio.output or AudioOut())
 
-    def change(self, given: Mapping[str, Any]) -> None:
-        """Take a ``session.update``: all of it or nothing.
-
-        Raises:
-            Refusal: something in it cannot be done.
-        """
-        try:
-            wanted = msgspec.convert(given, fields.SessionFields)
-        except msgspec.ValidationError as error:
-            raise refusal_of_field(error, "session") from error
-        if wanted.type == "transcription":
-            message = (
-                "A realtime session cannot become a transcription session; connect with intent=transcription."
-            )
-            raise ClientEventError(message, code="invalid_value", param="session.type")
-        before = copy.copy(self)
-        self.body = copy.deepcopy(self.body)
-        try:
-            self._take(wanted)
-        except ClientEventError:
-            self.restore(before)
-            raise
-
-    def restore(self, before: SessionConfig) -> None:
-        """Be again as a copy that was made before."""
-        self.__dict__.update(before.__dict__)
-
-    def _take(self, wanted: fields.SessionFields) -> None:
-        self._take_plain(wanted)
-        if wanted.tools is not UNSET:
-            self._take_tools(wanted.tools or [])
-        if wanted.audio:
-            self._take_input(wanted.audio.input or fields.AudioIn())
-            self._take_output(wanted.audio.output or fields.AudioOut())
-
-    def _take_plain(self, wanted: fields.SessionFields) -> None:
+    def _apply_plain(self, fields: SessionFields) -> None:
         body = self.body
-        if wanted.model:
-            body["model"] = wanted.model
-        if wanted.output_modalities:
-            body["output_modalities"] = ["text"] if wanted.output_modalities == ["text"] else ["audio"]
-        if wanted.instructions is not UNSET:
-            self._instructions = wanted.instructions
-            body["instructions"] = wanted.instructions or ""
-        if wanted.tool_choice is not UNSET and wanted.tool_choice is not None:
-            if wanted.tool_choice not in ("auto", "none"):
+        if fields.model:
+            body["model"] = fields.model
+        if fields.output_modalities:
+            body["output_modalities"] = ["text"] if fields.output_modalities == ["text"] else ["audio"]
+        if fields.instructions is not UNSET:
+            self._instructions = fields.instructions
+            body["instructions"] = fields.instructions or ""
+        if fields.tool_choice is not UNSET and fields.tool_choice is not None:
+            if fields.tool_choice not in ("auto", "none"):
                 raise unsupported("A tool choice other than 'auto' or 'none' is", "session.tool_choice")
-            body["tool_choice"] = wanted.tool_choice
-        if wanted.max_output_tokens is not UNSET:
-            body["max_output_tokens"] = wanted.max_output_tokens or "inf"
-        if wanted.prompt is not UNSET and wanted.prompt is not None:
+            body["tool_choice"] = fields.tool_choice
+        if fields.max_output_tokens is not UNSET:
+            body["max_output_tokens"] = fields.max_output_tokens or "inf"
+        if fields.prompt is not UNSET and fields.prompt is not None:
             raise unsupported("Stored prompts are", "session.prompt")
         for name in ("tracing", "truncation", "include", "reasoning", "parallel_tool_calls"):
-            value = getattr(wanted, name)
+            value = getattr(fields, name)
             if value is not UNSET:
                 body[name] = value
 
-    def _take_tools(self, tools: list[dict[str, Any]]) -> None:
+    def _apply_tools(self, tools: list[dict[str, Any]]) -> None:
         functions = []
         for index, tool in enumerate(tools):
             path = f"session.tools[{index}]"
             if tool.get("type", "function") != "function":
                 raise unsupported(f"Tools of type {tool['type']!r} are", f"{path}.type")
             try:
-                function = msgspec.convert(tool, fields.Function)
+                function = msgspec.convert(tool, FunctionTool)
             except msgspec.ValidationError as error:
                 raise refusal_of_field(error, path) from error
             functions.append(
@@ -195,45 +330,26 @@ class SessionConfig:
         self._functions = functions
         self.body["tools"] = [{"type": "function", **msgspec.to_builtins(tool)} for tool in functions]
 
-    def _take_input(self, audio: fields.AudioIn) -> None:
-        body = self.body["audio"]["input"]
-        if audio.format and not self._webrtc:
-            body["format"] = format_of(audio.format)
-        if audio.noise_reduction is not UNSET:
-            body["noise_reduction"] = audio.noise_reduction
-        if audio.transcription is not UNSET:
-            self._transcription = audio.transcription
-            body["transcription"] = msgspec.to_builtins(audio.transcription)
-        if audio.turn_detection is not UNSET:
-            self._detection = audio.turn_detection
-            body["turn_detection"] = echo_of(audio.turn_detection)
-
-    def _take_output(self, audio: fields.AudioOut) -> None:
+    def _apply_output(self, audio: AudioOut) -> None:
         body = self.body["audio"]["output"]
-        if audio.format and not self._webrtc:
-            body["format"] = format_of(audio.format)
+        if audio.format and "format" in body:
+            body["format"] = _echo_of_format(audio.format)
         if audio.voice:
-            self._given_voice = True
-            body["voice"] = audio.voice.id if isinstance(audio.voice, fields.NamedVoice) else audio.voice
+            self._has_own_voice = True
+            body["voice"] = audio.voice.id if isinstance(audio.voice, NamedVoice) else audio.voice
         if audio.speed is not UNSET and audio.speed not in (None, 1.0):
             raise unsupported("A speed other than 1.0 is", "session.audio.output.speed")
 
-    # --- what the agent takes ---------------------------------------------------------------
-
     def start(self) -> protocol.Start:
-        """How the agent's session is opened."""
-        language = self._transcription.language if self._transcription else None
+        """The options that open the agent's session."""
+        language = self.transcription.language if self.transcription else None
         rate = 48_000 if self._webrtc else 24_000 if self.output_format == "audio/pcm" else 8_000
         return protocol.Start(
             **self._agent_fields(), language=language or "en", output_sample_rate=rate, greeting=""
         )
 
     def update_since(self, before: protocol.Start) -> tuple[protocol.Start, protocol.Update | None]:
-        """What has to change in an agent's session that is as ``before`` says.
-
-        Returns:
-            How it is then, and the change; None: there is none.
-        """
+        """The agent's options after the changes since ``before``, and the update; None: nothing changed."""
         now = self._agent_fields()
         changed = {name: value for name, value in now.items() if value != getattr(before, name)}
         after = msgspec.structs.replace(before, **changed)
@@ -241,17 +357,17 @@ class SessionConfig:
 
     def _agent_fields(self) -> dict[str, Any]:
         limit = self.body["max_output_tokens"]
-        keywords = self._transcription.keywords if self._transcription else None
+        keywords = self.transcription.keywords if self.transcription else None
         return {
             "system_prompt": self._instructions,
             "tools": [] if self.body["tool_choice"] == "none" else self._functions,
             "voice": self._voice(),
             "phrases": keywords or [],
             "output": "text" if self.writes_only else "audio",
-            "vad": vad_of(self._detection),
-            "turn": turn_of(self._detection),
+            "vad": vad_of(self.detection, _FIRST_PAUSE_MS),
+            "turn": _turn_of(self.detection),
             "barge_in": protocol.BargeInOptions(
-                enabled=self._detection is None or self._detection.interrupt_response is not False,
+                enabled=self.detection is None or self.detection.interrupt_response is not False,
                 pause_playback=self._webrtc,
             ),
             "silence": protocol.SilenceOptions(prompt_after_ms=self.idle_timeout_ms or 0),
@@ -262,7 +378,7 @@ class SessionConfig:
         name: str = self.body["audio"]["output"]["voice"]
         if name in self._voices:
             return self._voices[name]
-        return None if not self._given_voice or name in OPENAI_VOICES else name
+        return None if not self._has_own_voice or name in OPENAI_VOICES else name
 
 
 def _type_of(direction: Mapping[str, Any]) -> str:
@@ -270,48 +386,31 @@ def _type_of(direction: Mapping[str, Any]) -> str:
     return name
 
 
-def format_of(wanted: fields.Format) -> dict[str, Any]:
-    """A form of audio, as the client is told."""
+def _echo_of_format(wanted: Format) -> dict[str, Any]:
     return {"type": wanted.type, "rate": 24_000} if wanted.type == "audio/pcm" else {"type": wanted.type}
 
 
-_EAGERNESS: Mapping[str | None, Literal["eager", "normal", "patient"]] = {
-    "low": "patient",
-    "medium": "normal",
-    "high": "eager",
-}
-_LEAST_PAUSE_MS = 100
-_FIRST_PAUSE_MS = 200
-"""After so much silence an answer can be begun, which is held back until the turn is certainly over."""
-
-
-def pause_ms(detection: ServerVad) -> int:
+def _pause_ms(detection: ServerVad) -> int:
     """The pause that ends a turn."""
-    wanted = detection.silence_duration_ms
-    return max(_LEAST_PAUSE_MS, 500 if wanted is None else wanted)
+    pause_ms = detection.silence_duration_ms
+    return max(_MIN_PAUSE_MS, 500 if pause_ms is None else pause_ms)
 
 
-def threshold_of(detection: ServerVad) -> float:
-    """Speech probability at which speech begins."""
-    return 0.5 if detection.threshold is None else detection.threshold
-
-
-def vad_of(detection: TurnDetection | None) -> protocol.VadOptions:
-    """When sound counts as speech."""
+def vad_of(detection: TurnDetection | None, max_pause_ms: int) -> protocol.VadOptions:
+    """The agent's options of voice activity detection."""
     if not isinstance(detection, ServerVad):
         return protocol.VadOptions()
-    silence_ms = min(pause_ms(detection), _FIRST_PAUSE_MS)
-    return protocol.VadOptions(threshold=threshold_of(detection), silence_ms=silence_ms)
+    threshold = 0.5 if detection.threshold is None else detection.threshold
+    return protocol.VadOptions(threshold=threshold, silence_ms=min(_pause_ms(detection), max_pause_ms))
 
 
-def turn_of(detection: TurnDetection | None) -> protocol.TurnOptions:
-    """When a pause ends a turn; None: only the client does."""
+def _turn_of(detection: TurnDetection | None) -> protocol.TurnOptions:
     if detection is None:
         return protocol.TurnOptions(detection="manual", answer=False)
     answers = detection.create_response is not False
     if isinstance(detection, SemanticVad):
         return protocol.TurnOptions(eagerness=_EAGERNESS.get(detection.eagerness, "normal"), answer=answers)
-    silence_ms = pause_ms(detection)
+    silence_ms = _pause_ms(detection)
     return protocol.TurnOptions(
         eagerness="normal",
         complete_ms=silence_ms,
@@ -323,7 +422,7 @@ def turn_of(detection: TurnDetection | None) -> protocol.TurnOptions:
 
 
 def echo_of(detection: TurnDetection | None) -> dict[str, Any] | None:
-    """How turns end, as the client is told: with what it has left out."""
+    """Turn detection in server events, with defaults."""
     if detection is None:
         return None
     defaults = type(detection)()
@@ -334,17 +433,10 @@ def echo_of(detection: TurnDetection | None) -> dict[str, Any] | None:
     return {"type": "server_vad" if isinstance(detection, ServerVad) else "semantic_vad", **values}
 
 
-DEFAULT_MODEL = "parley"
-
-
 def first_config(
     gateway: Gateway, model: str | None, given: Mapping[str, Any], *, webrtc: bool = False
 ) -> SessionConfig:
-    """The settings that a session begins with.
-
-    Raises:
-        Refusal: ``given`` cannot be had.
-    """
+    """The initial settings of a session; raises ClientEventError if ``given`` is refused."""
     settings = gateway.settings.realtime
     config = SessionConfig(
         new_id("sess"),

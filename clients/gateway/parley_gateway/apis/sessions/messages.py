@@ -1,27 +1,48 @@
-"""What clients and the gateway say to each other in a session.
-
-REST and the stream carry the words of :mod:`parley.protocol`; only what differs is here.
-"""
+"""Messages of sessions by REST and WebSocket, where they differ from :mod:`parley.protocol`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from typing import Any, Literal, get_args
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import InvalidMessageError
-from parley_gateway.apis.sessions.wire import G711_RATE
-from parley_gateway.audio.codecs import Encoding
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder, Encoding
 
 SUBPROTOCOL = "parley.v1"
-
-# --- REST -------------------------------------------------------------------------------------
-
-# What the gateway decides itself: it only takes 16 kHz, and `/v1/agent` describes the agent.
+# Options of the gateway: it accepts 16 kHz only, and `/v1/agent` describes the agent.
 _FIXED = frozenset(("input_sample_rate", "describe"))
+G711_RATE = 8_000
+"""Sample rate of µ-law and A-law in both directions (Hz)."""
+
+
+class SessionWire:
+    """Codes a stream's binary messages: PCM16, as the call has it, or G.711."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.input_sample_rate = protocol.INPUT_SAMPLE_RATE if encoding == "pcm16" else G711_RATE
+        """Sample rate of messages to the gateway (Hz)."""
+        form = AudioFormat(encoding, self.input_sample_rate)
+        self._decoder = None if encoding == "pcm16" else AudioStreamDecoder(form)
+        self._encoder = None if encoding == "pcm16" else Encoder(form, G711_RATE)
+
+    def read(self, message: bytes) -> Iterable[bytes | NDArray[np.int16]]:
+        """Decode a message to audio for the call, in pieces."""
+        return [message] if self._decoder is None else self._decoder.pieces(message)
+
+    def write(self, samples: NDArray[np.int16]) -> bytes:
+        """Encode the agent's audio, which is of 8 kHz for G.711."""
+        if self._encoder is None:
+            return samples.astype("<i2", copy=False).tobytes()
+        return self._encoder.encode(samples)
+
 
 SessionOptions = msgspec.defstruct(
     "SessionOptions",
@@ -32,7 +53,7 @@ SessionOptions = msgspec.defstruct(
         for field in msgspec.structs.fields(protocol.Start)
         if field.name not in _FIXED
     ]
-    # Of binary messages, both ways. G.711 has 8 kHz, whatever `output_sample_rate` says.
+    # Of binary messages in both directions. G.711 has 8 kHz, whatever `output_sample_rate` says.
     + [("encoding", Encoding, "pcm16")],
     frozen=True,
     kw_only=True,
@@ -42,7 +63,7 @@ SessionOptions = msgspec.defstruct(
 
 
 def start_of(options: msgspec.Struct) -> protocol.Start:
-    """How the agent is told."""
+    """The agent's options for those of a session."""
     given = msgspec.structs.asdict(options)
     if given.pop("encoding") != "pcm16":
         given["output_sample_rate"] = G711_RATE
@@ -56,16 +77,16 @@ class SessionCreated(msgspec.Struct, frozen=True, kw_only=True):
     stream_url: str
     """Where to connect, as WebSocket with the subprotocol `parley.v1`."""
     token: str | None
-    """Lets a browser connect, and nothing else: as the subprotocols `bearer, <token>, parley.v1`. None:
-    whoever asked has only a token, which is good for the stream too."""
+    """Permits only this connection, for browsers: as the subprotocols `bearer, <token>, parley.v1`. None:
+    the client has only a token, which is valid for the stream too."""
     expires_at: str
-    """Until when the stream has to be connected (ISO 8601, UTC)."""
+    """The stream must be connected before (ISO 8601, UTC)."""
     expires_in_s: float
     """The same, from now (seconds)."""
 
 
 class PendingTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool request that nobody has answered yet."""
+    """A tool request without a response."""
 
     call_id: str
     name: str
@@ -73,29 +94,29 @@ class PendingTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is doing."""
+    """The state of a session."""
 
     session_id: str
     state: Literal["waiting", "connecting", "open", "over"]
-    """``waiting``: for its stream. ``over``: remembered for a while."""
+    """``waiting``: for its stream. ``over``: ended, with its status still available."""
     created_at: str
     """ISO 8601, UTC."""
     expires_in_s: float | None = None
-    """While it waits: how long it still does (seconds)."""
+    """While it waits: the remaining time (seconds)."""
     agent_state: Literal["listening", "processing", "speaking"] | None = None
-    """While it is open: what the agent does."""
+    """While it is open: the state of the agent."""
     turns: int = 0
     """Turns that the agent has answered."""
     pending_tools: list[PendingTool] = []
     """Tool requests that wait for an answer."""
     reason: str = ""
-    """Why it is over, or why the last attempt to connect failed."""
+    """The reason of its end, or of the failure of the last attempt to connect."""
     message: str = ""
-    """The same for people, where a failure has a message."""
+    """A message about a failure."""
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tool returned."""
+    """The result of a tool."""
 
     call_id: str
     output: Any = None
@@ -113,34 +134,31 @@ class ToolsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ToolsAccepted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done."""
+    """The accepted changes."""
 
     responses: int
-    """Answers that were passed on."""
+    """Number of answers that were sent to the agent."""
     tools: int | None
-    """Tools that the session has now; None: as before."""
+    """Number of the session's tools; None: unchanged."""
 
 
-# --- the stream -------------------------------------------------------------------------------
-
-
-class Connected(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="connected"):
+class SessionConnected(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="connected"):
     """The first message: audio may be sent."""
 
     session_id: str
     protocol_version: int
     encoding: Encoding
-    """Of binary messages, both ways: mono PCM16, little endian, or G.711."""
+    """Encoding of binary messages in both directions: mono PCM16, little endian, or G.711."""
     input_sample_rate: int
-    """Of those to the gateway (Hz)."""
+    """Sample rate of messages to the gateway (Hz)."""
     output_sample_rate: int
-    """Of those from it (Hz)."""
+    """Sample rate of messages from the gateway (Hz)."""
     max_message_bytes: int
-    """No message may be longer."""
+    """Limit of each message."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="state"):
-    """What the agent is doing now."""
+    """The state of the agent."""
 
     state: Literal["listening", "processing", "speaking"]
 
@@ -152,12 +170,12 @@ FROM_CLIENT: tuple[type, ...] = tuple(
 )
 """JSON messages to the gateway; binary ones are the user's audio."""
 FROM_GATEWAY: tuple[type, ...] = (
-    Connected,
+    SessionConnected,
     State,
     *(kind for kind in get_args(protocol.ServerEvent) if kind not in _REPLACED),
 )
 """JSON messages from the gateway. An ``audio`` message with ``samples`` above 0 is followed at once by one
-binary message: the samples that it speaks of."""
+binary message with these samples."""
 
 _stream_messages: msgspec.json.Decoder[protocol.ClientMessage] = msgspec.json.Decoder(
     reduce(or_, FROM_CLIENT)
@@ -165,11 +183,7 @@ _stream_messages: msgspec.json.Decoder[protocol.ClientMessage] = msgspec.json.De
 
 
 def read_message(text: str) -> protocol.ClientMessage:
-    """Read a JSON message of the stream.
-
-    Raises:
-        InvalidMessageError: not JSON, an unknown type or field, or a wrong value.
-    """
+    """Read a JSON message of the stream, or raise InvalidMessageError."""
     try:
         return _stream_messages.decode(text)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

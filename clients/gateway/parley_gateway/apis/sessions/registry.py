@@ -1,4 +1,4 @@
-"""The sessions of this process: from their creation until they are forgotten."""
+"""The sessions of this process, until some time after their end."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ from parley import protocol
 from parley.errors import ParleyError, SessionNotFoundError, UnknownToolCallError
 from parley_client.call import Call
 from parley_gateway.apis.sessions.messages import PendingTool, SessionStatus
-from parley_gateway.apis.sessions.settings import SessionSettings
+from parley_gateway.apis.settings import SessionSettings
 from parley_gateway.audio.codecs import Encoding
 from parley_gateway.errors import SessionExpiredError, SessionInUseError, TooManyCallsError
 from parley_gateway.security.principal import Principal
 
-_NOTHING = protocol.Start()
+_EMPTY_START = protocol.Start()
 
 
-class Session:
-    """One session. The book changes its state; its stream notes what happens in it.
-
-    Args:
-        start: How the agent is told to hold it.
-        principal: Who created it.
-        connect_s: How long it waits for its stream (seconds).
-        encoding: Of its stream's audio.
-    """
+class RegisteredSession:
+    """One session. The registry changes its state; its stream records its events."""
 
     def __init__(
         self, start: protocol.Start, principal: Principal, connect_s: float, encoding: Encoding = "pcm16"
@@ -49,8 +42,8 @@ class Session:
         self._turns = 0
         self._pending: dict[str, PendingTool] = {}
 
-    def note(self, event: object) -> None:
-        """Remember what the status tells."""
+    def record(self, event: object) -> None:
+        """Record an event for the status."""
         match event:
             case protocol.AgentState(state=state):
                 self._agent_state = state
@@ -62,21 +55,17 @@ class Session:
                 self._pending.pop(call_id, None)
 
     def check_tool_call(self, call_id: str) -> None:
-        """Whether a tool request waits for an answer.
-
-        Raises:
-            UnknownToolCallError: it does not.
-        """
+        """Raise UnknownToolCallError if no such tool request waits for an answer."""
         if call_id not in self._pending:
             raise UnknownToolCallError(f"no tool request {call_id!r} waits for an answer")
 
-    def take_tool_call(self, call_id: str) -> None:
-        """Note that the answer to a tool request that waits for it is on its way."""
+    def remove_tool_call(self, call_id: str) -> None:
+        """Remove a tool request whose answer was sent."""
         del self._pending[call_id]
 
     @property
     def status(self) -> SessionStatus:
-        """What clients are told."""
+        """The status."""
         is_open = self.state == "open"
         wait_s = max(0.0, self.expires_s - time.monotonic()) if self.state == "waiting" else None
         return SessionStatus(
@@ -93,24 +82,18 @@ class Session:
 
 
 class SessionRegistry:
-    """Owns all sessions.
-
-    Args:
-        settings: How many, and for how long.
-    """
+    """Owns all sessions."""
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._alive: dict[str, Session] = {}
-        self._over: OrderedDict[str, tuple[Session, asyncio.TimerHandle]] = OrderedDict()
+        self._alive: dict[str, RegisteredSession] = {}
+        self._over: OrderedDict[str, tuple[RegisteredSession, asyncio.TimerHandle]] = OrderedDict()
         self._expiries: dict[str, asyncio.TimerHandle] = {}
 
-    def create(self, start: protocol.Start, principal: Principal, encoding: Encoding = "pcm16") -> Session:
-        """A new session that waits for its stream.
-
-        Raises:
-            TooManyCallsError: too many are waiting already, of all or of this principal.
-        """
+    def create(
+        self, start: protocol.Start, principal: Principal, encoding: Encoding = "pcm16"
+    ) -> RegisteredSession:
+        """Create a session that waits for its stream; raises TooManyCallsError if too many wait."""
         settings = self._settings
         own = sum(self._alive[session_id].counted_with == principal.owner for session_id in self._expiries)
         for count, limit, whom in (
@@ -122,78 +105,64 @@ class SessionRegistry:
                     f"{limit} sessions wait for their streams, which is all that {whom}",
                     retry_after_s=settings.connect_s,
                 )
-        session = Session(start, principal, settings.connect_s, encoding)
+        session = RegisteredSession(start, principal, settings.connect_s, encoding)
         self._alive[session.id] = session
-        self._wait(session)
+        self._start_expiry(session)
         return session
 
-    def find(self, session_id: str, principal: Principal) -> Session:
-        """A session of this principal, also one that is over but not forgotten.
-
-        Raises:
-            SessionNotFoundError: there is none of this id, or it is somebody else's.
-        """
+    def find(self, session_id: str, principal: Principal) -> RegisteredSession:
+        """A session of this principal, also one that has ended; raises SessionNotFoundError."""
         session = self._alive.get(session_id)
         if session is None and session_id in self._over:
             session = self._over[session_id][0]
         is_claimed = principal.session_claimed and principal.session_id == session_id
-        # Another's session is not even admitted to exist.
+        # The error does not reveal that another key's session exists.
         if session is None or not (principal.id == session.owner or is_claimed):
             raise SessionNotFoundError(f"there is no session {session_id!r}")
         return session
 
-    def claim(self, session_id: str, principal: Principal) -> Session:
-        """The session, for its only stream.
-
-        Raises:
-            SessionNotFoundError: as :meth:`find`.
-            SessionExpiredError: it is over.
-            SessionInUseError: it has a stream.
-        """
+    def claim(self, session_id: str, principal: Principal) -> RegisteredSession:
+        """Reserve a session for its only stream; raises SessionExpiredError or SessionInUseError."""
         session = self.find(session_id, principal)
         if session.state == "over":
             raise SessionExpiredError(f"the session is over: {session.reason}")
         if session.state != "waiting":
             raise SessionInUseError("another connection carries this session")
-        self._stop_waiting(session)
+        self._stop_expiry(session)
         session.state = "connecting"
         return session
 
-    def give_back(self, session: Session, error: ParleyError) -> bool:
-        """The stream could not be opened: wait for another one, where that may help.
+    def release(self, session: RegisteredSession, error: ParleyError) -> bool:
+        """Handle a stream that could not be opened: wait for another one if the error is retryable.
 
         Returns:
-            Whether the session is this stream's no more.
+            Whether the session was released; False: its stream was opened.
         """
         if session.state != "connecting":
             return False
         session.reason, session.message = error.code, str(error)
         if error.retryable:
             session.state = "waiting"
-            self._wait(session)
+            self._start_expiry(session)
         else:
             self.end(session, error.code)
         return True
 
-    def open(self, session: Session, call: Call) -> None:
-        """The session has its call.
-
-        Raises:
-            SessionExpiredError: it was ended meanwhile.
-        """
+    def open(self, session: RegisteredSession, call: Call) -> None:
+        """Set the session's call; raises SessionExpiredError if the session was ended meanwhile."""
         if session.state == "over":
             raise SessionExpiredError(f"the session is over: {session.reason}")
         session.state, session.call = "open", call
         session.reason = session.message = ""
 
-    def end(self, session: Session, reason: str) -> None:
-        """The session is over; the first reason counts."""
+    def end(self, session: RegisteredSession, reason: str) -> None:
+        """End a session; only the first reason counts."""
         if session.state == "over":
             return
-        self._stop_waiting(session)
+        self._stop_expiry(session)
         session.state, session.call, session.reason = "over", None, reason
-        # What is only remembered does not keep its prompts and tools.
-        session.start = _NOTHING
+        # An ended session needs no prompts and tools.
+        session.start = _EMPTY_START
         self._alive.pop(session.id, None)
         while len(self._over) >= self._settings.remembered:
             self._over.popitem(last=False)[1][1].cancel()
@@ -202,19 +171,19 @@ class SessionRegistry:
         self._over[session.id] = session, forget
 
     def close(self) -> None:
-        """Forget everything."""
+        """End and remove all sessions."""
         for session in list(self._alive.values()):
             self.end(session, "shutdown")
         for _, forget in self._over.values():
             forget.cancel()
         self._over.clear()
 
-    def _wait(self, session: Session) -> None:
+    def _start_expiry(self, session: RegisteredSession) -> None:
         left_s = max(0.0, session.expires_s - time.monotonic())
         loop = asyncio.get_running_loop()
         self._expiries[session.id] = loop.call_later(left_s, self.end, session, SessionExpiredError.code)
 
-    def _stop_waiting(self, session: Session) -> None:
+    def _stop_expiry(self, session: RegisteredSession) -> None:
         expiry = self._expiries.pop(session.id, None)
         if expiry is not None:
             expiry.cancel()

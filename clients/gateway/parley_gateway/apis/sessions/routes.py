@@ -1,17 +1,20 @@
-"""Sessions by REST: create, end, ask, and answer tools."""
+"""Sessions by REST, and their streams by WebSocket."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket
 
 from parley import protocol
 from parley.errors import InvalidMessageError
-from parley_client.checks import check_size, check_start
+from parley_client.options import check_size, check_start
 from parley_gateway.apis.sessions.messages import (
     SessionCreated,
     SessionOptions,
@@ -20,8 +23,8 @@ from parley_gateway.apis.sessions.messages import (
     ToolsRequest,
     start_of,
 )
-from parley_gateway.apis.sessions.registry import Session, SessionRegistry
-from parley_gateway.apis.sessions.stream import forward
+from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegistry
+from parley_gateway.apis.sessions.stream import forward, serve_stream
 from parley_gateway.errors import (
     ForbiddenError,
     NoServerReadyError,
@@ -36,34 +39,12 @@ from parley_gateway.security.principal import Principal
 _JSON = "application/json"
 
 
-def rest_routes(gateway: Gateway, book: SessionRegistry) -> APIRouter:
-    """``/v1/sessions`` and what is below it."""
-    rest = _Rest(gateway, book)
-    router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
-    router.post(
-        "",
-        status_code=201,
-        openapi_extra=body(SessionOptions, required=False),
-        responses=answers(201, SessionCreated, 400, 401, 403, 429, 503),
-    )(rest.create)
-    router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429))(
-        rest.end
-    )
-    router.get("/{session_id}/status", responses=answers(200, SessionStatus, 401, 403, 404, 429))(rest.status)
-    router.post(
-        "/{session_id}/tools",
-        openapi_extra=body(ToolsRequest),
-        responses=answers(200, ToolsAccepted, 400, 401, 403, 404, 409, 410, 429),
-    )(rest.tools)
-    return router
-
-
 class _Rest:
-    """The routes' own part."""
+    """Handlers of the REST routes."""
 
-    def __init__(self, gateway: Gateway, book: SessionRegistry) -> None:
+    def __init__(self, gateway: Gateway, registry: SessionRegistry) -> None:
         self._gateway = gateway
-        self._book = book
+        self._registry = registry
 
     async def create(self, request: Request) -> Response:
         """Create a session that waits for its stream."""
@@ -76,7 +57,7 @@ class _Rest:
         gateway.calls.check_room(principal)
         if not gateway.servers.is_ready:
             raise NoServerReadyError("no server is ready")
-        session = self._book.create(start, principal, options.encoding)
+        session = self._registry.create(start, principal, options.encoding)
         audit("session_created", principal, session=session.id)
         return _answer(_created(request, gateway, principal, session), 201)
 
@@ -84,41 +65,41 @@ class _Rest:
         """End a session; its stream is closed."""
         session = await self._find(request, session_id)
         if session.call is None:
-            self._book.end(session, "deleted")
+            self._registry.end(session, "deleted")
         else:
             await session.call.hang_up()
         return Response(status_code=204)
 
     async def status(self, request: Request, session_id: str) -> Response:
-        """What a session is doing; also, for a while, when it is over."""
+        """The state of a session, also for some time after its end."""
         return _answer((await self._find(request, session_id)).status)
 
     async def tools(self, request: Request, session_id: str) -> Response:
         """Answer tool requests, replace the session's tools, or both."""
         session = await self._find(request, session_id)
-        wish = _read(await request.body(), ToolsRequest)
+        wanted = _read(await request.body(), ToolsRequest)
         if session.state == "over":
             raise SessionExpiredError(f"the session is over: {session.reason}")
         if session.state == "connecting":
             raise SessionInUseError("the session is being connected; try again when it is open")
-        responses = [protocol.ToolResponse(**msgspec.structs.asdict(answer)) for answer in wish.responses]
-        # All is checked before anything is done.
+        responses = [protocol.ToolResponse(**msgspec.structs.asdict(answer)) for answer in wanted.responses]
+        # Everything is checked before anything is changed.
         _check_responses(session, responses)
-        if wish.tools is not None:
-            _replace_tools(session, wish.tools)
+        if wanted.tools is not None:
+            _replace_tools(session, wanted.tools)
         for response in responses:
             assert session.call is not None  # only an open session has tool requests
             forward(session.call, response)
-            session.take_tool_call(response.call_id)
-        count = None if wish.tools is None else len(wish.tools)
-        return _answer(ToolsAccepted(responses=len(wish.responses), tools=count))
+            session.remove_tool_call(response.call_id)
+        count = None if wanted.tools is None else len(wanted.tools)
+        return _answer(ToolsAccepted(responses=len(wanted.responses), tools=count))
 
-    async def _find(self, request: Request, session_id: str) -> Session:
+    async def _find(self, request: Request, session_id: str) -> RegisteredSession:
         principal = await self._gateway.guard.admit(request, "agent", session_id=session_id)
-        return self._book.find(session_id, principal)
+        return self._registry.find(session_id, principal)
 
 
-def _check_responses(session: Session, responses: list[protocol.ToolResponse]) -> None:
+def _check_responses(session: RegisteredSession, responses: list[protocol.ToolResponse]) -> None:
     for response in responses:
         session.check_tool_call(response.call_id)
         check_size(protocol.encode(response))
@@ -126,7 +107,7 @@ def _check_responses(session: Session, responses: list[protocol.ToolResponse]) -
         raise InvalidMessageError("a tool request is answered once")
 
 
-def _replace_tools(session: Session, tools: list[protocol.Tool]) -> None:
+def _replace_tools(session: RegisteredSession, tools: list[protocol.Tool]) -> None:
     if session.call is None:
         start = msgspec.structs.replace(session.start, tools=tools)
         check_size(protocol.encode(start))
@@ -135,12 +116,14 @@ def _replace_tools(session: Session, tools: list[protocol.Tool]) -> None:
         forward(session.call, protocol.Update(tools=tools))
 
 
-def _created(request: Request, gateway: Gateway, principal: Principal, session: Session) -> SessionCreated:
+def _created(
+    request: Request, gateway: Gateway, principal: Principal, session: RegisteredSession
+) -> SessionCreated:
     wait_s = gateway.settings.sessions.connect_s
     try:
         token = gateway.guard.issue(principal, ttl_s=wait_s, session_id=session.id, scopes=["agent"])
     except ForbiddenError:
-        token = None  # a token is not exchanged for another one
+        token = None  # a token cannot issue another one
     base = gateway.settings.listen.public_url or str(request.base_url)
     url = f"{base.rstrip('/')}/v1/sessions/{session.id}/stream"
     expires = datetime.now(UTC) + timedelta(seconds=wait_s)
@@ -162,3 +145,37 @@ def _read(raw: bytes, kind: Any) -> Any:
 
 def _answer(content: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=_JSON)
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """``/v1/sessions`` and what is below it."""
+    registry = SessionRegistry(gateway.settings.sessions)
+    rest = _Rest(gateway, registry)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        registry.close()
+
+    router = APIRouter(prefix="/v1/sessions", tags=["sessions"], lifespan=lifespan)
+    router.post(
+        "",
+        status_code=201,
+        openapi_extra=body(SessionOptions, required=False),
+        responses=answers(201, SessionCreated, 400, 401, 403, 429, 503),
+    )(rest.create)
+    router.delete("/{session_id}", status_code=204, responses=answers(204, None, 401, 403, 404, 429))(
+        rest.end
+    )
+    router.get("/{session_id}/status", responses=answers(200, SessionStatus, 401, 403, 404, 429))(rest.status)
+    router.post(
+        "/{session_id}/tools",
+        openapi_extra=body(ToolsRequest),
+        responses=answers(200, ToolsAccepted, 400, 401, 403, 404, 409, 410, 429),
+    )(rest.tools)
+
+    @router.websocket("/{session_id}/stream")
+    async def stream(websocket: WebSocket, session_id: str) -> None:
+        await serve_stream(websocket, session_id, gateway, registry)
+
+    return router

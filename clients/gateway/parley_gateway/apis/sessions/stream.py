@@ -1,8 +1,7 @@
-"""A session's stream: audio and messages both ways, over one WebSocket."""
+"""A session's stream: audio and messages in both directions, over one WebSocket."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,84 +10,74 @@ from starlette.websockets import WebSocket
 from parley import protocol
 from parley.errors import InvalidInputError, OverloadedError, ParleyError
 from parley_client.call import Call
-from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import AgentAudio, CallEvent
-from parley_gateway.apis.sessions.messages import SUBPROTOCOL, Connected, State, read_message
-from parley_gateway.apis.sessions.registry import Session, SessionRegistry
-from parley_gateway.apis.sessions.wire import SessionWire
-from parley_gateway.closing import HANGUP, close_of_call
+from parley_gateway.apis.sessions.messages import (
+    SUBPROTOCOL,
+    SessionConnected,
+    SessionWire,
+    State,
+    read_message,
+)
+from parley_gateway.apis.sessions.registry import RegisteredSession, SessionRegistry
 from parley_gateway.gateway import Gateway
-from parley_gateway.security.meter import Meter
-from parley_gateway.sockets import accept, messages, refuse, run_socket
-from parley_gateway.writer import SocketWriter
+from parley_gateway.security.rates import Meter
+from parley_gateway.websocket import HANGUP, SocketWriter, WebSocketSession, accept, close_of_call, refuse
 
-# After these the session goes on: the client is told, and may do better.
-_FORGIVEN = (InvalidInputError, OverloadedError)
+# Reported to the client; the session continues.
+_REPORTED = (InvalidInputError, OverloadedError)
 
 
 async def serve_stream(
-    websocket: WebSocket, session_id: str, gateway: Gateway, book: SessionRegistry
+    websocket: WebSocket, session_id: str, gateway: Gateway, registry: SessionRegistry
 ) -> None:
-    """Carry one session over one WebSocket, from the request to the goodbye."""
+    """Serve one session over one WebSocket, from its request to its close."""
     try:
         principal = await gateway.guard.admit(websocket, "agent", session_id=session_id)
-        session = book.claim(session_id, principal)
+        session = registry.claim(session_id, principal)
     except ParleyError as error:
         await refuse(websocket, error, gateway)
         return
     stream = None
-    is_given_back = False
+    is_released = False
     try:
         async with gateway.calls.open(session.start, principal=principal, api="sessions") as call:
-            book.open(session, call)
+            registry.open(session, call)
             await accept(websocket, SUBPROTOCOL)
-            stream = _Stream(websocket, session, call, gateway, gateway.guard.meter(principal))
-            book.end(session, await stream.run())
+            stream = _SessionStream(websocket, session, call, gateway, gateway.guard.meter(principal))
+            registry.end(session, await stream.end_reason())
     except ParleyError as error:
         if stream is not None:
             raise
-        is_given_back = book.give_back(session, error)
+        is_released = registry.release(session, error)
         await refuse(websocket, error, gateway)
     finally:
-        # What was given back may be another connection's by now.
-        if not is_given_back:
-            book.end(session, ParleyError.code)
+        # A released session may already belong to another connection.
+        if not is_released:
+            registry.end(session, ParleyError.code)
 
 
-class _Stream:
-    """The two directions of one open session."""
+class _SessionStream(WebSocketSession):
+    """Forwards messages and audio in both directions."""
 
     def __init__(
-        self, websocket: WebSocket, session: Session, call: Call, gateway: Gateway, meter: Meter
+        self, websocket: WebSocket, session: RegisteredSession, call: Call, gateway: Gateway, meter: Meter
     ) -> None:
-        self._websocket = websocket
+        super().__init__(websocket, gateway, meter, drains=True)
         self._session = session
         self._call = call
-        self._gateway = gateway
-        self._meter = meter
         self._wire = SessionWire(session.encoding)
-        self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
 
-    async def run(self) -> str:
-        """Until one side ends it; returns why."""
-        close = await run_socket(
-            self._writer, self._gateway, self._hear(), self._speak(), on_error=self._tell_error
-        )
-        return "disconnected" if self._writer.is_gone and close == HANGUP else close.reason
+    async def end_reason(self) -> str:
+        """Run; returns the reason of the session's end."""
+        close = await self.run()
+        return "disconnected" if self.writer.is_gone and close == HANGUP else close.reason
 
-    def _tell_error(self, error: ParleyError) -> None:
-        self._writer.send_json(protocol.ErrorEvent.of(error))
+    def on_failed(self, error: ParleyError) -> None:
+        """See :class:`WebSocketSession`."""
+        self.writer.send_json(protocol.ErrorEvent.of(error))
 
-    async def _hear(self) -> None:
-        """From the client to the agent, until the client has gone."""
-        try:
-            async for message in messages(self._websocket, self._meter, self._gateway):
-                await self._take(message)
-        except (CallEndedError, CallLostError):
-            # The other direction tells how the call ended, and is waited for.
-            await asyncio.get_running_loop().create_future()
-
-    async def _take(self, message: str | bytes) -> None:
+    async def on_message(self, message: str | bytes) -> None:
+        """See :class:`WebSocketSession`."""
         try:
             if isinstance(message, bytes):
                 for piece in self._wire.read(message):
@@ -102,19 +91,19 @@ class _Stream:
                 self._session.check_tool_call(content.call_id)
             forward(self._call, content)
             if isinstance(content, protocol.ToolResponse):
-                self._session.take_tool_call(content.call_id)
-        except _FORGIVEN as error:
-            self._tell_error(error)
+                self._session.remove_tool_call(content.call_id)
+        except _REPORTED as error:
+            self.on_failed(error)
 
-    async def _speak(self) -> None:
-        """From the agent to the client, until the call is over."""
-        limit = self._gateway.settings.limits.frame_bytes
+    async def send_events(self) -> None:
+        """Send the agent's events until the call is over."""
+        limit = self.gateway.settings.limits.frame_bytes
         async for event in self._call:
-            self._session.note(event)
-            tell(self._writer, event, self._wire, session_id=self._session.id, max_message_bytes=limit)
+            self._session.record(event)
+            send_event(self.writer, event, self._wire, session_id=self._session.id, max_message_bytes=limit)
         closed = self._call.closed
-        if closed is not None and not self._gateway.calls.going_away.is_set():
-            self._writer.close(*close_of_call(closed.reason))
+        if closed is not None and not self.gateway.calls.going_away.is_set():
+            self.writer.close(*close_of_call(closed.reason))
 
 
 _SEND: dict[type, Callable[[Call, Any], None]] = {
@@ -129,31 +118,30 @@ _SEND: dict[type, Callable[[Call, Any], None]] = {
     protocol.Update: Call.update,
     protocol.Commit: lambda call, _: call.commit(),
     protocol.Discard: lambda call, _: call.discard(),
-    protocol.Respond: lambda call, wish: call.ask_response(
-        system_prompt=wish.system_prompt, use_tools=wish.use_tools
+    protocol.Respond: lambda call, request: call.ask_response(
+        system_prompt=request.system_prompt, use_tools=request.use_tools
     ),
     protocol.Remember: lambda call, memory: call.remember(memory.role, memory.text),
-    protocol.Interrupt: lambda call, wish: call.interrupt(wish.response_id),
-    protocol.Truncate: lambda call, wish: call.truncate(wish.response_id, wish.played_ms),
+    protocol.Interrupt: lambda call, request: call.interrupt(request.response_id),
+    protocol.Truncate: lambda call, request: call.truncate(request.response_id, request.played_ms),
 }
 
 
 def forward(call: Call, message: protocol.ClientMessage) -> None:
-    """Pass a message on; hanging up is the stream's own business.
+    """Send a message, except hanging up, to the call.
 
     Raises:
-        InvalidMessageError: it can never be accepted.
+        InvalidMessageError: the message can never be accepted.
         OverloadedError: too many messages wait to be sent.
-        CallEndedError: the call has ended.
-        CallLostError: the call was lost.
+        CallEndedError, CallLostError: the call has ended, or was lost.
     """
     _SEND[type(message)](call, message)
 
 
-def tell(
+def send_event(
     writer: SocketWriter, event: CallEvent, wire: SessionWire, *, session_id: str, max_message_bytes: int
 ) -> None:
-    """Pass an event on. Audio is a message with its place and words, and its samples right behind."""
+    """Send an event to the client. Audio is a JSON message, followed at once by its samples."""
     match event:
         case AgentAudio():
             writer.send_json(
@@ -170,7 +158,7 @@ def tell(
                 writer.send_bytes(wire.write(event.samples))
         case protocol.Connected():
             writer.send_json(
-                Connected(
+                SessionConnected(
                     session_id=session_id,
                     protocol_version=event.protocol_version,
                     encoding=wire.encoding,

@@ -1,1 +1,1 @@
-"""Telephone calls, by Twilio's Media Streams."""
+"""Telephone calls over Twilio's Media Streams."""

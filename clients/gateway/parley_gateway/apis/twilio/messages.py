@@ -1,7 +1,7 @@
-"""What Twilio and the gateway say to each other over a Media Stream.
+"""Messages of Twilio's Media Streams.
 
 The protocol is Twilio's "Media Streams - WebSocket Messages", bidirectional (``<Connect><Stream>``): JSON
-text, 8 kHz µ-law as base64. Names are Twilio's; what the gateway has no use for is not read.
+text, 8 kHz µ-law as base64. Names are Twilio's; fields that the gateway does not need are not read.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from parley.errors import InvalidMessageError, UnsupportedSampleRateError
 
 SAMPLE_RATE = 8_000
 MAX_PAYLOAD_BYTES = SAMPLE_RATE
-"""Of one message: a second; Twilio sends 20 ms."""
+"""Payload of one message: a second; Twilio sends 20 ms."""
 _ENCODING = "audio/x-mulaw"
 
 # --- from Twilio ------------------------------------------------------------------------------
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="event", rename="camel"):
-    """Unknown fields are ignored: Twilio adds some now and then."""
+    """Unknown fields are ignored: Twilio adds new ones."""
 
 
 class MediaFormat(msgspec.Struct, frozen=True, rename="camel"):
-    """How audio is written."""
+    """The format of the audio."""
 
     encoding: str = _ENCODING
     sample_rate: int = SAMPLE_RATE
@@ -33,7 +33,7 @@ class MediaFormat(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """Whose call it is."""
+    """The account, the call and the format."""
 
     account_sid: str = ""
     call_sid: str = ""
@@ -56,7 +56,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class MarkName(msgspec.Struct, frozen=True):
-    """A place in the audio that was sent."""
+    """The name of a mark."""
 
     name: str
 
@@ -73,25 +73,25 @@ class StartMessage(_Message, frozen=True, tag="start"):
 
 
 class MediaMessage(_Message, frozen=True, tag="media"):
-    """What the caller says."""
+    """Audio of the caller."""
 
     media: Media
 
 
 class DtmfMessage(_Message, frozen=True, tag="dtmf"):
-    """What the caller presses."""
+    """A key of the caller."""
 
     dtmf: Key
 
 
 class MarkMessage(_Message, frozen=True, tag="mark"):
-    """The caller has heard everything up to a mark; or it was cleared."""
+    """The audio up to a mark was played or cleared."""
 
     mark: MarkName
 
 
 class StopMessage(_Message, frozen=True, tag="stop"):
-    """The caller has hung up."""
+    """The end of the call."""
 
 
 FromTwilio: TypeAlias = (
@@ -109,11 +109,7 @@ _any = msgspec.json.Decoder(_Any)
 
 
 def read_message(raw: str | bytes) -> FromTwilio | None:
-    """Read a message; None: one of a kind that Twilio has invented since.
-
-    Raises:
-        InvalidMessageError: it is not one of Twilio's.
-    """
+    """Read a message, or raise InvalidMessageError; None: a message of a new type of Twilio."""
     try:
         return _messages.decode(raw)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -123,15 +119,11 @@ def read_message(raw: str | bytes) -> FromTwilio | None:
 
 
 def check_format(form: MediaFormat) -> None:
-    """Whether it is what Media Streams always have.
-
-    Raises:
-        UnsupportedSampleRateError: it is not.
-    """
+    """Raise UnsupportedSampleRateError for another format than that of Media Streams."""
     if (form.encoding, form.sample_rate, form.channels) != (_ENCODING, SAMPLE_RATE, 1):
         raise UnsupportedSampleRateError(
             f"{form.encoding[:40]} of {form.sample_rate} Hz and {form.channels} channels; "
-            f"only {_ENCODING} of {SAMPLE_RATE} Hz and one channel is known"
+            f"only {_ENCODING} of {SAMPLE_RATE} Hz and one channel is supported"
         )
 
 
@@ -146,15 +138,15 @@ def _is_new(raw: str | bytes) -> bool:
 
 
 def media(stream_sid: str, payload: str) -> dict[str, Any]:
-    """Audio to be played after what waits already; base64."""
+    """Audio (base64) that is appended to the playback."""
     return {"event": "media", "streamSid": stream_sid, "media": {"payload": payload}}
 
 
 def mark(stream_sid: str, name: str) -> dict[str, Any]:
-    """A mark that comes back when everything sent before it was played, or cleared."""
+    """A mark that returns when all audio before it was played, or cleared."""
     return {"event": "mark", "streamSid": stream_sid, "mark": {"name": name}}
 
 
 def clear(stream_sid: str) -> dict[str, Any]:
-    """Throw away what was not played yet; the marks in it come back at once."""
+    """Discards what was not played; its marks return at once."""
     return {"event": "clear", "streamSid": stream_sid}

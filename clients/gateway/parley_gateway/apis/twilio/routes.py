@@ -1,4 +1,7 @@
-"""The API for telephone calls."""
+"""Routes of the API for telephone calls.
+
+Apart because every API has its routes in a module of this name.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from starlette.websockets import WebSocket
 
 from parley.errors import InvalidMessageError, ShuttingDownError
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.stream import serve_stream
-from parley_gateway.apis.twilio.voice import BUSY, connect_to
+from parley_gateway.apis.twilio.stream import BUSY, connect_to, serve_stream
 from parley_gateway.bodies import read_small_body
 from parley_gateway.errors import TooManyCallsError
 from parley_gateway.gateway import Gateway
@@ -31,8 +33,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post(VOICE, response_class=Response, responses={200: {"content": {"application/xml": {}}}})
     async def voice(request: Request) -> Response:
-        """What Twilio asks when a call comes in: connect it with the agent."""
-        # The signature is of the form, so that it has to be read first.
+        """Answer Twilio's webhook for an incoming call with TwiML."""
+        # The signature covers the form, which is therefore read first.
         await gateway.guard.count(request)
         form = _read_form(await read_small_body(request))
         principal = await gateway.guard.admit(

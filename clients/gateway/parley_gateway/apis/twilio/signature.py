@@ -1,8 +1,8 @@
-"""Twilio's signature: the proof that a request, or a WebSocket, comes from Twilio.
+"""Twilio's signature, which authenticates requests and WebSockets.
 
-``X-Twilio-Signature`` is the HMAC-SHA1, by the account's auth token, of the address as Twilio knows it,
-followed by the names and values of the form in the order of their names. Of a WebSocket the address begins
-with ``wss``; whether it ends with a slash Twilio does not always keep.
+``X-Twilio-Signature`` is the HMAC-SHA1, by the account's auth token, of the URL that Twilio requests,
+followed by the names and values of the form in the order of their names. The URL of a WebSocket begins with
+``wss``; Twilio sometimes adds or removes a slash at its end.
 """
 
 from __future__ import annotations
@@ -17,31 +17,23 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
-from parley_gateway.errors import SettingsError, UnauthorizedError
+from parley_gateway.errors import GatewaySettingsError, UnauthorizedError
 from parley_gateway.security.principal import Principal
 from parley_gateway.security.watched import WatchedFile
 
 HEADER = "x-twilio-signature"
-# From the announcement of a call until its stream begins (seconds).
+# From the webhook of a call until its stream begins (seconds).
 _NONCE_S = 60
 TWILIO = Principal(id="twilio", scopes=frozenset({"agent"}), kind="signature", root="signature")
-"""Whoever signs with the account's auth token."""
+"""The principal of requests signed with the account's auth token."""
 
 
 class TwilioSignatures:
-    """Checks them.
-
-    Args:
-        auth_token_file: Holds the account's auth token.
-        public_url: The gateway's address as Twilio knows it.
-
-    Raises:
-        SettingsError: one of both cannot be used.
-    """
+    """Checks signatures, and the nonces of streams; ``public_url`` is the gateway's URL at Twilio."""
 
     def __init__(self, auth_token_file: str, public_url: str) -> None:
         if not public_url.startswith("https://"):
-            raise SettingsError("listen.public_url has to be the https address that Twilio calls")
+            raise GatewaySettingsError("listen.public_url must be the https URL that Twilio requests")
         self._base = public_url.rstrip("/")
         self._token = WatchedFile(Path(auth_token_file), _read_token)
 
@@ -51,16 +43,12 @@ class TwilioSignatures:
         return "wss" + self._base.removeprefix("https")
 
     def check_request(self, request: HTTPConnection, form: Mapping[str, Iterable[str]]) -> Principal:
-        """Who has sent a request with this form.
-
-        Raises:
-            UnauthorizedError: not Twilio.
-        """
+        """The principal of a request with this form; raises UnauthorizedError."""
         query = f"?{request.url.query}" if request.url.query else ""
         return self._check(request, [f"{self._base}{request.url.path}{query}"], form)
 
     def check_socket(self, websocket: HTTPConnection) -> Principal:
-        """Who opens a WebSocket; raises as :meth:`check_request`."""
+        """The principal of a WebSocket's request; raises UnauthorizedError."""
         address = f"{self.stream_url}{websocket.url.path}".rstrip("/")
         return self._check(websocket, [address, f"{address}/"], {})
 
@@ -74,23 +62,19 @@ class TwilioSignatures:
         return TWILIO
 
     def nonce(self) -> str:
-        """What lets one stream begin, for a while.
+        """A value that admits one stream, for a while.
 
-        The signature of a stream's request covers its address only, so it never changes. A nonce comes with
-        the stream's first message instead. Every gateway that knows the auth token recognises it.
+        The signature of a stream's request covers its URL only, so it never changes. Therefore the stream's
+        first message contains a nonce. Every gateway with the auth token accepts it.
         """
         text = f"{int(time.time() + _NONCE_S)}.{secrets.token_urlsafe(16)}"
         return f"{text}.{self._sign_nonce(text)}"
 
     def check_nonce(self, nonce: str) -> tuple[str, int]:
-        """The nonce's name and when it expires (seconds since 1970); whether it was used is not known here.
-
-        Raises:
-            UnauthorizedError: it is not the gateway's, or has expired.
-        """
+        """The name and expiry (seconds since 1970) of an unexpired nonce of the gateway, used or not."""
         text, _, signature = nonce.rpartition(".")
         if not nonce.isascii() or not hmac.compare_digest(signature, self._sign_nonce(text)):
-            raise UnauthorizedError("the stream does not bring the nonce of /v1/twilio/voice")
+            raise UnauthorizedError("the stream lacks the nonce of /v1/twilio/voice")
         expires_at, _, name = text.partition(".")
         if int(expires_at) < time.time():
             raise UnauthorizedError("the stream's nonce has expired")
@@ -110,5 +94,5 @@ class TwilioSignatures:
 
 def _read_token(raw: bytes) -> bytes:
     if not raw.strip():
-        raise SettingsError("there is no auth token in it")
+        raise GatewaySettingsError("the file has no auth token")
     return raw.strip()

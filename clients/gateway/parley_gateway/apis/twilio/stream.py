@@ -1,11 +1,16 @@
-"""One telephone call: Twilio's Media Stream on one side, the agent on the other."""
+"""One telephone call: Twilio's Media Stream, connected with the agent."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from starlette.websockets import WebSocket
 
@@ -19,39 +24,148 @@ from parley.errors import (
 from parley_client.call import Call
 from parley_client.errors import CallEndedError, CallLostError
 from parley_client.events import AgentAudio, CallEvent
-from parley_gateway.apis.twilio.messages import (
-    MAX_PAYLOAD_BYTES,
-    SAMPLE_RATE,
-    ConnectedMessage,
-    DtmfMessage,
-    FromTwilio,
-    MarkMessage,
-    MediaMessage,
-    StartMessage,
-    StopMessage,
-    check_format,
-    read_message,
-)
-from parley_gateway.apis.twilio.playback import Playback
-from parley_gateway.apis.twilio.settings import TwilioSettings
+from parley_gateway.apis.settings import TwilioSettings
+from parley_gateway.apis.twilio import messages
 from parley_gateway.apis.twilio.signature import TwilioSignatures
-from parley_gateway.apis.twilio.voice import NONCE
-from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder
-from parley_gateway.closing import close_of, close_of_call
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
 from parley_gateway.errors import ForbiddenError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.audit import audit
-from parley_gateway.sockets import messages, refuse, run_socket
-from parley_gateway.writer import SocketWriter
+from parley_gateway.security.rates import Meter
+from parley_gateway.websocket import HANGUP, WebSocketSession, close_of, close_of_call, refuse
 
-API = "twilio"
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _log = logging.getLogger("parley.gateway")
+BUSY = f'{_XML}<Response><Reject reason="busy"/></Response>'
+"""TwiML that rejects a call."""
+NONCE = "nonce"
+"""The ``<Parameter>`` that admits one stream."""
+PIECE_MS = 100
+"""Audio between two marks; at most this much is repeated when the agent resumes after a pause."""
+MAX_PIECES = 600
+"""A minute; the agent is never so far ahead. The oldest are dropped if a peer returns no marks."""
+_ULAW = AudioFormat("ulaw", messages.SAMPLE_RATE)
+
+
+def connect_to(stream_url: str, nonce: str) -> str:
+    """TwiML that connects a call with a bidirectional stream, whose end ends the call."""
+    parameter = f"<Parameter name={quoteattr(NONCE)} value={quoteattr(nonce)}/>"
+    stream = f"<Stream url={quoteattr(stream_url)}>{parameter}</Stream>"
+    return f"{_XML}<Response><Connect>{stream}</Connect></Response>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    response_id: str
+    end_ms: int
+    """Its end in the response's audio."""
+    payload: str
+
+
+class TwilioPlayback:
+    """Sends the agent's audio to Twilio; ``report`` gets the played milliseconds of a response by marks."""
+
+    def __init__(
+        self, stream_sid: str, send: Callable[[dict[str, Any]], None], report: Callable[[str, int], None]
+    ) -> None:
+        self._stream_sid = stream_sid
+        self._send = send
+        self._report = report
+        self._encoders: dict[int, Encoder] = {}
+        self._unplayed: OrderedDict[str, _Piece] = OrderedDict()
+        self._marks = 0
+        self._paused = False
+        self.silent = asyncio.Event()
+        """Set while all audio was played."""
+        self.silent.set()
+
+    def play(self, audio: AgentAudio) -> None:
+        """Send audio; while paused, only queue it."""
+        coded = self._encoder(audio.sample_rate).encode(audio.samples)
+        step = messages.SAMPLE_RATE * PIECE_MS // 1000
+        for at in range(0, len(coded), step):
+            part = coded[at : at + step]
+            end_ms = audio.offset_ms + round(1000 * (at + len(part)) / messages.SAMPLE_RATE)
+            self._queue(_Piece(audio.response_id, end_ms, base64.b64encode(part).decode()))
+
+    def on_mark(self, name: str) -> None:
+        """Handle a returned mark; those of cleared pieces are ignored."""
+        if name not in self._unplayed:
+            return
+        # Marks return in order: earlier audio was played too.
+        while True:
+            first, piece = self._unplayed.popitem(last=False)
+            if first == name:
+                break
+        self._report(piece.response_id, piece.end_ms)
+        self._update_silent()
+
+    def pause(self) -> None:
+        """Stop playback at once and keep what was not played."""
+        self._paused = True
+        self._send(messages.clear(self._stream_sid))
+        self._rename()
+
+    def resume(self) -> None:
+        """Continue after the last mark."""
+        if not self._paused:
+            return
+        self._paused = False
+        self._rename()
+        for name, piece in self._unplayed.items():
+            self._send_piece(name, piece)
+
+    def drop(self, response_id: str) -> None:
+        """Discard the rest of a response."""
+        if not self._paused:
+            self._send(messages.clear(self._stream_sid))
+        others = [piece for piece in self._unplayed.values() if piece.response_id != response_id]
+        self._unplayed.clear()
+        self._paused = False
+        for encoder in self._encoders.values():
+            encoder.reset()
+        for piece in others:
+            self._queue(piece)
+        self._update_silent()
+
+    def _encoder(self, rate: int) -> Encoder:
+        if rate not in self._encoders:
+            self._encoders[rate] = Encoder(_ULAW, rate)
+        return self._encoders[rate]
+
+    def _queue(self, piece: _Piece) -> None:
+        name = self._new_name()
+        self._unplayed[name] = piece
+        if len(self._unplayed) > MAX_PIECES:
+            self._unplayed.popitem(last=False)
+        self.silent.clear()
+        if not self._paused:
+            self._send_piece(name, piece)
+
+    def _rename(self) -> None:
+        """Give pieces new marks, so that the marks that ``clear`` returns are ignored."""
+        pieces = list(self._unplayed.values())
+        self._unplayed.clear()
+        for piece in pieces:
+            self._unplayed[self._new_name()] = piece
+
+    def _new_name(self) -> str:
+        self._marks += 1
+        return str(self._marks)
+
+    def _send_piece(self, name: str, piece: _Piece) -> None:
+        self._send(messages.media(self._stream_sid, piece.payload))
+        self._send(messages.mark(self._stream_sid, name))
+
+    def _update_silent(self) -> None:
+        if not self._unplayed:
+            self.silent.set()
 
 
 async def serve_stream(
     websocket: WebSocket, gateway: Gateway, settings: TwilioSettings, signatures: TwilioSignatures
 ) -> None:
-    """Carry one call, from Twilio's request to the goodbye."""
+    """Serve one call, from Twilio's request to its close."""
     try:
         principal = await gateway.guard.admit(
             websocket, "agent", signature=lambda: signatures.check_socket(websocket)
@@ -60,147 +174,123 @@ async def serve_stream(
         await refuse(websocket, error, gateway)
         return
     await websocket.accept()
-    received = _read(messages(websocket, gateway.guard.meter(principal), gateway))
+    session = _CallStream(websocket, gateway, gateway.guard.meter(principal), settings)
     try:
-        start = await _begin(received, settings)
+        start = await session.read_start()
         if start is None:
             return
         if not settings.own_twiml:
             nonce = start.start.custom_parameters.get(NONCE, "")
             await gateway.guard.use_once(*signatures.check_nonce(nonce))
         options = _options(settings, start)
-        async with gateway.calls.open(options, principal=principal, api=API) as call:
+        async with gateway.calls.open(options, principal=principal, api="twilio") as call:
             audit("telephone_call", principal, call=call.id, call_sid=start.start.call_sid)
-            await _Stream(
-                websocket=websocket,
-                gateway=gateway,
-                settings=settings,
-                call=call,
-                start=start,
-                received=received,
-            ).run()
+            session.connect(call, start)
+            await session.run()
     except ParleyError as error:
         gateway.metrics.refused.labels(error.code).inc()
-        # Twilio may have gone meanwhile, with which a writer knows how to deal.
-        writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        writer.close(*close_of(error))
-        await writer.run()
+        # Through the writer, because the connection may be lost.
+        session.writer.close(*close_of(error))
+        await session.writer.run()
 
 
-async def _read(received: AsyncIterator[str | bytes]) -> AsyncIterator[FromTwilio]:
-    async for raw in received:
-        message = read_message(raw)
-        if message is not None:
-            yield message
-
-
-async def _begin(received: AsyncIterator[FromTwilio], settings: TwilioSettings) -> StartMessage | None:
-    """Whose call it is; None: the stream ended before."""
-    try:
-        async with asyncio.timeout(settings.start_s):
-            async for message in received:
-                if isinstance(message, StartMessage):
-                    return _checked(message, settings)
-                if not isinstance(message, ConnectedMessage):
-                    raise InvalidMessageError("a stream begins with connected and start")
-    except TimeoutError as error:
-        raise SessionExpiredError(f"no start within {settings.start_s:g} s") from error
-    return None
-
-
-def _checked(message: StartMessage, settings: TwilioSettings) -> StartMessage:
+def _checked(message: messages.StartMessage, settings: TwilioSettings) -> messages.StartMessage:
     if settings.account and message.start.account_sid != settings.account:
-        raise ForbiddenError("calls of this account are not taken")
-    check_format(message.start.media_format)
+        raise ForbiddenError("calls of this account are not accepted")
+    messages.check_format(message.start.media_format)
     return message
 
 
-def _options(settings: TwilioSettings, start: StartMessage) -> protocol.Start:
-    """How the agent is told: by the settings, and by the ``<Parameter>`` elements of the operator's TwiML."""
+def _options(settings: TwilioSettings, start: messages.StartMessage) -> protocol.Start:
+    """The agent's options: the settings, and the ``<Parameter>`` elements of the operator's TwiML."""
     given = start.start.custom_parameters
     return protocol.Start(
         system_prompt=given.get("system_prompt", settings.system_prompt),
         greeting=given.get("greeting", settings.greeting),
         voice=given.get("voice", settings.voice),
         language=given.get("language", settings.language),
-        output_sample_rate=SAMPLE_RATE,
+        output_sample_rate=messages.SAMPLE_RATE,
     )
 
 
-class _Stream:
-    """The two directions of an open call."""
+class _CallStream(WebSocketSession):
+    """Forwards audio and keys in both directions."""
 
     def __init__(
-        self,
-        *,
-        websocket: WebSocket,
-        gateway: Gateway,
-        settings: TwilioSettings,
-        call: Call,
-        start: StartMessage,
-        received: AsyncIterator[FromTwilio],
+        self, websocket: WebSocket, gateway: Gateway, meter: Meter, settings: TwilioSettings
     ) -> None:
-        self._gateway = gateway
+        super().__init__(websocket, gateway, meter, drains=True)
         self._settings = settings
-        self._call = call
-        self._received = received
-        self._writer = SocketWriter(websocket, gateway.settings.writer, gateway.metrics)
-        self._decoder = AudioStreamDecoder(AudioFormat("ulaw", SAMPLE_RATE))
-        self._playback = Playback(start.stream_sid, self._writer.send_json, self._report)
+        self._call: Call | None = None
+        self._decoder = AudioStreamDecoder(AudioFormat("ulaw", messages.SAMPLE_RATE))
 
-    async def run(self) -> None:
-        """Until one side hangs up."""
-        await run_socket(self._writer, self._gateway, self._hear(), self._speak())
-
-    async def _hear(self) -> None:
-        """From the caller to the agent, until the caller hangs up."""
-        async for message in self._received:
-            try:
-                if not await self._take(message):
-                    return
-            except (CallEndedError, CallLostError):
-                # The other direction tells how the call ended; the caller still hears the rest.
-                continue
-
-    async def _take(self, message: FromTwilio) -> bool:
-        """Whether more may follow."""
-        match message:
-            case MediaMessage(media=media) if media.track == "inbound":
-                if len(media.payload) > MAX_PAYLOAD_BYTES:
-                    raise InvalidAudioError(f"{len(media.payload)} bytes of audio at once")
-                await self._call.send_audio(self._decoder.decode(media.payload))
-            case MarkMessage(mark=mark):
-                self._playback.heard(mark.name)
-            case DtmfMessage(dtmf=key):
-                self._press(key.digit)
-            case StopMessage():
-                return False
-            case StartMessage():
-                raise InvalidMessageError("a stream starts once")
-        return True
-
-    def _press(self, digit: str) -> None:
+    async def read_start(self) -> messages.StartMessage | None:
+        """Wait for the ``start`` message, or raise SessionExpiredError; None: the stream ended before."""
         try:
-            self._call.send_dtmf(digit)
-        except (InvalidMessageError, OverloadedError) as error:
-            # Twilio cannot be told, and nobody hangs up for a key that was not understood.
-            _log.warning("call %s: a key is lost: %s", self._call.id, error.code)
+            async with asyncio.timeout(self._settings.start_s):
+                async for raw in self.messages:
+                    message = messages.read_message(raw)
+                    if isinstance(message, messages.StartMessage):
+                        return _checked(message, self._settings)
+                    if message is not None and not isinstance(message, messages.ConnectedMessage):
+                        raise InvalidMessageError("a stream begins with connected and start")
+        except TimeoutError as error:
+            raise SessionExpiredError(f"no start within {self._settings.start_s:g} s") from error
+        return None
 
-    async def _speak(self) -> None:
-        """From the agent to the caller, until the agent hangs up and the caller has heard the rest."""
-        async for event in self._call:
-            self._tell(event)
-        closed = self._call.closed
-        if closed is None or self._gateway.calls.going_away.is_set():
+    def connect(self, call: Call, start: messages.StartMessage) -> None:
+        """Connect the stream with the agent; before :meth:`run`."""
+        self._call = call
+        self._playback = TwilioPlayback(start.stream_sid, self.writer.send_json, self._report)
+
+    async def on_message(self, message: str | bytes) -> None:
+        """See :class:`WebSocketSession`."""
+        # After the end of the call the rest of its audio is played, and marks still come.
+        with suppress(CallEndedError, CallLostError):
+            await self._handle(messages.read_message(message))
+
+    async def _handle(self, message: messages.FromTwilio | None) -> None:
+        match message:
+            case messages.MediaMessage(media=media) if media.track == "inbound":
+                if len(media.payload) > messages.MAX_PAYLOAD_BYTES:
+                    raise InvalidAudioError(f"{len(media.payload)} bytes of audio at once")
+                await self._agent.send_audio(self._decoder.decode(media.payload))
+            case messages.MarkMessage(mark=mark):
+                self._playback.on_mark(mark.name)
+            case messages.DtmfMessage(dtmf=key):
+                self._send_key(key.digit)
+            case messages.StopMessage():
+                self.writer.close(*HANGUP)
+            case messages.StartMessage():
+                raise InvalidMessageError("start was sent already")
+
+    @property
+    def _agent(self) -> Call:
+        assert self._call is not None
+        return self._call
+
+    def _send_key(self, digit: str) -> None:
+        try:
+            self._agent.send_dtmf(digit)
+        except (InvalidMessageError, OverloadedError) as error:
+            # Twilio has no error messages, and a lost key need not end the call.
+            _log.warning("call %s: a DTMF key is lost: %s", self._agent.id, error.code)
+
+    async def send_events(self) -> None:
+        """Send the agent's audio until the agent ends the call and the rest was played."""
+        async for event in self._agent:
+            self._on_event(event)
+        closed = self._agent.closed
+        if closed is None or self.gateway.calls.going_away.is_set():
             return
         try:
             async with asyncio.timeout(self._settings.farewell_s):
                 await self._playback.silent.wait()
         except TimeoutError:
-            pass  # whoever does not say what was heard is not waited for
-        self._writer.close(*close_of_call(closed.reason))
+            pass  # marks are missing
+        self.writer.close(*close_of_call(closed.reason))
 
-    def _tell(self, event: CallEvent) -> None:
+    def _on_event(self, event: CallEvent) -> None:
         match event:
             case AgentAudio():
                 self._playback.play(event)
@@ -212,6 +302,6 @@ class _Stream:
                 self._playback.drop(response_id)
 
     def _report(self, response_id: str, played_ms: int) -> None:
-        # After the call there is nobody to be told; of a full queue a later mark says more.
+        # Not needed after the call; with a full queue a later mark replaces it.
         with suppress(CallEndedError, CallLostError, OverloadedError):
-            self._call.report_playback(response_id, played_ms)
+            self._agent.report_playback(response_id, played_ms)

@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 
 from parley.protocol import OUTPUT_SAMPLE_RATES
 from parley_client.events import AgentAudio
-from parley_gateway.apis.realtime.output_audio import Part
+from parley_gateway.apis.realtime.output_audio import AudioOutput, Part
 from parley_gateway.apis.realtime.server_events import Emit
 
-RATE = 48_000
-"""Hertz, as Opus has it."""
+_log = logging.getLogger("parley.gateway")
+RATE_HZ = 48_000
+"""Opus' sample rate."""
+assert RATE_HZ in OUTPUT_SAMPLE_RATES
+_QUEUE_S = 3.0
+_REPORT_MS = 200.0
 _FRAME_MS = 20
-_FRAME = RATE * _FRAME_MS // 1000
-_TIME_BASE = fractions.Fraction(1, RATE)
+_FRAME = RATE_HZ * _FRAME_MS // 1000
+_TIME_BASE = fractions.Fraction(1, RATE_HZ)
 _LATE_S = 0.2
-"""A clock that is further behind is set anew: nobody wants to hear ten frames at once."""
+"""A clock that is further behind is reset instead of sending many frames at once."""
 
 
 @dataclass
@@ -38,81 +42,72 @@ class _Piece:
 
 
 class VoiceTrack(MediaStreamTrack):
-    """Plays what it is given at the pace of a clock, and silence where there is nothing.
-
-    Args:
-        room_s: How much may wait to be played; the agent is half a second ahead at most (seconds).
-        drained: Told when everything was played.
-    """
+    """Plays at most ``queue_s`` of queued audio in real time, and silence without any."""
 
     kind = "audio"
 
-    def __init__(self, room_s: float, drained: Callable[[], None]) -> None:
+    def __init__(self, queue_s: float, on_drained: Callable[[], None]) -> None:
         super().__init__()
-        self._room = round(room_s * RATE)
-        self._drained = drained
+        self._max_samples = round(queue_s * RATE_HZ)
+        self._on_drained = on_drained
         self._pieces: deque[_Piece] = deque()
         self._queued = 0
         self._paused = False
-        self._played: tuple[str, float] | None = None
-        self._began = 0.0
-        self._count = 0
-
-    @property
-    def played(self) -> tuple[str, float] | None:
-        """The response that is being played, as the agent calls it, and how much of it was (milliseconds)."""
-        return self._played
+        self.played: tuple[str, float] | None = None
+        """The agent's id of the response that was played last, and how much of it was (milliseconds)."""
+        self._began_s = 0.0
+        self._frames = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to play."""
+        """Whether the queue is empty."""
         return not self._pieces
 
     def push(self, response_id: str, offset_ms: float, samples: NDArray[np.int16]) -> bool:
-        """Play this after what waits: mono, 48 kHz, int16 [n]; False: there is no room for it."""
-        if self._queued + len(samples) > self._room:
+        """Append audio (mono, 48 kHz, int16 [n]); returns False if it has no room in the queue."""
+        if self._queued + len(samples) > self._max_samples:
             return False
         self._pieces.append(_Piece(response_id, offset_ms, samples))
         self._queued += len(samples)
         return True
 
     def clear(self) -> None:
-        """Play nothing of what waits."""
+        """Discard the queue."""
         self._pieces.clear()
         self._queued = 0
         self._paused = False
 
     def pause(self) -> None:
-        """Play silence, and keep what waits."""
+        """Play silence and keep the queue."""
         self._paused = True
 
     def resume(self) -> None:
-        """Play on."""
+        """Continue with the queue."""
         self._paused = False
 
     async def recv(self) -> AudioFrame:
-        """The next 20 ms, when they are due."""
+        """Wait for the next 20 ms of real time and return their audio."""
         if self.readyState != "live":
             raise MediaStreamError
         await self._until_due()
-        frame = AudioFrame.from_ndarray(self._take().reshape(1, -1), format="s16", layout="mono")
-        frame.sample_rate = RATE
-        frame.pts = self._count * _FRAME
+        frame = AudioFrame.from_ndarray(self._next_samples().reshape(1, -1), format="s16", layout="mono")
+        frame.sample_rate = RATE_HZ
+        frame.pts = self._frames * _FRAME
         frame.time_base = _TIME_BASE
-        self._count += 1
+        self._frames += 1
         return frame
 
     async def _until_due(self) -> None:
         now = time.monotonic()
-        if not self._count:
-            self._began = now
-        wait_s = self._began + self._count * _FRAME / RATE - now
+        if not self._frames:
+            self._began_s = now
+        wait_s = self._began_s + self._frames * _FRAME / RATE_HZ - now
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         elif wait_s < -_LATE_S:
-            self._began -= wait_s
+            self._began_s -= wait_s
 
-    def _take(self) -> NDArray[np.int16]:
+    def _next_samples(self) -> NDArray[np.int16]:
         taken = np.zeros(_FRAME, np.int16)
         if self._paused or not self._pieces:
             return taken
@@ -123,102 +118,92 @@ class VoiceTrack(MediaStreamTrack):
             taken[at : at + len(part)] = part
             at += len(part)
             self._queued -= len(part)
-            piece.offset_ms += 1000 * len(part) / RATE
+            piece.offset_ms += 1000 * len(part) / RATE_HZ
             piece.samples = piece.samples[len(part) :]
-            self._played = (piece.response_id, piece.offset_ms)
+            self.played = (piece.response_id, piece.offset_ms)
             if not len(piece.samples):
                 self._pieces.popleft()
         if not self._pieces:
-            self._drained()
+            self._on_drained()
         return taken
 
 
-_log = logging.getLogger("parley.gateway")
-assert RATE in OUTPUT_SAMPLE_RATES
-_ROOM_S = 3.0
-_MARK_MS = 200.0
+class TrackSpeaker(AudioOutput):
+    """Plays the agent's audio over WebRTC; ``report`` gets the played milliseconds of a response."""
 
-
-class TrackSpeaker:
-    """A :class:`~parley_gateway.apis.realtime.output_audio.Speaker` for WebRTC.
-
-    Args:
-        emit: Sends server events.
-        mark: Takes how much of a response was played: the agent's id of it, and milliseconds.
-    """
-
-    def __init__(self, emit: Emit, mark: Callable[[str, int], None]) -> None:
+    def __init__(self, emit: Emit, report: Callable[[str, int], None]) -> None:
         self._emit = emit
-        self._mark = mark
-        self.track = VoiceTrack(_ROOM_S, self._drained)
+        self._report = report
+        self.track = VoiceTrack(_QUEUE_S, self._drained)
         self._playing: str | None = None
-        """OpenAI's id of the response of which audio was begun and not ended."""
-        self._over: str | None = None
+        """OpenAI's id of the response whose audio has started and not ended."""
+        self._done: str | None = None
+        """OpenAI's id of the response whose ``response.done`` was sent."""
         self._finished = False
-        self._marked: tuple[str, float] = ("", 0.0)
-        self._lacking = ""
-        """OpenAI's id of the last response of which audio was dropped."""
+        self._reported: tuple[str, float] = ("", 0.0)
+        self._truncated = ""
+        """OpenAI's id of the last response whose audio was dropped in part."""
         self.dropped_ms = 0.0
-        """Audio for which the track had no room (milliseconds)."""
+        """Audio that had no room in the track's queue (milliseconds)."""
 
     def play(self, part: Part, audio: AgentAudio) -> None:
-        """Play a piece after what waits."""
+        """Append audio of a part."""
         if self._playing != part.response_id:
             self._stopped()
             self._playing, self._finished = part.response_id, False
             self._emit("output_audio_buffer.started", response_id=part.response_id)
         if not self.track.push(audio.response_id, audio.offset_ms, audio.samples):
             self._drop(part, len(audio.samples))
-        self.tell_played()
+        self.report_playback()
 
     def finish(self) -> None:
-        """The part has no more audio."""
+        """End the audio of the current part."""
         self._finished = True
         if self.track.is_empty:
             self._drained()
 
-    def cut(self) -> None:
-        """Play nothing more."""
+    def clear(self) -> None:
+        """Discard what was not played."""
         self.track.clear()
         playing, self._playing = self._playing, None
         if playing is not None:
             self._emit("output_audio_buffer.cleared", response_id=playing)
 
-    def over(self, response_id: str) -> None:
-        """The client was told that this response is over: now it may hear that its audio is, too."""
-        self._over = response_id
+    def on_response_done(self, response_id: str) -> None:
+        """``response.done`` was sent: only then the end of the audio is reported."""
+        self._done = response_id
         if self.track.is_empty:
             self._drained()
 
     def pause(self) -> None:
-        """Stop for now."""
+        """Play silence and keep what was not played."""
         self.track.pause()
 
     def resume(self) -> None:
-        """Play on."""
+        """Continue playback."""
         self.track.resume()
 
-    def tell_played(self) -> None:
-        """Tell the agent how much was played, now and then."""
+    def report_playback(self) -> None:
+        """Report the progress of playback to the agent, at intervals."""
         played = self.track.played
         if played is None:
             return
         response_id, played_ms = played
-        marked_id, marked_ms = self._marked
-        is_due = response_id != marked_id or played_ms >= marked_ms + _MARK_MS or self.track.is_empty
-        if is_due and played != self._marked:
-            self._marked = played
-            self._mark(response_id, round(played_ms))
+        reported_id, reported_ms = self._reported
+        is_due = response_id != reported_id or played_ms >= reported_ms + _REPORT_MS or self.track.is_empty
+        if is_due and played != self._reported:
+            self._reported = played
+            self._report(response_id, round(played_ms))
 
     def _drop(self, part: Part, samples: int) -> None:
-        if self._lacking != part.response_id:
-            self._lacking = part.response_id
-            _log.warning("there is no room for all the audio of %s: some is not played", part.response_id)
-        self.dropped_ms += 1000 * samples / RATE
+        if self._truncated != part.response_id:
+            self._truncated = part.response_id
+            _log.warning("the audio of %s is too long for the queue: some is not played", part.response_id)
+        self.dropped_ms += 1000 * samples / RATE_HZ
 
     def _drained(self) -> None:
-        self.tell_played()
-        if self._finished and self._over is not None and self._over == self._playing:
+        self.report_playback()
+        if self._finished and self._done is not None and self._done == self._playing:
             self._stopped()
 
     def _stopped(self) -> None:

@@ -1,44 +1,359 @@
-"""``/v1/realtime/calls``: WebRTC calls, from the offer to the end."""
+"""``/v1/realtime/calls``: WebRTC calls."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import json
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing, suppress
 from typing import Any
 
 import msgspec
+import numpy as np
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCIceServer,
+    RTCIceTransport,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
+from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame, AudioResampler
+from numpy.typing import NDArray
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from parley.errors import ParleyError
+from parley.errors import DeadlineExceededError, InvalidMessageError, OverloadedError, ParleyError
+from parley.protocol import INPUT_SAMPLE_RATE
 from parley_gateway.apis.realtime.client_events import check_nesting
 from parley_gateway.apis.realtime.client_secrets import SecretSessions
-from parley_gateway.apis.realtime.places import ConnectionSlots
 from parley_gateway.apis.realtime.server_events import (
     ClientEventError,
-    answer_refusal,
+    emitter,
     error_response,
     new_id,
 )
-from parley_gateway.apis.realtime.session_config import first_config
-from parley_gateway.apis.realtime.webrtc.ice import IceNetwork
+from parley_gateway.apis.realtime.session import ConnectionSlots, RealtimeSession
+from parley_gateway.apis.realtime.session_config import SessionConfig, first_config
+from parley_gateway.apis.realtime.webrtc import network
+from parley_gateway.apis.realtime.webrtc.audio_track import TrackSpeaker
+from parley_gateway.apis.realtime.webrtc.network import IceNetwork
 from parley_gateway.apis.realtime.webrtc.offers import Offer
-from parley_gateway.apis.realtime.webrtc.peer import Peer
-from parley_gateway.errors import ForbiddenError, NotFoundError
+from parley_gateway.errors import ForbiddenError, NotFoundError, SessionExpiredError
 from parley_gateway.gateway import Gateway
 from parley_gateway.security.admission import AdmittedCaller
+from parley_gateway.websocket import until_going_away
 
-_END_S = 5.0
+_log = logging.getLogger("parley.gateway")
+# At INFO they log every pair of candidates.
+for _name in ("aioice", "aiortc"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+CHANNEL = "oai-events"
+_MAX_MESSAGES = 256
+_MAX_MESSAGE_BYTES = 4_194_304
+"""Size of all waiting messages."""
+_MAX_BUFFERED_BYTES = 1_048_576
+_MAX_EARLY_EVENTS = 256
+"""Events before the data channel is open."""
+_CHANNEL_S = 2.0
+"""Wait for the client's data channel; after that its audio is used without one (seconds)."""
+_FLUSH_S = 1.0
+"""Wait for the last events to be sent (seconds)."""
+_FLUSH_CHECKS = 50
+_PLAYBACK_REPORT_S = 0.1
+_OFFER_S = 10.0
+_CLOSE_S = 5.0
+_CLOSE_ALL_S = 5.0
+_CONNECT = "_RTCPeerConnection__connect"
+"""Private in aiortc; see :meth:`Peer._supervise_connecting`."""
+_LONGEST_GAP_S = 1.0
+"""A longer gap is a reset of the sender's clock, not lost packets."""
+
+
+async def read_track(track: MediaStreamTrack) -> AsyncGenerator[NDArray[np.int16], None]:
+    """Pieces of mono audio at 16 kHz, int16 [n], until the track ends; lost packets become silence."""
+    resampler = AudioResampler(format="s16", layout="mono", rate=INPUT_SAMPLE_RATE)
+    due: int | None = None
+    while True:
+        try:
+            frame = await track.recv()
+        except MediaStreamError:
+            return
+        assert isinstance(frame, AudioFrame)
+        lost = _lost_samples(frame, due)
+        if lost:
+            yield np.zeros(lost, np.int16)
+        if frame.pts is not None:
+            due = frame.pts + frame.samples
+        for piece in resampler.resample(frame):
+            yield piece.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+
+
+def _lost_samples(frame: AudioFrame, due: int | None) -> int:
+    """Samples at 16 kHz between the end of the last frame and the beginning of this one."""
+    if due is None or frame.pts is None or frame.pts <= due:
+        return 0
+    lost_s = (frame.pts - due) / frame.sample_rate
+    return round(lost_s * INPUT_SAMPLE_RATE) if lost_s <= _LONGEST_GAP_S else 0
+
+
+class Peer:
+    """One call: :meth:`answer` establishes it, :meth:`run` runs it to its end."""
+
+    def __init__(
+        self,
+        call_id: str,
+        gateway: Gateway,
+        admission: AdmittedCaller,
+        config: SessionConfig,
+        network: IceNetwork,
+    ) -> None:
+        self.id = call_id
+        self._network = network
+        self.principal = principal = admission.principal
+        self._admission = admission
+        self._gateway = gateway
+        self._settings = gateway.settings.realtime
+        self._meter = gateway.guard.meter(principal)
+        self._connection = RTCPeerConnection(
+            RTCConfiguration(iceServers=_ice_servers(self._settings.ice_servers))
+        )
+        self._channel: RTCDataChannel | None = None
+        self._early: list[str] = []
+        self._received: asyncio.Queue[str | bytes] = asyncio.Queue(_MAX_MESSAGES)
+        self._waiting_bytes = 0
+        self._connected = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._over: asyncio.Future[ParleyError | None] = asyncio.get_running_loop().create_future()
+        self._microphone: asyncio.Future[MediaStreamTrack] = asyncio.get_running_loop().create_future()
+        emit = emitter(self._send)
+        self._speaker = TrackSpeaker(emit, self._on_played)
+        self._session = RealtimeSession(gateway, principal, config, emit, self._speaker, webrtc=True)
+
+    async def answer(self, offer: Offer) -> str:
+        """Answer an SDP offer with an SDP answer.
+
+        Raises:
+            ClientEventError: the offer cannot be answered.
+            DeadlineExceededError: no addresses were found in time.
+            OverloadedError: no address or port is free.
+        """
+        connection = self._connection
+        self._supervise_connecting()
+        connection.on("datachannel", self._on_datachannel)
+        connection.on("track", self._on_track)
+        connection.on("connectionstatechange", self._on_state_change)
+        has_answered = False
+        try:
+            async with asyncio.timeout(_OFFER_S):
+                await self._negotiate(offer.sdp)
+            answer = offer.answer(connection.localDescription.sdp)
+            has_answered = True
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"no answer to the offer within {_OFFER_S:g} s") from error
+        except ParleyError:
+            raise
+        except Exception as error:
+            # aiortc raises exceptions of many types.
+            message = f"The offer cannot be answered: {type(error).__name__}."
+            raise ClientEventError(message, code="invalid_offer") from error
+        finally:
+            if not has_answered:
+                await self._close()
+        return answer
+
+    async def _negotiate(self, offer: str) -> None:
+        connection = self._connection
+        await connection.setRemoteDescription(RTCSessionDescription(offer, "offer"))
+        for transport in self._transports():
+            network.use(transport, self._network)
+        network.bound(connection, self._end)
+        connection.addTrack(self._speaker.track)
+        await connection.setLocalDescription(await connection.createAnswer())
+
+    def _transports(self) -> set[RTCIceTransport]:
+        connection = self._connection
+        dtls = [transceiver.receiver.transport for transceiver in connection.getTransceivers()]
+        if connection.sctp is not None:
+            dtls.append(connection.sctp.transport)
+        return {one.transport for one in dtls}
+
+    def _supervise_connecting(self) -> None:
+        """End the call when ICE or DTLS raises.
+
+        aiortc connects in a task that nothing awaits. A transport that was stopped before the task reaches it
+        raises (``InvalidStateError``), and so may DTLS.
+        """
+        connect = getattr(self._connection, _CONNECT)
+
+        async def supervised() -> None:
+            try:
+                await connect()
+            except Exception as error:  # noqa: BLE001 - aiortc raises exceptions of many types
+                self._end(InvalidMessageError(f"the connection cannot be made: {type(error).__name__}"))
+
+        vars(self._connection)[_CONNECT] = supervised
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._connection.close()
+        except TimeoutError:
+            _log.warning("%s: the connection was not closed within %g s", self.id, _CLOSE_S)
+        except Exception as error:  # noqa: BLE001 - an offer may be applied only in part
+            _log.warning("%s: the connection was not closed: %r", self.id, error)
+
+    def _on_played(self, response_id: str, played_ms: int) -> None:
+        self._session.commands.report_playback(response_id, played_ms)
+
+    def _on_datachannel(self, channel: RTCDataChannel) -> None:
+        if channel.label != CHANNEL or self._channel is not None:
+            return
+        self._channel = channel
+        channel.on("message", self._on_message)
+        channel.on("close", self.hang_up)
+        self._session.conversation.begin()
+        early, self._early = self._early, []
+        for event in early:
+            channel.send(event)
+        self._ready.set()
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        if track.kind == "audio" and not self._microphone.done():
+            self._microphone.set_result(track)
+
+    def _on_state_change(self) -> None:
+        state = self._connection.connectionState
+        if state == "connected":
+            self._connected.set()
+        elif state in ("failed", "closed"):
+            self.hang_up()
+
+    def _on_message(self, message: str | bytes) -> None:
+        try:
+            self._meter.message(len(message))
+            if self._waiting_bytes + len(message) > _MAX_MESSAGE_BYTES:
+                raise OverloadedError(f"more than {_MAX_MESSAGE_BYTES} bytes of events are waiting")
+            self._received.put_nowait(message)
+            self._waiting_bytes += len(message)
+        except asyncio.QueueFull:
+            self._end(OverloadedError(f"{_MAX_MESSAGES} events are waiting"))
+        except ParleyError as error:
+            self._end(error)
+
+    def hang_up(self) -> None:
+        """End the call."""
+        self._end(None)
+
+    async def run(self) -> None:
+        """Run until one side ends the call."""
+        tasks = [
+            asyncio.create_task(work, name=f"{self.id} {name}")
+            for name, work in (
+                ("connection", self._connect()),
+                ("session", self._session.run()),
+                ("events", self._handle_events()),
+                ("audio", self._forward_audio()),
+                ("playback", self._report_playback()),
+                ("shutdown", self._watch_shutdown()),
+                ("credentials", self._admission.until_revoked()),
+            )
+        ]
+        try:
+            # The connection's task ends when it is established; the end of any other task ends the call.
+            ends: list[asyncio.Future[Any]] = [self._over, *tasks[1:]]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._finish(self._over.result() if self._over.done() else None, results)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.ice_s):
+                await self._connected.wait()
+        except TimeoutError:
+            self._end(SessionExpiredError(f"no connection within {self._settings.ice_s:g} s"))
+
+    async def _watch_shutdown(self) -> None:
+        await until_going_away(self._gateway)
+        self.hang_up()
+
+    async def _handle_events(self) -> None:
+        while True:
+            message = await self._received.get()
+            self._waiting_bytes -= len(message)
+            await self._session.on_client_event(message)
+
+    async def _forward_audio(self) -> None:
+        await self._connected.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHANNEL_S):
+                await self._ready.wait()
+        async with aclosing(read_track(await self._microphone)) as microphone:
+            async for samples in microphone:
+                self._session.conversation.push_audio(samples, 1000 * len(samples) / INPUT_SAMPLE_RATE)
+                await self._session.commands.wait_for_room()
+        self.hang_up()
+
+    async def _report_playback(self) -> None:
+        while True:
+            await asyncio.sleep(_PLAYBACK_REPORT_S)
+            self._speaker.report_playback()
+
+    def _end(self, error: ParleyError | None) -> None:
+        if not self._over.done():
+            self._over.set_result(error)
+
+    async def _finish(self, error: ParleyError | None, results: Sequence[Any]) -> None:
+        for result in results:
+            if isinstance(result, ParleyError):
+                error = error or result
+            elif isinstance(result, Exception):
+                _log.error("%s: a WebRTC call failed", self.id, exc_info=result)
+                error = error or ParleyError("the gateway failed; its log says why")
+        if error is not None:
+            self._session.conversation.on_call_failed(error)
+        for _ in range(_FLUSH_CHECKS):
+            if self._channel is None or not self._channel.bufferedAmount:
+                break
+            await asyncio.sleep(_FLUSH_S / _FLUSH_CHECKS)
+        await self._close()
+
+    def _send(self, event: dict[str, Any]) -> None:
+        raw = json.dumps(event, ensure_ascii=False)
+        channel = self._channel
+        if channel is None:
+            if len(self._early) < _MAX_EARLY_EVENTS:
+                self._early.append(raw)
+        elif channel.readyState == "open":
+            if channel.bufferedAmount > _MAX_BUFFERED_BYTES:
+                self._end(OverloadedError("the client does not read its events"))
+                return
+            channel.send(raw)
+
+
+def _ice_servers(urls: Sequence[str]) -> list[RTCIceServer]:
+    """Servers of the format ``turn:user:password@host:port``; an empty list replaces aiortc's default."""
+    servers = []
+    for url in urls:
+        scheme, _, rest = url.partition(":")
+        credentials, at, host = rest.rpartition("@")
+        user, _, password = credentials.partition(":")
+        if at:
+            servers.append(RTCIceServer(urls=f"{scheme}:{host}", username=user, credential=password))
+        else:
+            servers.append(RTCIceServer(urls=url))
+    return servers
 
 
 class WebRtcCalls:
-    """All calls of the process; each has a task until it is over.
-
-    Args:
-        gateway: The parts of the process.
-        secrets: Settings that clients bring with their secrets.
-    """
+    """All calls of the process; each has a task until it is over."""
 
     def __init__(self, gateway: Gateway, secrets: SecretSessions) -> None:
         self._gateway = gateway
@@ -53,7 +368,7 @@ class WebRtcCalls:
         with ExitStack() as place:
             try:
                 principal = await self._gateway.guard.admit(request, "agent")
-                # A connection that comes about has its call only then.
+                # The call is opened only when the connection is established.
                 self._gateway.calls.check_room(principal)
                 place.enter_context(self._places.take(principal))
                 text, session = await _read(request)
@@ -64,10 +379,8 @@ class WebRtcCalls:
                 admission = AdmittedCaller(self._gateway.guard, principal, "agent")
                 peer = Peer(new_id("rtc"), self._gateway, admission, config, self._network)
                 answer = await peer.answer(offer)
-            except ParleyError as error:
+            except (ParleyError, ClientEventError) as error:
                 return error_response(error)
-            except ClientEventError as refusal:
-                return answer_refusal(refusal)
             self._begin(peer, place.pop_all())
         headers = {"Location": f"/v1/realtime/calls/{peer.id}"}
         return Response(answer, status_code=201, media_type="application/sdp", headers=headers)
@@ -80,7 +393,7 @@ class WebRtcCalls:
             if peer is None:
                 raise NotFoundError(f"there is no call {call_id!r}")
             if peer.principal.id != principal.id:
-                raise ForbiddenError("the call belongs to somebody else")
+                raise ForbiddenError("the call belongs to another key")
         except ParleyError as error:
             return error_response(error)
         peer.hang_up()
@@ -91,7 +404,7 @@ class WebRtcCalls:
         for peer in self._peers.values():
             peer.hang_up()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_END_S)
+            await asyncio.wait(self._tasks, timeout=_CLOSE_ALL_S)
 
     def _begin(self, peer: Peer, place: ExitStack) -> None:
         self._peers[peer.id] = peer
@@ -108,16 +421,12 @@ class WebRtcCalls:
 
 
 async def _read(request: Request) -> tuple[str, dict[str, Any]]:
-    """The offer, and the settings that come with it.
-
-    Raises:
-        Refusal: they cannot be read.
-    """
+    """The offer and the settings in a request; raises ClientEventError if they cannot be read."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/sdp":
         return (await request.body()).decode(errors="replace"), {}
     if kind != "multipart/form-data":
-        message = "The offer has to come as application/sdp, or as multipart/form-data with sdp and session."
+        message = "The offer must be application/sdp, or multipart/form-data with sdp and session."
         raise ClientEventError(message, code="invalid_content_type")
     async with request.form() as form:
         offer = await _text(form.get("sdp"), "sdp")

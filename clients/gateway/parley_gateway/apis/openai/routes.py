@@ -1,4 +1,4 @@
-"""``GET /v1/models`` and ``/v1/audio/voices``."""
+"""Routes of OpenAI's REST API for the single stages, and its lists of models and voices."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import asyncio
 from typing import Any
 
 import grpc.aio
-from fastapi import Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from parley_client.channel import error_of
 from parley_client.stages import Synthesis
-from parley_gateway.apis.openai.names import MODELS, no_model
+from parley_gateway.apis.openai.chat import ChatRequest, ChatRoute
+from parley_gateway.apis.openai.rest import MODELS, answer, no_model
+from parley_gateway.apis.openai.speech import SpeechRequest, SpeechRoute
+from parley_gateway.apis.openai.transcriptions import TranscriptionFields, TranscriptionRoute
+from parley_gateway.failures import route_class
 from parley_gateway.gateway import Gateway
 from parley_gateway.model_limits import ModelLimiter
+from parley_gateway.schemas import body, form
 from parley_gateway.security.principal import Principal
-from parley_gateway.streaming import while_connected
+from parley_gateway.streaming import StageRoute, while_connected
 
 _TIMEOUT_S = 5.0
 
 
-class CatalogueRoutes:
-    """Tells what there is."""
-
-    def __init__(self, gateway: Gateway, desk: ModelLimiter) -> None:
-        self._gateway = gateway
-        self._settings = gateway.settings.stages
-        self._desk = desk
+class CatalogueRoutes(StageRoute):
+    """Lists models and voices."""
 
     async def models(self, request: Request) -> Response:
-        """The models that can be named in requests."""
+        """The models that are ready."""
         principal = await self._gateway.guard.admit(request, "chat")
         ready = await while_connected(request, self._ready(principal))
         return JSONResponse({"object": "list", "data": [_model(name) for name in ready]})
 
     async def model(self, request: Request, model_id: str) -> Response:
-        """One of them."""
+        """One model."""
         principal = await self._gateway.guard.admit(request, "chat")
         ready = await while_connected(request, self._ready(principal))
         if model_id not in ready:
@@ -44,20 +44,19 @@ class CatalogueRoutes:
         return JSONResponse(_model(model_id))
 
     async def voices(self, request: Request) -> Response:
-        """The voices that can be named in requests for speech."""
+        """The voices of the synthesizers."""
         principal = await self._gateway.guard.admit(request, "speak")
         voices = await while_connected(request, self._voices(principal))
         return JSONResponse({"object": "list", "data": voices})
 
     async def _ready(self, principal: Principal) -> list[str]:
-        with self._desk.lease(principal) as server:
+        with self._limiter.lease(principal) as server:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(server.channel)
 
             async def is_ready(name: str) -> bool:
+                request = service_pb2.ModelReadyRequest(name=name)
                 try:
-                    reply = await stub.ModelReady(
-                        service_pb2.ModelReadyRequest(name=name), timeout=_TIMEOUT_S
-                    )
+                    reply = await stub.ModelReady(request, timeout=_TIMEOUT_S)
                 except grpc.aio.AioRpcError as error:
                     raise error_of(error) from error
                 return bool(reply.ready)
@@ -66,7 +65,7 @@ class CatalogueRoutes:
         return [name for name, there in zip(MODELS, ready, strict=True) if there]
 
     async def _voices(self, principal: Principal) -> list[dict[str, Any]]:
-        with self._desk.lease(principal) as server:
+        with self._limiter.lease(principal) as server:
             async with Synthesis(server, model=self._settings.synthesizer) as synthesis:
                 return [
                     {
@@ -85,3 +84,23 @@ class CatalogueRoutes:
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "parley"}
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """``/v1/audio/*``, ``/v1/chat/completions`` and ``/v1/models``."""
+    limiter = ModelLimiter(gateway, "openai")
+    router = APIRouter(prefix="/v1", tags=["openai"], route_class=route_class(answer, "x-request-id"))
+    catalogue = CatalogueRoutes(gateway, limiter)
+    router.post("/audio/transcriptions", response_model=None, openapi_extra=form(TranscriptionFields))(
+        TranscriptionRoute(gateway, limiter).create
+    )
+    router.post("/audio/speech", response_model=None, openapi_extra=body(SpeechRequest))(
+        SpeechRoute(gateway, limiter).create
+    )
+    router.post("/chat/completions", response_model=None, openapi_extra=body(ChatRequest))(
+        ChatRoute(gateway, limiter).create
+    )
+    router.get("/audio/voices", response_model=None)(catalogue.voices)
+    router.get("/models", response_model=None)(catalogue.models)
+    router.get("/models/{model_id}", response_model=None)(catalogue.model)
+    return router

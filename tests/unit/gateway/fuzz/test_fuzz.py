@@ -1,5 +1,6 @@
-"""Whatever a client asks by REST: no crash, and errors with stable codes in the API's own form."""
+"""Fuzzed requests and WebSocket messages: no crash, no hang, no leak, and errors with stable codes."""
 
+import math
 import os
 import re
 from collections import Counter
@@ -8,7 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 import schemathesis
-from fuzz_messages import BODIES, bodies_of
+from fuzz_messages import BODIES, MESSAGES, TEMPLATES, bodies_of, messages_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
@@ -17,6 +18,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
 EXAMPLES = 40 if "PARLEY_FUZZ_MESSAGES" not in os.environ else 1_000
+AT_ONCE = 40
+OF_EACH = math.ceil(MESSAGES / len(TEMPLATES))
+LISTS = math.ceil(OF_EACH / AT_ONCE)
+MOST_GROWTH = 48 * 1024 * 1024
+"""Bytes; what allocators keep. A leak of one frame's buffers per connection would be far more."""
 CONTENT_TYPES = [
     "application/json", "application/sdp", "audio/wav", "audio/l16", "application/x-www-form-urlencoded",
     "multipart/form-data; boundary=x", "multipart/form-data", "text/plain; charset=nonsense", "",
@@ -68,5 +74,44 @@ def test_bodies(fuzzed, path):
         ask()
 
 
-def test_nothing_of_it_is_left(fuzzed):
+def test_no_request_leaves_a_task(fuzzed):
     fuzzed.settle()
+
+
+@pytest.mark.parametrize("api", list(TEMPLATES))
+def test_messages_of_an_api(fuzzed, api):
+    @settings(settings.get_profile("gateway"), max_examples=LISTS)
+    @given(st.lists(messages_of(api), min_size=AT_ONCE, max_size=AT_ONCE))
+    def drive(messages):
+        fuzzed.drive(api, messages)
+
+    before = fuzzed.received
+    drive()
+    fuzzed.settle()
+    assert fuzzed.received - before >= OF_EACH
+
+
+@pytest.mark.parametrize("api", list(TEMPLATES))
+def test_floods_of_an_api(fuzzed, api):
+    @settings(settings.get_profile("gateway"), max_examples=5)
+    @given(st.lists(messages_of(api), min_size=AT_ONCE, max_size=AT_ONCE))
+    def drive(messages):
+        fuzzed.drive(api, messages, flood=True)
+
+    drive()
+    fuzzed.settle()
+
+
+def test_memory_does_not_grow(fuzzed):
+    def drive(count):
+        @settings(settings.get_profile("gateway"), max_examples=count)
+        @given(st.lists(messages_of("sessions"), min_size=AT_ONCE, max_size=AT_ONCE))
+        def drive(messages):
+            fuzzed.drive("sessions", messages)
+
+        drive()
+        fuzzed.settle()
+        return fuzzed.memory()
+
+    before = drive(10)
+    assert drive(20) - before < MOST_GROWTH

@@ -1,0 +1,121 @@
+"""Sections of the settings that no single module owns, and the kinds of numbers in all sections.
+
+Apart because the sections of the APIs use these kinds, and the settings import those sections.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from parley.errors import InvalidInputError
+from parley_client.stages.synthesis import AUTO, read_names
+from parley_client.stages.transcription import MAX_SECONDS
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+"""Above 0."""
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+"""At least 1."""
+Size: TypeAlias = Annotated[int, Meta(ge=1)]
+"""Bytes, at least 1."""
+
+
+class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Address and TLS."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback needs authentication."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
+    """0: any free one, which the start line names."""
+    health_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    """Where, at the same address, `/healthz`, `/readyz`, `/health`, `/ready` and `/metrics` are answered and
+    nothing else is, whatever is open at the other port; 0: any free one. None: nowhere."""
+    certificate: str = ""
+    """PEM file with the certificate chain; empty: plain HTTP."""
+    key: str = ""
+    """PEM file with its private key."""
+    public_url: str = ""
+    """What clients call the gateway, behind a proxy: `https://voice.example.com`. Empty: as they do."""
+    drain_s: Annotated[float, Meta(ge=0)] = 30.0
+    """How long running calls may go on after SIGTERM (seconds)."""
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much is read and held for one connection."""
+
+    connections: Count = 2_000
+    """Open connections of this process; less if it may not have the descriptors. For one more, the one that
+    has waited for a request for longest is closed; if none waits, requests are answered with 503."""
+    connections_per_address: Count = 500
+    """Open connections of one address, or IPv6 network of 64 bits; behind a trusted proxy, requests of one
+    client at once. More are answered with 429."""
+    header_bytes: Annotated[int, Meta(ge=1_024, le=65_536)] = 16_384
+    """Size of a request's head with its first line; more is answered with 431, or 414."""
+    body_bytes: Size = 1_048_576
+    """Size of a request's body."""
+    upload_bytes: Size = 67_108_864
+    """Size of a body with a recording: `/v1/audio/*` and `/v1/listen`."""
+    body_s: Seconds = 60.0
+    """How long a request's body may take to come (seconds)."""
+    body_stall_s: Seconds = 10.0
+    """How long nothing of it may come (seconds)."""
+    frame_bytes: Size = 1_048_576
+    """Size of one WebSocket message."""
+    ping_interval_s: Seconds = 20.0
+    """Pings on every WebSocket (seconds)."""
+    ping_timeout_s: Seconds = 20.0
+    """A client that answers no ping, or does not take what was sent, for so long is gone (seconds)."""
+    keep_alive_s: Seconds = 15.0
+    """How long an HTTP connection without a request stays open (seconds)."""
+
+
+class WriterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What waits for a WebSocket's client to read it; more than that closes it: `slow_reader`."""
+
+    messages: Count = 1_024
+    """Waiting messages."""
+    bytes: Size = 1_048_576
+    """Waiting bytes; 1 MiB is 24 s of 22.05 kHz audio."""
+    stall_s: Seconds = 15.0
+    """How long one message may take to leave (seconds)."""
+
+
+class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the APIs of single stages use: those of OpenAI's and Deepgram's interfaces."""
+
+    recognizer: Literal["auto", "parakeet_tdt", "nemotron_streaming", "moonshine"] = "auto"
+    """The model that streams of speech go to. `auto`: the first that the server has of `parakeet_tdt`,
+    `moonshine` and `nemotron_streaming`."""
+    synthesizer: str = AUTO
+    """The model that speaks: `espeak`, `piper`, `kokoro` or `chatterbox`. Several with commas, in order of
+    preference: the one that has the voice speaks. `auto`: those of the server's conversations, as the
+    parameter `tts` of `voice_agent` says."""
+    requests: Count = 64
+    """Requests and streams at once, of each of these APIs; more are answered with 429. A key, or of callers
+    without one an address, gets at most three times what is still free, so that others always get in."""
+    retry_after_s: Seconds = 1.0
+    """``Retry-After`` of a refused request (seconds)."""
+    recording_s: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = MAX_SECONDS
+    """The longest recording (seconds)."""
+    transcribe_s: Seconds = 300.0
+    """Longest wait for the transcript of a recording (seconds)."""
+    speech_characters: Count = 4_096
+    """The longest text that is spoken at once."""
+    answer_tokens: Count = 1_024
+    """How long answers may become where a client does not say."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.0
+    """How freely answers are written where a client does not say."""
+    idle_s: Seconds = 60.0
+    """A stream of speech whose client sends nothing for so long is closed (seconds)."""
+    voice_idle_s: Seconds = 60.0
+    """A voice that is given no text, and says nothing, for so long is closed (seconds)."""
+    stall_s: Seconds = 15.0
+    """A client that does not read its answer for so long loses it (seconds)."""
+
+    def __post_init__(self) -> None:
+        try:
+            read_names(self.synthesizer)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error

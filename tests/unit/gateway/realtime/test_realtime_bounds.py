@@ -1,0 +1,174 @@
+"""Bounds of what clients can make the gateway store, and of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from starlette.requests import HTTPConnection
+
+from parley_gateway.apis.realtime.agent_commands import AgentCommands, CommandQueue
+from parley_gateway.apis.realtime.client_secrets import SecretSessions
+from parley_gateway.apis.realtime.items import Items, StoredItem
+from parley_gateway.apis.realtime.server_events import ClientEventError
+from parley_gateway.apis.realtime.session import ConnectionSlots
+from parley_gateway.apis.settings import RealtimeSettings
+from parley_gateway.calls import CallSettings
+from parley_gateway.errors import TooManyCallsError
+from parley_gateway.security.principal import ANONYMOUS, Principal
+from parley_gateway.security.tokens import Grant
+
+MEBIBYTE = 1_048_576
+
+
+def item(name, text=""):
+    return StoredItem({"id": name, "type": "message", "content": [{"type": "input_text", "text": text}]})
+
+
+def test_the_oldest_items_are_forgotten_when_they_are_large():
+    items = Items(lambda *_, **__: None)
+    for number in range(20):
+        items.add(item(f"item_{number}", "x" * 200_000))
+    assert "item_19" in items
+    assert [f"item_{number}" in items for number in range(20)].count(True) == 10
+
+
+def test_an_item_that_grows_is_weighed_again():
+    items = Items(lambda *_, **__: None)
+    items.add(item("old", "x" * MEBIBYTE))
+    growing = item("new")
+    items.add(growing)
+    growing.body["content"][0]["text"] = "x" * 2 * MEBIBYTE
+    items.finish(growing)
+    assert "old" not in items
+    assert "new" in items
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x" * 300_000}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "x" * 300_000},
+    ],
+)
+def test_an_item_that_the_agent_would_refuse_is_not_added(session, large):
+    session.send("conversation.item.create", event_id="e", item=large | {"id": "mine"})
+    assert session.error() == ("item_create_too_large", "e")
+    assert session.commands.take() == []
+    session.send("conversation.item.retrieve", item_id="mine")
+    assert session.one("error")["error"]["code"] == "item_retrieve_invalid_item_id"
+
+
+def test_a_late_output_with_a_name_that_makes_it_too_large_is_refused(session):
+    call = {"type": "function_call", "call_id": "c", "name": "f" * 200_000, "arguments": "{}"}
+    session.send("conversation.item.create", item=call)
+    session.take()
+    output = {"type": "function_call_output", "call_id": "c", "output": "x" * 200_000}
+    session.send("conversation.item.create", item=output)
+    assert session.one("error")["error"]["code"] == "item_create_too_large"
+    assert session.commands.take() == []
+
+
+async def test_commands_are_bounded_by_number_and_by_size():
+    commands = CommandQueue(2)
+    assert await has_room(commands)
+    commands.put("large", MEBIBYTE)
+    assert not await has_room(commands)
+    assert await commands.get() == "large"
+    assert await has_room(commands)
+    commands.put("one")
+    commands.put("two")
+    assert not await has_room(commands)
+    assert [await commands.get(), await commands.get()] == ["one", "two"]
+
+
+async def test_audio_and_texts_count_by_size():
+    for fill in (
+        lambda commands: commands.send_audio(np.zeros(MEBIBYTE // 2, np.int16)),
+        lambda commands: commands.remember("user", "x" * MEBIBYTE),
+        lambda commands: commands.answer_tool("c", "x" * MEBIBYTE),
+    ):
+        commands = AgentCommands(RealtimeSettings(), lambda error: None)
+        assert await has_room(commands)
+        fill(commands)
+        assert not await has_room(commands)
+
+
+async def has_room(queue):
+    """Whether the queue accepts another event at once."""
+    room = asyncio.ensure_future(queue.wait_for_room())
+    await asyncio.sleep(0)
+    done = room.done()
+    room.cancel()
+    return done
+
+
+def connection(secret):
+    """Brings a secret."""
+    headers = [(b"authorization", f"Bearer {secret}".encode())]
+    return HTTPConnection({"type": "http", "headers": headers, "query_string": b"", "path": "/"})
+
+
+def store(secrets, token, owner, session, expires_at=4e9):
+    grant = Grant(token, expires_at, frozenset(("agent",)), None, False)
+    secrets.store(grant, Principal(id=owner, scopes=frozenset(("agent",))), session)
+
+
+def test_no_principal_displaces_the_settings_of_others():
+    secrets = SecretSessions(4)
+    store(secrets, "quiet", "one", {"instructions": "mine"})
+    for number in range(10):
+        store(secrets, f"loud-{number}", "other", {"instructions": str(number)})
+    assert secrets.find(connection("quiet")) == {"instructions": "mine"}
+    found = [number for number in range(10) if secrets.find(connection(f"loud-{number}"))]
+    assert found == [7, 8, 9]
+
+
+def test_large_settings_push_out_their_owner_s_own():
+    secrets = SecretSessions(1_000)
+    store(secrets, "quiet", "one", {"instructions": "mine"})
+    for number in range(100):
+        store(secrets, f"loud-{number}", "other", {"instructions": "x" * 250_000})
+    assert secrets.find(connection("quiet")) == {"instructions": "mine"}
+    assert sum(bool(secrets.find(connection(f"loud-{number}"))) for number in range(100)) == 67
+    with pytest.raises(ClientEventError):
+        store(secrets, "huge", "other", json.loads('{"instructions": "' + "x" * 300_000 + '"}'))
+
+
+def test_what_has_expired_is_not_found():
+    secrets = SecretSessions(2)
+    store(secrets, "old", "one", {"instructions": "mine"}, expires_at=1.0)
+    store(secrets, "new", "one", {"instructions": "yours"})
+    assert secrets.find(connection("old")) == {}
+    assert secrets.find(connection("new")) == {"instructions": "yours"}
+
+
+ONE, OTHER = (Principal(id=name, scopes=frozenset({"agent"})) for name in ("key-1", "key-2"))
+
+
+def test_one_key_cannot_have_all_places():
+    places = ConnectionSlots(CallSettings(limit=3, per_key=1), "connections")
+    with places.take(ONE):
+        with pytest.raises(TooManyCallsError, match="of this key are open"), places.take(ONE):
+            pass
+        with places.take(OTHER):
+            pass
+    with places.take(ONE):
+        pass
+
+
+def test_callers_without_a_key_are_counted_by_their_addresses():
+    places = ConnectionSlots(CallSettings(limit=4, per_key=1), "connections")
+    one, other = (replace(ANONYMOUS, address=address) for address in ("192.0.2.1", "192.0.2.2"))
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(places.take(one))
+        with pytest.raises(TooManyCallsError, match="its share"):
+            held.enter_context(places.take(one))
+        held.enter_context(places.take(other))
+        with pytest.raises(TooManyCallsError, match="all this gateway takes"):
+            held.enter_context(places.take(OTHER))
