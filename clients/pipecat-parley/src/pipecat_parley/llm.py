@@ -26,7 +26,7 @@ from pipecat.utils.types import assert_given, require_given
 from parley.errors import DeadlineExceededError, ParleyError
 from parley.llm.messages import Completed, Sampling, TextDelta, ToolCall, ToolCalled
 from parley_client.stages.generation import Answer, Generation
-from parley_client.stages.lazy import LazyServer
+from parley_client.stages.server import LazyServer
 from pipecat_parley.adapter import ParleyInvocation, ParleyLLMAdapter
 from pipecat_parley.errors import category_of
 

@@ -18,7 +18,7 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, require_given
 
 from parley.errors import ParleyError
 from parley_client.stages import Speech, Synthesis
-from parley_client.stages.lazy import LazyServer
+from parley_client.stages.server import LazyServer
 from pipecat_parley.errors import category_of
 
 _TIMEOUT_S = 20.0

@@ -14,7 +14,7 @@ from parley.llm.messages import ChatMessage, LlmEvent, Sampling, TextDelta, Tool
 from parley.protocol import Tool
 from parley_client.chat_format import read_messages, read_tool
 from parley_client.stages import Generation
-from parley_client.stages.lazy import LazyServer
+from parley_client.stages.server import LazyServer
 
 from .errors import api_error
 

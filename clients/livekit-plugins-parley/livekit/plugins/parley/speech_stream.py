@@ -59,17 +59,17 @@ class SpeechStream(stt.RecognizeStream):
         self._request_id = utils.shortuuid()
         async with Recognition(await self._owner.server.get(), options, model=model) as stream:
             self.start_time = time.time()
-            hearing = asyncio.create_task(self._hear(stream), name="audio for Parley")
+            sending = asyncio.create_task(self._send_audio(stream), name="audio for Parley")
             try:
                 async for event in stream:
-                    self._tell(event, options.language, offset_s)
+                    self._send_event(event, options.language, offset_s)
             finally:
                 self._break_off()
-                await utils.aio.cancel_and_wait(hearing)
+                await utils.aio.cancel_and_wait(sending)
         self._report_usage()
-        return hearing.result()
+        return sending.result()
 
-    async def _hear(self, stream: Recognition) -> bool:
+    async def _send_audio(self, stream: Recognition) -> bool:
         """Pass the audio on; True: there is no more, False: the options have changed."""
         try:
             async for item in self._input_ch:
@@ -86,7 +86,7 @@ class SpeechStream(stt.RecognizeStream):
 
     # --- events -----------------------------------------------------------------------------
 
-    def _tell(self, event: RecognitionEvent, language: str, offset_s: float) -> None:
+    def _send_event(self, event: RecognitionEvent, language: str, offset_s: float) -> None:
         if isinstance(event, SpeechStartedEvent):
             self._speaking = True
             began = self.start_time + event.at_ms / 1000
@@ -95,9 +95,9 @@ class SpeechStream(stt.RecognizeStream):
             self._speaking = False
             self._stopped = event
         elif isinstance(event, TranscriptEvent):
-            self._tell_text(event, language, offset_s)
+            self._send_transcript(event, language, offset_s)
 
-    def _tell_text(self, event: TranscriptEvent, language: str, offset_s: float) -> None:
+    def _send_transcript(self, event: TranscriptEvent, language: str, offset_s: float) -> None:
         kind = (
             stt.SpeechEventType.FINAL_TRANSCRIPT if event.is_final else stt.SpeechEventType.INTERIM_TRANSCRIPT
         )

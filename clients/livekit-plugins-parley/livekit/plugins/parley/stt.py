@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from parley.asr.messages import AsrOptions, TranscribeRequest
 from parley.errors import ParleyError
 from parley.protocol import INPUT_SAMPLE_RATE, VadOptions
-from parley_client.stages.lazy import LazyServer
-from parley_client.transcription import Transcriber
+from parley_client.stages import Transcriber
+from parley_client.stages.server import LazyServer
 
 from .errors import api_error
 from .speech_stream import SpeechStream, speech_data
@@ -83,14 +83,11 @@ class STT(stt.STT[Never]):
             )
         )
         self.server = LazyServer(server, credentials=credentials)
-        self._address = server
-        self._credentials = credentials
         self._options = _Options(
             model, language, tuple(phrases), phrase_weight, partial_interval_ms, vad or _VAD
         )
         self._keyterms: tuple[str, ...] = ()
         self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
-        self._transcriber: Transcriber | None = None
 
     @property
     def model(self) -> str:
@@ -146,10 +143,9 @@ class STT(stt.STT[Never]):
         request = TranscribeRequest(
             language=spoken, phrases=self.phrases, phrase_weight=self._options.phrase_weight
         )
-        if self._transcriber is None:
-            self._transcriber = Transcriber(self._address, credentials=self._credentials)
         try:
-            reply = await self._transcriber.transcribe(_samples(buffer), request, timeout_s=_CLIP_S)
+            async with Transcriber(await self.server.get(), timeout_s=_CLIP_S) as transcriber:
+                reply = await transcriber.transcribe(_samples(buffer), request)
         except ParleyError as error:
             raise api_error(error) from error
         heard = speech_data(reply.text, reply.words, reply.confidence, language=spoken)
@@ -172,9 +168,6 @@ class STT(stt.STT[Never]):
         """End all streams and close the connection."""
         for stream in list(self._streams):
             await stream.aclose()
-        if self._transcriber is not None:
-            await self._transcriber.close()
-            self._transcriber = None
         await self.server.close()
 
 

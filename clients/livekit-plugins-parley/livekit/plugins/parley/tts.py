@@ -11,8 +11,8 @@ from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tts, 
 from livekit.agents.types import TimedString
 
 from parley.errors import ParleyError
-from parley_client.stages import Speech, SpokenWord, Synthesis
-from parley_client.stages.lazy import LazyServer
+from parley_client.stages import Speech, Synthesis, WordTiming
+from parley_client.stages.server import LazyServer
 
 from .errors import api_error
 
@@ -202,22 +202,22 @@ class _Stretches:
     def __init__(self, speech: Speech, emitter: tts.AudioEmitter) -> None:
         self._speech = speech
         self._emitter = emitter
-        self._told = 0
+        self._sent = 0
         self._began_s: float | None = None
 
-    def begin(self, word: SpokenWord, at_s: float) -> None:
+    def begin(self, word: WordTiming, at_s: float) -> None:
         """A word begins to be heard: the stretch before it is complete."""
         if self._began_s is not None:
-            self._tell(word.start_char, at_s)
+            self._send_words(word.start_char, at_s)
         self._began_s = at_s
 
     def end(self, at_s: float) -> None:
         """No word follows."""
         if self._began_s is not None:
-            self._tell(len(self._speech.text), at_s)
+            self._send_words(len(self._speech.text), at_s)
 
-    def _tell(self, until: int, at_s: float) -> None:
-        text = self._speech.text[self._told : until]
-        assert self._began_s is not None  # whoever calls has looked
+    def _send_words(self, until: int, at_s: float) -> None:
+        text = self._speech.text[self._sent : until]
+        assert self._began_s is not None
         self._emitter.push_timed_transcript(TimedString(text, start_time=self._began_s, end_time=at_s))
-        self._told = until
+        self._sent = until
