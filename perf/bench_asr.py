@@ -26,15 +26,24 @@ import soundfile
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from streams.bare import Bare, compare
-from streams.paced import Line, SherpaLine, Speech, TritonLine, WholeLine, run_level
+from streams.paced import (
+    Line,
+    SherpaLine,
+    Speech,
+    TritonLine,
+    WholeLine,
+    figures,
+    print_bare,
+    print_batch,
+    print_paced,
+    run_level,
+)
+from streams.processes import Bare, compare, sherpa, triton
 from streams.real_size import measure, measure_machine
-from streams.servers import sherpa, triton
-from streams.tables import figures, print_bare, print_batch, print_paced
 
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
-from parley_client.terminal.view import make_console
+from parley_client.cli.view import make_console
 
 MODEL = ROOT / "models" / "tiny-nemotron-streaming"
 CLIPS = ROOT / "tests" / "data" / "asr_eval"

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from parley.errors import ParleyError
-from parley_client.commands.own_server import own_server
-from parley_client.turns import percentile
+from parley_client.cli.own_server import own_server
+from parley_client.cli.turns import percentile
 
 ROOT = Path(__file__).resolve().parent.parent
 _WORKER = ROOT / "perf" / "frameworks" / "worker.py"

@@ -117,7 +117,7 @@ class Talk:
 
 
 async def speed(talk: Talk, at_once: int) -> float:
-    """Tokens per second of so many answers together."""
+    """Tokens per second of concurrent answers together."""
     requests = [talk.request(case) for case in load_questions()]
     written, seconds = 0, 0.0
     for start in range(0, len(requests), at_once):

@@ -16,26 +16,206 @@ speed that a large matrix product has on the machine.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from tts_chain import measure_chain
-from tts_floor import best_rate, flops_per_second_of_audio
-from tts_networks import random_networks
 from tts_report import percentiles
-from tts_sessions import PLAN, Level, speak
 
+from parley.errors import ParleyError
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.checkpoint import Networks
-from parley.tts.s3gen.synthesizer import AudioSynthesizer
+from parley.tts.s3gen.flow import AudioVoice, Flow
+from parley.tts.s3gen.messages import AudioChunk, OpenUtterance
+from parley.tts.s3gen.networks import MEL_BANDS, Estimator, TokenEncoder
+from parley.tts.s3gen.scheduling import S3GenLimits
+from parley.tts.s3gen.service import S3GenService, ServiceLimits
+from parley.tts.s3gen.state import FRAMES_PER_TOKEN
+from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
+from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley.tts.s3gen.vocoder import HOP, Vocoder
+from parley.tts.t3.request import TOKENS_PER_SECOND
 
+PROMPT_TOKENS = 75
+_DEADLINE_S = 900.0
+PLAN = Plan(max_step=1)
+"""Chunk by chunk, as when tokens come no faster than they are used."""
+
+_MATRIX = 2_048
+VOCABULARY = 6561
 _SMALL = 8  # the fraction of the published widths
 _SESSIONS = (1, 2, 4, 8, 16, 32)
 _REAL_SESSIONS = (1, 2, 4, 8)
 _HEADER = """\
          | seconds of audio per second            | real-time | first audio ms, p50 / p95
 sessions | batched unbatched   gain  of the floor |    factor |      batched     unbatched"""
+
+
+@dataclass
+class Level:
+    """What was measured with a number of sessions."""
+
+    sessions: int
+    first_audio: list[float] = field(default_factory=list)
+    """Seconds from a session's beginning to its first audio."""
+    rates: list[float] = field(default_factory=list)
+    """Seconds of audio per second, of each round."""
+
+    @property
+    def rate(self) -> float:
+        """Of the best round."""
+        return max(self.rates)
+
+    @property
+    def real_time_factor(self) -> float:
+        """Time that a session needs for a second of audio beside the others."""
+        return self.sessions / self.rate
+
+
+class _Sink:
+    """Notes when the first audio came."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.first: float | None = None
+        self.error: ParleyError | None = None
+        self.ended = threading.Event()
+
+    def send(self, chunk: AudioChunk, audio: NDArray[np.int16]) -> bool:  # noqa: ARG002 - not listened to
+        """Audio."""
+        self.first = self._clock() if self.first is None else self.first
+        return True
+
+    def finish(self) -> None:
+        """The end."""
+        self.ended.set()
+
+    def fail(self, error: ParleyError) -> None:
+        """A failure."""
+        self.error = error
+        self.ended.set()
+
+
+def speak(
+    synthesizer: AudioSynthesizer, level: Level, *, tokens: int, max_batch: int, plan: Plan = PLAN
+) -> None:
+    """One round: all sessions begin at once, with all of their tokens, and are heard to their ends."""
+    row_cost = 1.0 if synthesizer.device.type == "cpu" else S3GenLimits.row_cost
+    batch = S3GenLimits(max_batch=max_batch, row_cost=row_cost)
+    service = S3GenService(synthesizer, plan, ServiceLimits(batch=batch, max_utterances=level.sessions))
+    sinks = [_Sink(time.perf_counter) for _ in range(level.sessions)]
+    speech = [make_speech(number, tokens) for number in range(level.sessions)]
+    try:
+        began = time.perf_counter()
+        for number, (sink, (voice, spoken)) in enumerate(zip(sinks, speech, strict=True)):
+            service.open(
+                OpenUtterance(utterance_id=str(number), seed=number, final=True), voice, spoken, sink
+            )
+        for sink in sinks:
+            if not sink.ended.wait(_DEADLINE_S):
+                raise TimeoutError(f"no end within {_DEADLINE_S:g} s")
+            if sink.error is not None:
+                raise sink.error
+        seconds = time.perf_counter() - began
+    finally:
+        service.close()
+    level.first_audio += [sink.first - began for sink in sinks if sink.first is not None]
+    level.rates.append(level.sessions * tokens / TOKENS_PER_SECOND / seconds)
+
+
+def make_speech(seed: int, tokens: int) -> tuple[AudioVoice, NDArray[np.int64]]:
+    """A voice, and tokens for it to speak."""
+    rng = np.random.default_rng(seed)
+    voice = AudioVoice(
+        rng.standard_normal(192).astype(np.float32),
+        rng.integers(0, 6561, PROMPT_TOKENS),
+        rng.standard_normal((2 * PROMPT_TOKENS, 80)).astype(np.float32),
+    )
+    return voice, rng.integers(0, 6561, tokens)
+
+
+def flops_per_second_of_audio(networks: Networks, device: torch.device, tokens: int) -> float:
+    """Floating point operations for a second of audio, each frame made once and nothing padded.
+
+    Of linear layers, convolutions and attention; the rest is small. The voice's prompt is known.
+    """
+    synthesizer = AudioSynthesizer(networks, device)
+    voice, spoken = make_speech(0, tokens)
+    utterance = AudioUtterance(voice, PLAN, seed=0, rate=24_000)
+    utterance.push(spoken)
+    utterance.end()
+    synthesizer.prepare([utterance])
+    with FlopCounterMode(display=False, custom_mapping=_COUNTED) as steps:
+        while (end := utterance.next_end()) is not None:
+            synthesizer.step([Job(utterance, end)])
+    mel = torch.zeros(1, MEL_BANDS, FRAMES_PER_TOKEN * tokens, device=device)
+    source = torch.zeros(1, HOP * mel.shape[2], device=device)
+    with torch.inference_mode(), FlopCounterMode(display=False) as vocoder:
+        networks.vocoder.f0_predictor(mel)
+        networks.vocoder(mel, source)
+    flow = sum(steps.get_flop_counts()["Flow"].values())
+    return (flow + vocoder.get_total_flops()) * TOKENS_PER_SECOND / tokens
+
+
+def _attention(query: Sequence[int], key: Sequence[int], *_: object, **__: object) -> int:
+    """Operations of an attention whose queries and keys have these shapes."""
+    return 4 * math.prod(query) * key[2]
+
+
+# Of the CPU's kernel, which the counter does not count.
+_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # noqa: SLF001
+
+
+def best_rate(device: torch.device, threads: int) -> float:
+    """Floating point operations per second of a large matrix product, single precision."""
+    # In a thread of its own, whose helpers go with it; see Synthesizer.begin.
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,)) as thread:
+        return thread.submit(_best_rate, device).result()
+
+
+def _best_rate(device: torch.device) -> float:
+    matrix = torch.ones(_MATRIX, _MATRIX, device=device)
+    best = 0.0
+    for _ in range(5):
+        _wait(device)
+        began = time.perf_counter()
+        torch.mm(matrix, matrix)
+        _wait(device)
+        best = max(best, 2 * _MATRIX**3 / (time.perf_counter() - began))
+    return best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+_ENCODER, _HIDDEN, _HEADS, _LAYERS, _UP_LAYERS = 512, 2048, 8, 6, 4
+_ESTIMATOR, _INNER, _BLOCKS, _MID_LEVELS = 256, 512, 4, 12
+_VOCODER, _PITCH = 512, 512
+
+
+def random_networks(fraction: int, *, meanflow: bool = True) -> Networks:
+    """Networks whose widths are the published ones divided by ``fraction`` (1 to 8, a power of two)."""
+    torch.manual_seed(0)
+    encoder = TokenEncoder(_ENCODER // fraction, _HEADS, _HIDDEN // fraction, _LAYERS, _UP_LAYERS)
+    estimator = Estimator(_ESTIMATOR // fraction, _INNER // fraction, _BLOCKS, _MID_LEVELS, meanflow=meanflow)
+    flow = Flow(VOCABULARY, encoder, estimator)
+    vocoder = Vocoder(_VOCODER // fraction, _PITCH // fraction)
+    nn.init.constant_(vocoder.f0_predictor.classifier.bias, 150.0)  # hertz: voiced, as speech mostly is
+    for network in (flow, vocoder):
+        network.eval().requires_grad_(False)
+    return Networks(flow, vocoder)
 
 
 def main() -> None:

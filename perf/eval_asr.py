@@ -43,7 +43,7 @@ SILENCE = np.zeros(12_800, np.int16)
 
 @dataclass(frozen=True)
 class Clip:
-    """A recording and what is said in it; nothing where nobody speaks."""
+    """A recording and its words; none where there is no speech."""
 
     name: str
     text: str
@@ -107,7 +107,7 @@ def report(title: str, clips: Sequence[Clip], texts: Sequence[str]) -> float:
 
 
 def main() -> int:
-    """Evaluate and say whether the limit is kept."""
+    """Evaluate; returns whether the limit is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
     parser.add_argument("--clips", type=Path, default=ROOT / "tests/data/asr_eval", metavar="DIR")

@@ -10,28 +10,39 @@ where more stable words are taken back than the limit allows.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from eval_asr import ROOT, Clip, load_clips
+from eval_asr import CHUNK, ROOT, SILENCE, Clip, load_clips
 from local_models import LocalModels
 from numpy.typing import NDArray
-from partial_texts import call_all, print_streaming
 from word_errors import word_errors
 
 from parley.asr import checkpoint
 from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import PhraseAutomaton, compile_phrases
-from parley.asr.decoding.words import text_of, words_of
+from parley.asr.decoding.words import Retractions, count_retractions, text_of, words_of
 from parley.asr.features.log_mel import LogMel
-from parley.asr.messages import AsrOptions
+from parley.asr.messages import AsrOptions, TranscribeReply, TranscribeRequest, TranscriptEvent
 from parley.asr.offline.pipeline import OfflinePipeline
 from parley.asr.offline.stream import StreamLimits
+from parley.asr.pipeline.step import ChunkRequest, ChunkResult, RecognizerPipeline, TrackedStream
 from parley.asr.streaming import encoder as streaming_checkpoint
+from parley.asr.streaming.encoder import StreamingExport
+from parley.asr.streaming.final_transcripts import FinalTranscriber, FinalTranscriptPolicy
+from parley.asr.streaming.pipeline import StreamingLimits, StreamingPipeline
+from parley.models.nemotron_streaming import load_recognizer
+from parley.runtime.onnx import open_session
+from parley.vad.silero import FILE, SileroVad, bundled_folder
+
+StreamT = TypeVar("StreamT", bound=TrackedStream)
 
 NAMES = (
     "delhi toronto italy denver london seattle madrid rome lima dallas sydney seoul boston geneva susan "
@@ -43,6 +54,135 @@ LOOK_AHEADS_MS = (80, 160)
 LIMIT = 0.05
 NOISE_DB = 5.0
 """Speech above white noise in the noisy recordings."""
+
+
+@dataclass
+class CallTexts:
+    """The texts that calls received."""
+
+    errors: int = 0
+    """Wrong words of the final texts."""
+    everything: Retractions = field(default_factory=lambda: Retractions(0, 0))
+    """Words of partial texts that were taken back."""
+    stable: Retractions = field(default_factory=lambda: Retractions(0, 0))
+    """Those of the words that were said to be stable."""
+    decoder_ms: list[float] = field(default_factory=list)
+    """Of every step in which something was decoded."""
+
+
+class _Nobody:
+    """No other model; the streaming model's own text is final."""
+
+    def submit(
+        self, model: str, _audio: NDArray[np.int16], _request: TranscribeRequest
+    ) -> Future[TranscribeReply]:
+        """Never called."""
+        raise AssertionError(model)
+
+
+def streaming_pipeline(
+    export: StreamingExport, lookahead_ms: int, *, beam_size: int | None, streams: int
+) -> StreamingPipeline:
+    """The pipeline of ``nemotron_streaming`` in this process, on one thread."""
+    recognizer, chunks = load_recognizer(
+        export, [lookahead_ms], open_session, slots=streams, audio=32_000, beam_size=beam_size
+    )
+    return StreamingPipeline(
+        export.checkpoint,
+        recognizer,
+        SileroVad(open_session(bundled_folder() / FILE)),
+        FinalTranscriber(FinalTranscriptPolicy("nemotron_streaming"), _Nobody(), lambda _: None, lambda: 0.0),
+        chunks=chunks,
+        default_ms=lookahead_ms,
+        limits=StreamingLimits(),
+    )
+
+
+def call_all(
+    pipeline: RecognizerPipeline[StreamT], clips: Sequence[Clip], options: AsrOptions, *, at_once: int = 1
+) -> CallTexts:
+    """Recognise each recording as a call of its own, ``at_once`` of them in every step."""
+    texts = CallTexts()
+    for start in range(0, len(clips), at_once):
+        group = clips[start : start + at_once]
+        for clip, events in zip(group, _calls(pipeline, group, options, texts), strict=True):
+            utterances: dict[int, list[TranscriptEvent]] = {}
+            for event in events:
+                utterances.setdefault(event.utterance, []).append(event)
+            text = " ".join(event.text for event in events if event.is_final)
+            texts.errors += word_errors(clip.text.split(), text.split())
+            for own in utterances.values():
+                texts.everything += count_retractions([event.text.split() for event in own])
+                texts.stable += count_retractions(shown_stable(own))
+    return texts
+
+
+def _calls(
+    pipeline: RecognizerPipeline[StreamT], clips: Sequence[Clip], options: AsrOptions, texts: CallTexts
+) -> list[list[TranscriptEvent]]:
+    streams = [pipeline.new_stream(options) for _ in clips]
+    calls = [np.concatenate([SILENCE, clip.audio, SILENCE]) for clip in clips]
+    events: list[list[TranscriptEvent]] = [[] for _ in clips]
+    for start in range(0, max(len(audio) for audio in calls), CHUNK):
+        rows = [row for row, audio in enumerate(calls) if start < len(audio)]
+        results = pipeline.step(
+            [ChunkRequest(streams[row], calls[row][start : start + CHUNK]) for row in rows]
+        )
+        for row, heard in zip(rows, results, strict=True):
+            if not isinstance(heard, ChunkResult):
+                raise heard
+            streams[row] = heard.stream
+            events[row] += [event for event in heard.reply.events if isinstance(event, TranscriptEvent)]
+        spent = max(heard.reply.decoder_ms for heard in results if isinstance(heard, ChunkResult))
+        if spent:
+            texts.decoder_ms.append(spent)
+    for stream in streams:
+        pipeline.release(stream)
+    return events
+
+
+def shown_stable(events: Sequence[TranscriptEvent]) -> list[list[str]]:
+    """What a client shows that adds stable words, and changes them when a partial contradicts them."""
+    shown: list[list[str]] = []
+    now: list[str] = []
+    for event in events:
+        words = event.text.split()
+        new = words[: event.stable_words]
+        if len(new) > len(now) or words[: len(now)] != now:
+            now = new
+        shown.append(now)
+    return shown
+
+
+def print_streaming(
+    export: StreamingExport,
+    recordings: dict[str, Sequence[Clip]],
+    *,
+    lookahead_ms: int,
+    beam_size: int,
+    at_once: int,
+) -> float:
+    """Print the table of the streaming recogniser; return the worst share of stable words taken back."""
+    print(
+        f"\nstreaming at {lookahead_ms} ms   recordings   wrong words        taken back, stable ones   "
+        f"decoder's ms a step, 1 and {at_once} streams"
+    )
+    worst = 0.0
+    for title, clips in recordings.items():
+        words = sum(len(clip.text.split()) for clip in clips)
+        for name, size in (("greedy", None), (f"beam {beam_size}", beam_size)):
+            pipeline = streaming_pipeline(export, lookahead_ms, beam_size=size, streams=at_once)
+            texts, together = (
+                call_all(pipeline, clips, AsrOptions(words=False), at_once=count) for count in (1, at_once)
+            )
+            worst = max(worst, texts.stable.share)
+            times = [statistics.mean(some.decoder_ms) for some in (texts, together)]
+            print(
+                f"{name:<21} {title:<12} {texts.errors:>4} = {texts.errors / words:<9.2%}   "
+                f"{texts.everything.share:>9.1%} {texts.stable.share:>10.1%}          "
+                f"{times[0]:.2f} {times[1]:.2f}"
+            )
+    return worst
 
 
 @dataclass(frozen=True)
@@ -92,7 +232,7 @@ def decode(
 
 
 def main() -> int:
-    """Print the tables and say whether the limit is kept."""
+    """Print the tables; returns whether the limit is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights", type=Path, default=ROOT / "models" / checkpoint.DEFAULT, metavar="DIR")
     parser.add_argument(
@@ -128,12 +268,12 @@ def main() -> int:
     worst = 0.0
     spoken = [clip for clip in clips if clip.text]
     for name, models in decoders.items():
-        told = call_all(OfflinePipeline(export, models, StreamLimits()), spoken, AsrOptions())
+        texts = call_all(OfflinePipeline(export, models, StreamLimits()), spoken, AsrOptions())
         print(
-            f"{name}: partials took back {told.everything.share:.1%} of {told.everything.shown} words, "
-            f"{told.stable.share:.1%} of {told.stable.shown} stable ones"
+            f"{name}: partials took back {texts.everything.share:.1%} of {texts.everything.shown} words, "
+            f"{texts.stable.share:.1%} of {texts.stable.shown} stable ones"
         )
-        worst = max(worst, told.stable.share)
+        worst = max(worst, texts.stable.share)
     recordings = {"clean": clips, "noisy": noisy}
     for lookahead_ms in LOOK_AHEADS_MS:
         share = print_streaming(

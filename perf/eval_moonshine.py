@@ -14,11 +14,10 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import degraded
 import numpy as np
 import soundfile
 import soxr
@@ -30,14 +29,21 @@ from parley.asr.decoding.boosting import PhraseAutomaton
 from parley.asr.messages import AsrOptions, SpeechStoppedEvent, TranscribeRequest, TranscriptEvent
 from parley.asr.moonshine import networks
 from parley.asr.moonshine.pipeline import MoonshineLimits, MoonshinePipeline
-from parley.asr.moonshine.reader import Reader, RecognizedText
 from parley.asr.moonshine.recordings import MoonshineRecording, MoonshineRecordingLimits, MoonshineRounds
-from parley.asr.moonshine.worker import InlineReader, ThreadedReader
+from parley.asr.moonshine.worker import InlineReader, Reader, RecognizedText, ThreadedReader
 from parley.asr.pipeline.step import ChunkRequest, ChunkResult
 from parley.protocol import VadOptions
 from parley.runtime.onnx import open_session
-from parley.turns.interruption_words import as_said
+from parley.turns.interruption import as_said
 from parley.vad.silero import FILE, SileroVad, bundled_folder
+from parley_gateway.audio.codecs import AudioFormat, AudioStreamDecoder, Encoder
+
+Wave = NDArray[np.float64]
+"""Mono at 16 kHz, ``[n]``, full scale is 1."""
+RATE = 16_000
+_FULL_SCALE = 32_768
+_VOICES = 8
+"""Of a babble."""
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "models/test-recordings"
@@ -46,6 +52,107 @@ JOIN_MS = 8_000
 _PAUSES = VadOptions(silence_ms=300)
 _NOTHING = PhraseAutomaton.nothing()
 _WORDS = re.compile(r"[a-z0-9']+")
+
+
+def to_wave(audio: NDArray[np.int16]) -> Wave:
+    """Samples as numbers."""
+    return audio.astype(np.float64) / _FULL_SCALE
+
+
+def to_samples(wave: Wave) -> NDArray[np.int16]:
+    """Numbers as samples; what is too loud is cut off."""
+    return np.clip(np.rint(wave * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1).astype(np.int16)
+
+
+def white(count: int) -> Wave:
+    """Noise of all frequencies."""
+    return np.random.default_rng(1).normal(0.0, 0.1, count)
+
+
+def hum(count: int) -> Wave:
+    """A mains hum with its harmonics."""
+    time = np.arange(count) / RATE
+    return np.asarray(sum(0.1 / k * np.sin(2 * np.pi * 50 * k * time) for k in (1, 2, 3, 5)))
+
+
+def music(count: int) -> Wave:
+    """Four chords in turn, each of plucked strings, with a beat."""
+    out = np.zeros(count)
+    rng = np.random.default_rng(2)
+    chords = ((220.0, 261.6, 329.6), (174.6, 220.0, 261.6), (261.6, 329.6, 392.0), (196.0, 246.9, 293.7))
+    for beat, start in enumerate(range(0, count, RATE // 2)):
+        time = np.arange(min(RATE // 2, count - start)) / RATE
+        for tone in chords[beat // 4 % 4]:
+            out[start : start + len(time)] += sum(
+                0.06 / k * np.sin(2 * np.pi * k * tone * time) * np.exp(-3 * k * time) for k in range(1, 6)
+            )
+        strike = min(800, len(time))
+        out[start : start + strike] += 0.1 * rng.standard_normal(strike) * np.exp(-np.arange(strike) / 200)
+    return out
+
+
+def babble(voices: Sequence[NDArray[np.int16]], count: int) -> Wave:
+    """Several people who speak at once: recordings one over the other, each going round."""
+    loud = [to_wave(voice) for voice in voices]
+    rows = [np.concatenate(loud[number::_VOICES]) for number in range(_VOICES)]
+    return np.asarray(sum(np.resize(np.roll(row, 7_919 * number), count) for number, row in enumerate(rows)))
+
+
+def mixed(speech: NDArray[np.int16], noise: Wave, snr_db: float) -> NDArray[np.int16]:
+    """Speech in noise, with this ratio of their mean powers (dB)."""
+    wave = to_wave(speech)
+    gain = np.sqrt((wave**2).mean() / (noise**2).mean() / 10 ** (snr_db / 10))
+    return to_samples(wave + gain * noise)
+
+
+def soft(speech: NDArray[np.int16]) -> NDArray[np.int16]:
+    """30 dB less."""
+    return to_samples(to_wave(speech) * 10 ** (-30 / 20))
+
+
+def far(speech: NDArray[np.int16]) -> NDArray[np.int16]:
+    """From the other end of a room whose echoes take half a second to fade by 60 dB."""
+    rng = np.random.default_rng(3)
+    count = RATE // 2
+    tail = rng.standard_normal(count) * 10 ** (-3 * np.arange(count) / count)
+    tail[:200] = 0.0
+    tail *= np.sqrt(2.0 / (tail**2).sum())  # 3 dB more than the direct sound
+    tail[0] = 1.0
+    wave = to_wave(speech)
+    length = len(wave) + count
+    heard = np.fft.irfft(np.fft.rfft(wave, length) * np.fft.rfft(tail, length), length)[: len(wave)]
+    return to_samples(0.3 * heard)
+
+
+def telephone(speech: NDArray[np.int16]) -> NDArray[np.int16]:
+    """As 8 kHz µ-law carries it."""
+    form = AudioFormat("ulaw", 8_000)
+    return AudioStreamDecoder(form).decode(Encoder(form, RATE).encode(speech))
+
+
+def versions(
+    voices: Sequence[NDArray[np.int16]],
+) -> Mapping[str, Callable[[NDArray[np.int16]], NDArray[np.int16]]]:
+    """What is done to recordings, by name.
+
+    Args:
+        voices: recordings that babble is made from.
+    """
+
+    def in_white(snr_db: float) -> Callable[[NDArray[np.int16]], NDArray[np.int16]]:
+        return lambda speech: mixed(speech, white(len(speech)), snr_db)
+
+    def in_babble(snr_db: float) -> Callable[[NDArray[np.int16]], NDArray[np.int16]]:
+        return lambda speech: mixed(speech, babble(voices, len(speech)), snr_db)
+
+    return {
+        "as they are": lambda speech: speech,
+        **{f"white noise {snr} dB": in_white(snr) for snr in (20, 10, 5)},
+        **{f"babble {snr} dB": in_babble(snr) for snr in (20, 10, 5)},
+        "soft (-30 dB)": soft,
+        "far": far,
+        "telephone": telephone,
+    }
 
 
 def words(text: str) -> list[str]:
@@ -64,18 +171,18 @@ def load_recordings(manifest: Path) -> list[Clip]:
             continue
         wave, rate = soundfile.read(path, dtype="float32")
         wave = wave if wave.ndim == 1 else wave.mean(axis=1)
-        wave = wave if rate == degraded.RATE else soxr.resample(wave, rate, degraded.RATE)
-        found.append(Clip(entry["file"], entry["text"], degraded.to_samples(wave.astype(np.float64))))
+        wave = wave if rate == RATE else soxr.resample(wave, rate, RATE)
+        found.append(Clip(entry["file"], entry["text"], to_samples(wave.astype(np.float64))))
     return found
 
 
-def hear_call(rail: MoonshinePipeline, audio: NDArray[np.int16]) -> str:
+def transcribe_call(pipeline: MoonshinePipeline, audio: NDArray[np.int16]) -> str:
     """A recording as a call of its own, the pauses of which are those of one turn."""
-    stream = rail.new_stream(AsrOptions(partial_interval_ms=0, join_ms=JOIN_MS))
+    stream = pipeline.new_stream(AsrOptions(partial_interval_ms=0, join_ms=JOIN_MS))
     said: dict[int, str] = {}
     call = np.concatenate([SILENCE, audio, SILENCE])
     for start in range(0, len(call), CHUNK):
-        (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+        (heard,) = pipeline.step([ChunkRequest(stream, call[start : start + CHUNK])])
         if not isinstance(heard, ChunkResult):
             raise heard
         stream = heard.stream
@@ -100,7 +207,7 @@ def read_whole(reader: Reader, vad: SileroVad, audio: NDArray[np.int16]) -> str:
 
 
 def rate(title: str, clips: Sequence[Clip], hear: Callable[[NDArray[np.int16]], str], *, show: bool) -> float:
-    """Print the word error rate and, if wanted, every text with an error."""
+    """Print the word error rate and, on request, every text with an error."""
     errors = count = 0
     shown = []
     for clip in clips:
@@ -114,13 +221,13 @@ def rate(title: str, clips: Sequence[Clip], hear: Callable[[NDArray[np.int16]], 
     return errors / count
 
 
-def final_texts(rail: MoonshinePipeline, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
+def final_texts(pipeline: MoonshinePipeline, audio: NDArray[np.int16]) -> list[TranscriptEvent]:
     """The final texts of a call, each utterance by itself."""
-    stream = rail.new_stream(AsrOptions(partial_interval_ms=0))
+    stream = pipeline.new_stream(AsrOptions(partial_interval_ms=0))
     found: list[TranscriptEvent] = []
     call = np.concatenate([SILENCE, audio, SILENCE])
     for start in range(0, len(call), CHUNK):
-        (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+        (heard,) = pipeline.step([ChunkRequest(stream, call[start : start + CHUNK])])
         if not isinstance(heard, ChunkResult):
             raise heard
         stream = heard.stream
@@ -139,27 +246,27 @@ def print_gate(
         clips: people who speak.
         voices: what babble is made of.
     """
-    rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
-    seconds = 60 * degraded.RATE
-    makers: dict[str, Callable[[int], degraded.Wave]] = {
+    pipeline = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
+    seconds = 60 * RATE
+    makers: dict[str, Callable[[int], Wave]] = {
         "silence": np.zeros,
-        "soft noise": lambda n: 0.01 * degraded.white(n),
-        "white noise": degraded.white,
-        "hum": degraded.hum,
-        "music": degraded.music,
-        "babble": lambda n: degraded.babble(voices, n),
+        "soft noise": lambda n: 0.01 * white(n),
+        "white noise": white,
+        "hum": hum,
+        "music": music,
+        "babble": lambda n: babble(voices, n),
     }
-    noises = {name: degraded.to_samples(make(seconds)) for name, make in makers.items()}
-    noisy = [degraded.mixed(clip.audio, degraded.babble(voices, len(clip.audio)), 10) for clip in clips]
+    noises = {name: to_samples(make(seconds)) for name, make in makers.items()}
+    noisy = [mixed(clip.audio, babble(voices, len(clip.audio)), 10) for clip in clips]
     print("\nconfidence                         texts  p5    p50   p95   from 0.35  0.40  0.45  0.50  0.55")
-    _print_sure("people", [e for clip in clips for e in final_texts(rail, clip.audio)])
-    _print_sure("synthetic voices", [e for voice in voices for e in final_texts(rail, voice)])
-    _print_sure("people in babble, 10 dB", [e for audio in noisy for e in final_texts(rail, audio)])
+    _print_sure("people", [e for clip in clips for e in final_texts(pipeline, clip.audio)])
+    _print_sure("synthetic voices", [e for voice in voices for e in final_texts(pipeline, voice)])
+    _print_sure("people in babble, 10 dB", [e for audio in noisy for e in final_texts(pipeline, audio)])
     for name, noise in noises.items():
-        _print_sure(f"{name}, 60 s", final_texts(rail, noise))
+        _print_sure(f"{name}, 60 s", final_texts(pipeline, noise))
     for name, noise in noises.items():
-        lengths = [degraded.RATE * n for n in (1, 2, 4, 6)]
-        stretches = [noise[at : at + n] for n in lengths for at in range(0, seconds - n, 6 * degraded.RATE)]
+        lengths = [RATE * n for n in (1, 2, 4, 6)]
+        stretches = [noise[at : at + n] for n in lengths for at in range(0, seconds - n, 6 * RATE)]
         _print_sure(f"{name}, read unasked", [reader.read(audio, _NOTHING) for audio in stretches])
 
 
@@ -174,7 +281,7 @@ def print_costs(reader: Reader, clip: Clip) -> None:
     """Print what reading costs by length."""
     print("\nseconds of audio   encoder   all (ms, median of 5)")
     for seconds in (0.5, 1, 2, 3, 6, 9):
-        audio = clip.audio[: round(seconds * degraded.RATE)]
+        audio = clip.audio[: round(seconds * RATE)]
         found = [reader.read(audio, _NOTHING) for _ in range(5)]
         encoder = statistics.median(text.encoder_ms for text in found)
         whole = statistics.median(text.encoder_ms + text.decoder_ms for text in found)
@@ -184,21 +291,21 @@ def print_costs(reader: Reader, clip: Clip) -> None:
 def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> None:
     """Print what calls take of a core, and how soon after the end of speech the final text is there.
 
-    Calls go through the desk with its thread, in real time.
+    Calls go through the worker with its thread, in real time.
     """
-    desk = ThreadedReader(reader, room=128)
-    rail = MoonshinePipeline(reader, desk, vad, MoonshineLimits())
+    worker = ThreadedReader(reader, room=128)
+    pipeline = MoonshinePipeline(reader, worker, vad, MoonshineLimits())
     delays_ms: list[float] = []
     spent, seconds = time.process_time(), 0.0
     for clip in clips:
-        stream = rail.new_stream(AsrOptions(join_ms=JOIN_MS))
+        stream = pipeline.new_stream(AsrOptions(join_ms=JOIN_MS))
         call = np.concatenate([SILENCE, clip.audio, SILENCE])
         began = time.perf_counter()
         ended: dict[int, float] = {}
         for start in range(0, len(call), CHUNK):
-            due = began + (start + CHUNK) / degraded.RATE
+            due = began + (start + CHUNK) / RATE
             time.sleep(max(0.0, due - time.perf_counter()))
-            (heard,) = rail.step([ChunkRequest(stream, call[start : start + CHUNK])])
+            (heard,) = pipeline.step([ChunkRequest(stream, call[start : start + CHUNK])])
             while isinstance(heard, ChunkResult):
                 stream = heard.stream
                 for event in heard.reply.events:
@@ -209,13 +316,13 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
                 if not stream.awaited:
                     break
                 time.sleep(0.016)  # as the agent does
-                (heard,) = rail.step([ChunkRequest(stream, call[:0])])
+                (heard,) = pipeline.step([ChunkRequest(stream, call[:0])])
             if not isinstance(heard, ChunkResult):
                 raise heard
-        rail.release(stream)
-        seconds += len(call) / degraded.RATE
+        pipeline.release(stream)
+        seconds += len(call) / RATE
     spent = time.process_time() - spent
-    desk.close(5.0)
+    worker.close(5.0)
     p50, p95 = np.percentile(delays_ms, [50, 95])
     print(
         f"\ncalls in real time with partial texts: {spent / seconds:.0%} of a core each, "
@@ -225,7 +332,7 @@ def print_call_costs(reader: Reader, vad: SileroVad, clips: Sequence[Clip]) -> N
 
 
 def main() -> int:
-    """Evaluate and say whether the limit is kept."""
+    """Evaluate; returns whether the limit is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--weights", type=Path, default=ROOT / "models" / networks.DEFAULT, metavar="DIR")
     parser.add_argument("--recordings", type=Path, default=ROOT / "perf/recordings.json", metavar="FILE")
@@ -242,16 +349,16 @@ def main() -> int:
     voices = [clip.audio for clip in load_clips(ROOT / "tests/data/asr_eval") if clip.text]
     worst = 0.0
     if args.only in (None, "errors"):
-        rail = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
+        pipeline = MoonshinePipeline(reader, InlineReader(reader), vad, MoonshineLimits())
         print("word error rate of whole recordings")
         worst = rate("as they are", clips, lambda audio: read_whole(reader, vad, audio), show=args.show)
         print("word error rate of calls")
-        for name, change in degraded.versions(voices).items():
+        for name, change in versions(voices).items():
             changed = [replace(clip, audio=change(clip.audio)) for clip in clips]
             found = rate(
                 name,
                 changed,
-                lambda audio: hear_call(rail, audio),
+                lambda audio: transcribe_call(pipeline, audio),
                 show=args.show and name == "as they are",
             )
             worst = max(worst, found) if name == "as they are" else worst

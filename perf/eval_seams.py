@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from clicks import CLICK, clicks, seam_scores
 
-from parley.tts.clicks import CLICK, clicks, seam_scores
 from parley.tts.s3gen import checkpoint
 from parley.tts.s3gen.synthesizer import AudioSynthesizer
 

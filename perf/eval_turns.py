@@ -1,7 +1,7 @@
 """How well the end of a turn is found in the recordings of the tests, and how long it takes.
 
 Each recording is heard whole and, with silence from there on, up to the end of each of its words but the
-last: a caller who falls silent in the middle of a sentence. Nobody did when the sentence was spoken, so a cut
+last: a caller who falls silent in the middle of a sentence. The speakers did not, so a cut
 does not sound like a person who hesitates, and synthetic voices do not sound like persons at all. Recordings
 of people can be brought along: folders with a ``manifest.json`` as in ``tests/data/asr_eval``.
 """

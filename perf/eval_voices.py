@@ -22,13 +22,14 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from clicks import clicks
 from numpy.typing import NDArray
 from tts_report import percentiles
 from word_errors import word_errors
 
 from parley.asr.decoding.boosting import PhraseAutomaton
-from parley.asr.moonshine.reader import Reader
-from parley.audio.resample import Resampler
+from parley.asr.moonshine.worker import Reader
+from parley.audio.pcm import Resampler
 from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 from parley.models.kokoro import KokoroModel
@@ -36,13 +37,12 @@ from parley.models.piper import PiperModel
 from parley.runtime.onnx import open_session
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import cache_dir
-from parley.tts.clicks import clicks
 from parley.tts.kokoro.voices import KNOWN_VOICES as KOKORO_VOICES
 from parley.tts.messages import SpeakRequest, SpeechChunk
 from parley.tts.normalization.nemo import load_grammars
 from parley.tts.normalization.normalizer import TextNormalizer
 from parley.tts.piper.voices import KNOWN_VOICES as PIPER_VOICES
-from parley.tts.voices.enrollment.loudness import integrated
+from parley.tts.voices.enrollment.recordings import loudness_lufs
 
 SENTENCES = Path(__file__).parent / "voices_sentences.txt"
 MODELS = {"piper": (PiperModel, PIPER_VOICES), "kokoro": (KokoroModel, KOKORO_VOICES)}
@@ -170,7 +170,7 @@ def evaluate(
             report.took_s += time.perf_counter() - sink.began
             report.seconds += len(audio) / rate
             report.first_s.append(sink.first_s or 0.0)
-            report.lufs.append(integrated(audio.astype(np.float32) / (_FULL_SCALE + 1), rate))
+            report.lufs.append(loudness_lufs(audio.astype(np.float32) / (_FULL_SCALE + 1), rate))
             report.peak = max(report.peak, int(np.abs(audio.astype(np.int32)).max()))
             report.clicks += len(clicks(audio, [chunk.offset for chunk in sink.chunks[1:]], rate))
             said, heard = ear.words(text), ear.hear(audio, rate)

@@ -1,4 +1,4 @@
-"""The three networks in this process, for whoever needs transcripts without a server."""
+"""The three networks in this process, for tools that need transcripts without a server."""
 
 from __future__ import annotations
 

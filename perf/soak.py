@@ -4,7 +4,7 @@ Sessions that are refused, given up at random moments, broken off and never ende
 at once, directly and through a gateway, against a real server that is started for it. The soak ends by
 itself, early if the server's process dies. It fails if that happens, if a canary or the health endpoint
 does not answer, or if a session is answered otherwise than it has to be. It reports how often each kind
-was held and what came of it, and how fast the server's memory, open files, threads and shared memory grew.
+was held and its outcomes, and how fast the server's memory, open files, threads and shared memory grew.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from soak_gateway import gateway
 from parley.canaries import CanaryError, call_canaries
 from parley.errors import ParleyError
 from parley.launcher.server import EmbeddedServer
-from parley_client.commands.common import handle_signals
-from parley_client.commands.own_server import own_server
+from parley_client.cli.arguments import handle_signals
+from parley_client.cli.output import until_closed
+from parley_client.cli.own_server import own_server
+from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
-from parley_client.terminal.output import until_closed
-from parley_client.terminal.view import make_console
-from parley_client.triton import open_triton_channel
+from parley_client.transport import open_triton_channel
 
 _SESSION_S = 60.0
 _CANARY_S = 30.0
@@ -74,7 +74,7 @@ class Soak:
     outcomes: dict[str, collections.Counter[str]] = field(
         default_factory=lambda: collections.defaultdict(collections.Counter)
     )
-    """How often what came of each kind."""
+    """Counts of the outcomes of each kind."""
     problems: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     canaries: int = 0

@@ -13,15 +13,14 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 import msgspec
-from rail_client import rail_request
+from recognizer_client import recognizer_request
 from tritonclient.grpc import service_pb2_grpc
 
 from parley.asr.messages import AsrOptions, AsrReply, AsrRequest
 from parley.errors import ParleyError, from_wire
 from parley.protocol import Closed, Connected, ErrorEvent, Start, VadOptions, decode_event, encode
 from parley_client import NO_RETRY, connect
-from parley_client.transport import Frame, ServerReply
-from parley_client.triton import TritonStream, TritonTransport, open_triton_channel
+from parley_client.transport import Frame, ServerReply, TritonStream, TritonTransport, open_triton_channel
 
 RECOGNIZERS = ("parakeet_tdt", "nemotron_streaming")
 FULL = "too_many_sessions"
@@ -75,7 +74,7 @@ class Session(Protocol):
     """One kind of session."""
 
     def __call__(self, target: Target) -> Awaitable[str]:
-        """Hold it; returns what came of it. Raises :class:`UnexpectedAnswerError`, or what went wrong."""
+        """Hold it; returns the outcome. Raises :class:`UnexpectedAnswerError` or the session's failure."""
         ...
 
 
@@ -277,7 +276,7 @@ async def short_call(target: Target) -> str:
 async def unknown_model(target: Target) -> str:
     """A request for a model that the server does not have, or without an input that the model needs."""
     name = target.random.choice(("nobody", "", "parakeet_tdt", "qwen3"))
-    request = rail_request(name, uuid.uuid4().hex, b"", start=True)
+    request = recognizer_request(name, uuid.uuid4().hex, b"", start=True)
     del request.inputs[:], request.raw_input_contents[:]
     stub = _stub(target)
     if target.random.random() < 0.5:
@@ -316,7 +315,7 @@ async def recognizer_stream(target: Target) -> str:
     samples = 0
     try:
         for number in range(pieces := target.random.randrange(1, 6)):
-            request = rail_request(model, name, _CHUNK * 8, start=number == 0, end=number == pieces - 1)
+            request = recognizer_request(model, name, _CHUNK * 8, start=number == 0, end=number == pieces - 1)
             reply = await stub.ModelInfer(request, timeout=_ANSWER_S)
             samples += 8 * len(_CHUNK) // 2
             stream_ms = msgspec.json.decode(reply.raw_output_contents[0][4:], type=AsrReply).stream_ms
@@ -332,7 +331,7 @@ async def refused_stream(target: Target) -> str:
     stub, model, name = _stub(target), target.random.choice(RECOGNIZERS), uuid.uuid4().hex
     code, message = target.random.choice(_REFUSED_STREAMS)
     try:
-        await stub.ModelInfer(rail_request(model, name, b"", message, start=True), timeout=_ANSWER_S)
+        await stub.ModelInfer(recognizer_request(model, name, b"", message, start=True), timeout=_ANSWER_S)
     except grpc.aio.AioRpcError as error:
         found = _code_of(error, code, FULL)
     else:
@@ -340,7 +339,7 @@ async def refused_stream(target: Target) -> str:
     if target.random.random() < 0.97:  # otherwise it keeps one of the model's places until it expires
         rpc = stub.ModelStreamInfer()
         try:
-            await rpc.write(rail_request(model, name, b"", end=True))
+            await rpc.write(recognizer_request(model, name, b"", end=True))
             await rpc.done_writing()
             await _read_all(rpc)
         finally:
@@ -354,19 +353,19 @@ async def broken_stream(target: Target) -> str:
     if target.random.random() < 0.5:
         rpc = stub.ModelStreamInfer()
         for number in range(target.random.randrange(1, 5)):
-            await rpc.write(rail_request(model, name, _CHUNK * 4, start=number == 0))
+            await rpc.write(recognizer_request(model, name, _CHUNK * 4, start=number == 0))
         await asyncio.sleep(0.02 * target.random.random())
         rpc.cancel()
         end = "stream cancelled"
     else:
-        call = stub.ModelInfer(rail_request(model, name, _CHUNK * 4, start=True), timeout=_ANSWER_S)
+        call = stub.ModelInfer(recognizer_request(model, name, _CHUNK * 4, start=True), timeout=_ANSWER_S)
         await asyncio.sleep(0.01 * target.random.random())
         end = "call answered" if call.done() else "call cancelled"
         call.cancel()
         with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             await call
     with suppress(grpc.aio.AioRpcError):
-        await stub.ModelInfer(rail_request(model, name, b"", end=True), timeout=_ANSWER_S)
+        await stub.ModelInfer(recognizer_request(model, name, b"", end=True), timeout=_ANSWER_S)
     return end
 
 

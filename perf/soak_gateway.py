@@ -120,13 +120,13 @@ async def listener(target: Target) -> str:
 
 
 async def speech(target: Target) -> str:
-    """Spoken words, of which the client may not wait for the end."""
+    """Spoken words; the client may leave before their end."""
     body = {"model": "tts-1", "input": "Good day. " * target.random.randrange(1, 20), "voice": "alloy"}
     return await _stream(target, "/v1/audio/speech", body)
 
 
 async def chat(target: Target) -> str:
-    """A written answer, of which the client may not wait for the end."""
+    """A written answer; the client may leave before its end."""
     message = {"role": "user", "content": "Hello."}
     body = {"model": "qwen3", "messages": [message], "stream": True, "max_tokens": 8}
     return await _stream(target, "/v1/chat/completions", body)

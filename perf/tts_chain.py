@@ -1,4 +1,7 @@
-"""Text to audio through Triton: the models chatterbox, t3 and s3gen with a small random checkpoint."""
+"""Text to audio through Triton: the models chatterbox, t3 and s3gen with a small random checkpoint.
+
+Apart because the checkpoint is written by the tests' own support module.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from pathlib import Path
 
 from tts_report import Spoken, percentiles
 
-from parley.engines.chatterbox import ChatterboxSpeaker
+from parley.engines.speech import ChatterboxSpeaker
 from parley.launcher import EmbeddedServer, ServerOptions
 from parley.launcher.options import ROOT
 from parley.triton.grpc_client import LoopbackClient
 from parley.tts.messages import SpeakRequest
 
-sys.path.insert(0, str(ROOT / "tests" / "triton"))
+sys.path[:0] = [str(ROOT / "tests" / "triton"), str(ROOT / "tests" / "triton" / "chatterbox")]
 
-from chatterbox_weights import write_weights
-from leftovers import ANY_PORTS
+from chatterbox_weights import write_weights  # noqa: E402
+from leftovers import ANY_PORTS  # noqa: E402
 
 TEXT = "The train leaves at half past seven, and the ticket costs five pounds."
 _DEADLINE_S = 300.0
 
 
 def measure_chain(levels: Sequence[int]) -> None:
-    """Start a server, let so many sessions say a sentence at once, and print a table."""
+    """Start a server, let sessions say a sentence at once, and print a table."""
     with tempfile.TemporaryDirectory() as folder:
         options = ServerOptions(
             state_dir=Path(folder) / "state",
@@ -42,21 +45,21 @@ def measure_chain(levels: Sequence[int]) -> None:
 
 
 async def _measure(address: str, levels: Sequence[int]) -> None:
-    port = LoopbackClient(address, max_streams=4 * max(levels))
+    client = LoopbackClient(address, max_streams=4 * max(levels))
     try:
-        await _level(port, 1)  # the first one is slow
+        await _level(client, 1)  # the first one is slow
         print("sessions | audio s per s | RTF   | first audio ms, p50 / p95")
         for sessions in levels:
-            spoken = await _level(port, sessions)
+            spoken = await _level(client, sessions)
             rate = sum(one.audio for one in spoken) / max(one.seconds for one in spoken)
             first = percentiles([one.first for one in spoken])
             print(f"{sessions:8} | {rate:13.1f} | {sessions / rate:.3f} | {first}", flush=True)
     finally:
-        await port.close()
+        await client.close()
 
 
-async def _level(port: LoopbackClient, sessions: int) -> list[Spoken]:
-    speaker = ChatterboxSpeaker(port)
+async def _level(client: LoopbackClient, sessions: int) -> list[Spoken]:
+    speaker = ChatterboxSpeaker(client)
     async with asyncio.timeout(_DEADLINE_S):
         return await asyncio.gather(*(_speak(speaker, seed) for seed in range(sessions)))
 

@@ -1,4 +1,7 @@
-"""What the measurements of speech have in common."""
+"""Times of spoken utterances, and how they are printed.
+
+Apart because :mod:`eval_voices` measures without the networks that :mod:`bench_tts` needs.
+"""
 
 from __future__ import annotations
 

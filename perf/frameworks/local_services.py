@@ -32,11 +32,11 @@ from parley.runtime.parameters import Parameters
 from parley.tts.espeak import EspeakSynthesizer
 from parley.tts.espeak_library import EspeakLibrary
 from parley.tts.messages import SpeakRequest, SpeechChunk
-from parley_client.stages import Generation, Server, Synthesis
+from parley_client.stages import Generation, ServerConnection, Synthesis
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODELS = ROOT / "models"
-_NO_SERVER = Server(None)  # type: ignore[arg-type] - nothing here connects
+_NO_SERVER = ServerConnection(None)  # type: ignore[arg-type] - nothing here connects
 
 
 class LocalSTTService(SegmentedSTTService):
@@ -95,7 +95,7 @@ class _LocalSynthesis(Synthesis):
 
 
 class _LocalSpeaker:
-    """What :class:`parley.engines.speaker.ModelSpeaker` does, without a server."""
+    """What :class:`parley.engines.speech.ModelSpeaker` does, without a server."""
 
     def __init__(self, synthesizer: EspeakSynthesizer) -> None:
         self._synthesizer = synthesizer

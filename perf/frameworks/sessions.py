@@ -22,7 +22,7 @@ TURNS = (
     ("02-weather", "what's the weather in paris"),
     ("13-thank-you", "thank you"),
 )
-# Callers do not all speak at once: each begins, and goes on, after up to so many seconds.
+# Callers do not all speak at once: each begins, and goes on, after a random delay of at most this (seconds).
 _PAUSE_S = 1.5
 _TURN_S = 30.0
 

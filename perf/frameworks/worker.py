@@ -23,7 +23,7 @@ from loguru import logger  # noqa: E402
 from pipecat_parley import ParleyLLMService, ParleySTTService, ParleyTTSService  # noqa: E402
 
 from frameworks.sessions import PROMPT, Services, Waits, run_level  # noqa: E402
-from parley_client.turns import percentile  # noqa: E402
+from parley_client.cli.turns import percentile  # noqa: E402
 
 _FEWEST = 8
 """Turns of a level at least, so that a percentile means something."""

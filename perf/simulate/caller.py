@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from parley import protocol
 from parley.errors import ParleyError
 from parley_client.call import Call
+from parley_client.cli.conversation import PlaybackMarks
 from parley_client.errors import CallEndedError
 from parley_client.events import AgentAudio, CallEvent
-from parley_client.playback import PlaybackMarks
-from simulate.activity import Activity
-from simulate.echo import EchoPath
-from simulate.log import Act, CallLog, Halt, Sound
-from simulate.loudspeaker import Loudspeaker
-from simulate.microphone import Microphone, Mixer
+from parley_client.options import Deadlines
+from parley_client.transport import TritonTransport
+from simulate.devices import EchoPath, Loudspeaker, Microphone, Mixer
+from simulate.log import Act, CallLog, Event, Halt, Sound
 from simulate.rendering import Studio, background_gain
-from simulate.scenario import Background, Exchange, Scenario
+from simulate.scenario import Background, Exchange, Scenario, make_table
 
 _POLL_S = 0.01
 _NO_ANSWER_S = 6.0
@@ -32,6 +34,80 @@ _SETTLED_S = 0.35
 _CUE_S = 15.0
 _LONGEST_S = 40.0
 """Longest wait for the end of an answer: an agent that hears itself may talk for ever."""
+_DEADLINES = Deadlines(connect_s=30.0)
+_STAGGER_S = 0.7  # between the beginnings of calls that are held at once
+
+
+class Activity:
+    """Follows the events of one call. Times are seconds of the call."""
+
+    def __init__(self) -> None:
+        self._state = "listening"
+        self._hearing = False  # speech has begun and its final text is still to come
+        self._waiting = False  # the agent waits for more of the turn
+        self._open: set[int] = set()
+        self._closed: dict[int, float] = {}
+        self._responses: dict[str, float] = {}
+        self._sounded: dict[int, float] = {}
+        self._last_busy = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server hears, thinks, waits or speaks."""
+        return self._hearing or self._waiting or bool(self._open) or self._state != "listening"
+
+    def on_event(self, event: Event, now: float) -> None:
+        """Update the state by an event that arrives."""
+        match event:
+            case protocol.AgentState():
+                self._state = event.state
+            case protocol.SpeechStarted():
+                self._hearing = True
+            case protocol.Transcript(is_final=True):
+                self._hearing = False
+            case protocol.TurnDecision():
+                self._waiting = event.decision == "wait"
+                self._hearing = event.decision == "resume"
+            case protocol.TurnMetrics():
+                self._open.discard(event.turn)
+                self._closed[event.turn] = now
+            case (
+                Sound()
+                | protocol.ResponseText()
+                | protocol.ToolRequest()
+                | protocol.ToolRun()
+                | protocol.ResponseDone()
+            ):
+                if event.turn not in self._closed:
+                    self._open.add(event.turn)
+                if isinstance(event, Sound):
+                    self._responses.setdefault(event.response_id, now)
+                    self._sounded.setdefault(event.turn, now)
+            case _:
+                pass
+        if self.busy:
+            self._last_busy = now
+
+    def extend_busy(self, now: float) -> None:
+        """Something else was going on."""
+        self._last_busy = max(self._last_busy, now)
+
+    def idle_s(self, now: float) -> float:
+        """How long nothing has been going on."""
+        return 0.0 if self.busy else now - self._last_busy
+
+    def answered(self, began: float, ended: float) -> bool:
+        """Whether an answer that was first heard after ``began`` was done with after ``ended``.
+
+        One that was heard before, and that is interrupted now, answers something else.
+        """
+        return any(
+            at >= ended and self._sounded.get(turn, -1.0) >= began for turn, at in self._closed.items()
+        )
+
+    def response_began(self, response_id: str) -> float:
+        """When the first audio of a response came."""
+        return self._responses.get(response_id, 0.0)
 
 
 class Caller:
@@ -116,7 +192,7 @@ class Caller:
         return ""
 
     async def _await_answer(self, heard_ms: float) -> str:
-        """Wait until so much of the answer was heard."""
+        """Wait until ``heard_ms`` of the answer were played."""
         turn = next((act for act in reversed(self._log.acts) if act.exchange.is_turn), None)
         since = turn.began_s if turn else 0.0
 
@@ -159,7 +235,7 @@ class Caller:
         def settled() -> bool:
             now = self._now()
             if self._busy():
-                self._activity.busy_at(now)
+                self._activity.extend_busy(now)
                 return False
             if act is None:
                 return self._activity.idle_s(now) >= quiet_s
@@ -195,20 +271,20 @@ class Caller:
 
     async def _listen(self) -> None:
         async for event in self._call:
-            self._note(event, self._now())
+            self._on_event(event, self._now())
         reason = self._call.closed.reason if self._call.closed else "unknown"
         raise CallEndedError(f"the server ended the call ({reason})")
 
-    def _note(self, event: CallEvent, now: float) -> None:
+    def _on_event(self, event: CallEvent, now: float) -> None:
         speaker = self._loudspeaker
         if isinstance(event, AgentAudio):
             sound = Sound(event.turn, event.response_id, event.offset_ms, event.duration_ms, event.text)
             self._log.events.append((now, sound))
-            self._activity.note(sound, now)
+            self._activity.on_event(sound, now)
             speaker.push(event, now)
             return
         self._log.events.append((now, event))
-        self._activity.note(event, now)
+        self._activity.on_event(event, now)
         if isinstance(event, protocol.Paused | protocol.Interrupted):
             sounding = not speaker.halted and speaker.playing(now) == event.response_id
             self._log.halts.append(Halt(now, event.response_id, speaker.queued_ms(now), sounding))
@@ -221,7 +297,7 @@ class Caller:
             speaker.interrupt(event.response_id, now)
 
     async def _play(self) -> None:
-        """Let the loudspeaker's time pass, and tell the server what has been heard."""
+        """Let the loudspeaker's time pass, and report to the server what has been played."""
         while True:
             await asyncio.sleep(_POLL_S)
             now = self._now()
@@ -232,3 +308,69 @@ class Caller:
 
     def _now(self) -> float:
         return self._microphone.now()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call that is to be made."""
+
+    scenario: Scenario
+    seed: int = 0
+    """Of the room's noise: a repetition does not sound quite the same."""
+
+
+async def run_calls(
+    server: str,
+    jobs: Sequence[Job],
+    studio: Studio,
+    *,
+    parallel: int,
+    turn: protocol.TurnOptions | None,
+    on_done: Callable[[CallLog], None] = lambda _: None,
+) -> list[CallLog]:
+    """Make the calls, at most ``parallel`` at a time, in their order.
+
+    Args:
+        server: ``host:port`` of Triton's gRPC endpoint.
+        jobs: what calls.
+        studio: has the sounds of their scenarios.
+        parallel: how many at once.
+        turn: for the sessions whose scenario says nothing about it; None: the server's choice.
+        on_done: called with each call that is over.
+    """
+    waiting = list(reversed(jobs))
+    logs: list[CallLog] = []
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(number * _STAGGER_S)
+        while waiting:
+            job = waiting.pop()
+            log = await _call(server, job, studio, turn)
+            logs.append(log)
+            on_done(log)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(parallel):
+            group.create_task(work(number), name=f"caller {number + 1}")
+    return logs
+
+
+async def _call(server: str, job: Job, studio: Studio, turn: protocol.TurnOptions | None) -> CallLog:
+    table = make_table(job.scenario.tools)
+    start = msgspec.structs.replace(job.scenario.start, tools=table.definitions)
+    if turn is not None and start.turn == protocol.TurnOptions():
+        start = msgspec.structs.replace(start, turn=turn)
+    call_id = str(uuid.uuid4())
+    transport = TritonTransport(server)
+    try:
+        stream = await transport.open(call_id, _DEADLINES.connect_s)
+        call = Call(stream, call_id, start, tools=table, deadlines=_DEADLINES)
+        try:
+            await call.open()
+            return await Caller(call, job.scenario, studio, job.seed).run()
+        finally:
+            await call.aclose()
+    except ParleyError as error:
+        return CallLog(job.scenario, failure=error.to_wire())
+    finally:
+        await transport.close()

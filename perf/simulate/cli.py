@@ -19,25 +19,29 @@ from parley.launcher import LauncherError, ServerOptions, bring_weights
 from parley.launcher.options import TINY_PROFILE
 from parley.protocol import TurnOptions
 from parley.turns.settings import EAGERNESSES
-from parley_client.commands.common import handle_signals
-from parley_client.commands.own_server import running_server
+from parley_client.cli.arguments import handle_signals
+from parley_client.cli.output import until_closed
+from parley_client.cli.own_server import running_server
+from parley_client.cli.view import make_console
 from parley_client.errors import OutputClosedError
-from parley_client.terminal.output import until_closed
-from parley_client.terminal.view import make_console
-from simulate import ladder
-from simulate.casts import Cast
-from simulate.errors import ScenarioError
-from simulate.kept_lines import KeptLines
-from simulate.log import CallLog
+from simulate.caller import Job, run_calls
+from simulate.log import CallLog, transcript
 from simulate.rendering import Studio, lines
-from simulate.report import ladder_summary, print_cases, print_ladder, print_table, summary
-from simulate.running import Job, run_calls
-from simulate.scenario import Scenario
+from simulate.report import (
+    LADDER_TAG,
+    Rung,
+    jobs_of,
+    ladder_summary,
+    parse_rungs,
+    print_cases,
+    print_ladder,
+    print_table,
+    summary,
+)
+from simulate.scenario import Scenario, ScenarioError
 from simulate.scenario_file import load_scenarios
 from simulate.scores import Scores, score
-from simulate.transcript import transcript
-from simulate.voices import Line, Spoken, speak_all
-from simulate.worlds import World, world_of
+from simulate.voices import Cast, Line, LineCache, Spoken, World, speak_all, world_of
 
 _EPILOG = "Scenarios are TOML files; docs/simulator.md says what they may say and what the figures mean."
 _WORDS_ALONE = {"PARLEY_VOICE_AGENT_TURN": "none"}
@@ -79,7 +83,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--ladder",
         type=_rungs,
         metavar="N,N,…",
-        help=f"how many calls at once are held: tries so many, with the scenarios of the tag {ladder.TAG!r}",
+        help=f"numbers of calls at once to try, with the scenarios of the tag {LADDER_TAG!r}",
     )
     add("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     add("--all-cases", action="store_true", help="print all that counted against the agent")
@@ -95,7 +99,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _rungs(written: str) -> list[int]:
     try:
-        return ladder.parse_rungs(written)
+        return parse_rungs(written)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{written!r} is not numbers of calls such as 1,2,4") from error
 
@@ -103,7 +107,7 @@ def _rungs(written: str) -> list[int]:
 def _simulate(args: argparse.Namespace, console: Console) -> int:
     try:
         world = world_of(args.profile)
-        wanted = args.scenario or ([ladder.TAG] if args.ladder else [])
+        wanted = args.scenario or ([LADDER_TAG] if args.ladder else [])
 
         def left_out(error: ScenarioError) -> None:
             console.print(f"left out: {error}", style="yellow", markup=False, highlight=False)
@@ -148,10 +152,10 @@ def _chosen(scenarios: list[Scenario], wanted: list[str]) -> list[Scenario]:
 def _speak(wanted: Sequence[Line], cast: Cast, console: Console) -> Mapping[Line, Spoken]:
     if not cast.weights:
         return speak_all(wanted, cast)
-    kept = KeptLines(cast)
-    if missing := kept.missing(wanted):
-        console.print(f"Speaking {len(missing)} lines that are new; they are kept …")
-    return kept.speak(wanted)
+    cache = LineCache(cast)
+    if missing := cache.missing(wanted):
+        console.print(f"Speaking {len(missing)} lines that are new; they are cached …")
+    return cache.speak(wanted)
 
 
 def _beginning(scenario: Scenario) -> Job:
@@ -185,7 +189,7 @@ class _Bench:
                 off = TurnOptions(eagerness="off")
                 columns.append(("silence alone, pauses only", self._hold(server, paused, off)))
         if args.compare_words and paused:
-            console.print("Once more, without a network that hears the end of a turn …")
+            console.print("Once more, without a network that detects the end of a turn …")
             options = {"profile": args.profile, "environment": _WORDS_ALONE}
             with running_server(None, console, "simulate", **options) as server:
                 self._warm_up(server)
@@ -203,8 +207,8 @@ class _Bench:
             self._warm_up(server)
             for parallel in args.ladder:
                 console.print(f"{parallel} at once …")
-                jobs = ladder.jobs_of(self.scenarios, parallel)
-                rungs.append(ladder.Rung(parallel, self._score(server, jobs, parallel, None)))
+                jobs = jobs_of(self.scenarios, parallel)
+                rungs.append(Rung(parallel, self._score(server, jobs, parallel, None)))
         print_ladder(console, rungs, self.world.latency_ms)
         self._write(ladder_summary(rungs, self.world.latency_ms))
         return 1 if any(rung.scores.broken for rung in rungs) else 0
@@ -221,10 +225,10 @@ class _Bench:
         return self._score(server, jobs, self.args.parallel, turn)
 
     def _score(self, server: str, jobs: Sequence[Job], parallel: int, turn: TurnOptions | None) -> Scores:
-        calls = run_calls(server, jobs, self.studio, parallel=parallel, turn=turn, on_done=self._tell)
+        calls = run_calls(server, jobs, self.studio, parallel=parallel, turn=turn, on_done=self._print_call)
         return score(asyncio.run(calls))
 
-    def _tell(self, log: CallLog) -> None:
+    def _print_call(self, log: CallLog) -> None:
         state = f"broke: {log.failure}" if log.failure else f"{log.ended_s:.0f} s"
         self.console.print(f"  {log.scenario.name}: {state}", style="dim", markup=False, highlight=False)
         for line in transcript(log) if self.args.show else ():

@@ -17,9 +17,8 @@ from parley.errors import ParleyError
 from parley.launcher.options import ROOT
 from parley.runtime.parameters import Parameters
 from parley.runtime.weights import resolve_weights
-from parley.tts.clauses.english import load_front_end
 from parley.tts.clauses.network import Stop
-from parley.tts.english.pronouncer import PronouncedWord
+from parley.tts.english.pronouncer import PronouncedWord, load_front_end
 from parley.tts.kokoro.network import GRAPH, SAMPLE_RATE, MadeClause, load_network
 
 _LOUDEST = 32_000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from parley import protocol
-from simulate.loudspeaker import Account, Entry
+from simulate.devices import Account, Entry
 from simulate.scenario import Exchange, Scenario
 
 
@@ -66,10 +67,81 @@ class CallLog:
     """In the order of their arrival."""
     halts: list[Halt] = field(default_factory=list)
     ledger: dict[str, Account] = field(default_factory=dict)
-    """What came of each response, and how much of it was heard."""
+    """The received audio of each response, and how much of it was heard."""
     late: list[Entry] = field(default_factory=list)
     """Audio that came after its response was interrupted."""
     microphone_late_ms: float = 0.0
     failure: str = ""
     """Why the call broke; empty: it did not."""
     ended_s: float = 0.0
+
+
+Who: TypeAlias = Literal["caller", "heard", "turn", "agent", "tool", "trouble"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Something that happened."""
+
+    at_s: float
+    who: Who
+    text: str
+
+
+def transcript(log: CallLog) -> list[Line]:
+    """All of a call, in order."""
+    acts = [Line(act.began_s, "caller", _what(act)) for act in log.acts]
+    events = [line for at, event in log.events for line in _lines_of(at, event)]
+    texts = list(_answers(log))
+    failure = [Line(log.ended_s, "trouble", log.failure)] if log.failure else []
+    return sorted([*acts, *events, *texts, *failure], key=lambda line: line.at_s)
+
+
+def _what(act: Act) -> str:
+    exchange = act.exchange
+    name = exchange.content or exchange.words or exchange.kind
+    if exchange.sentence is not None:
+        name = f"“{exchange.content or exchange.sentence.text}”"
+    until = f" (until {act.ended_s:.2f} s)" if act.ended_s > act.began_s else ""
+    problem = f": {act.problem}" if act.problem else ""
+    return f"{exchange.index + 1}. {name}{until}{problem}"
+
+
+def _answers(log: CallLog) -> Iterator[Line]:
+    """What the agent said, as one line for each answer, where its first audio came."""
+    began: dict[str, float] = {}
+    texts: dict[str, str] = {}
+    for at, event in log.events:
+        if isinstance(event, Sound):
+            began.setdefault(event.response_id, at)
+        elif isinstance(event, protocol.ResponseText):
+            texts[event.response_id] = texts.get(event.response_id, "") + event.text
+    for response, at in began.items():
+        yield Line(at, "agent", f"“{texts.get(response, '').strip()}”")
+
+
+def _lines_of(at: float, event: Event) -> Iterator[Line]:
+    match event:
+        case protocol.Transcript(is_final=True):
+            again = f", and before it “{event.before}”" if event.first else ""
+            yield Line(at, "heard", f"“{event.text}” ({event.confidence:.0%}){again}")
+        case protocol.TurnDecision():
+            score = "" if event.probability is None else f", sounds {event.probability:.0%} over"
+            cue = f", {event.cue}: “{event.cue_words}”" if event.cue else ""
+            why = f"{event.reason}, {event.silence_ms} of {event.needed_ms} ms{score}{cue}"
+            yield Line(at, "turn", f"{event.decision} ({why}): “{event.text}”")
+        case protocol.Paused():
+            yield Line(at, "agent", "paused")
+        case protocol.Resumed():
+            heard = f": “{event.text}”" if event.text else ""
+            yield Line(at, "agent", f"goes on ({event.reason}{heard})")
+        case protocol.SpeechIgnored():
+            yield Line(at, "agent", f"does not answer ({event.reason}: “{event.text}”)")
+        case protocol.Interrupted():
+            yield Line(at, "agent", f"stopped ({event.reason}) after “{event.spoken_text}”")
+        case protocol.ToolRequest():
+            yield Line(at, "tool", f"{event.name}({event.arguments})")
+        case protocol.ErrorEvent():
+            yield Line(at, "trouble", f"{event.code}: {event.message}")
+        case _:
+            pass

@@ -1,12 +1,207 @@
-"""Comparisons of what was said with what was understood."""
+"""Texts as words that can be compared: without case, punctuation, and the many ways to write a number.
+
+"It's at 7:30 p.m." and "it's at seven thirty pm" are the same words. Numbers that follow each other are one
+(``730``), so that it does not matter how a year, a time or a telephone number is grouped.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from parley.protocol import ToolRequest
-from simulate.plain_words import counted_words, mentions
 from simulate.scenario import Alternatives, ExpectedCall
+
+_UNITS = dict(zip("zero one two three four five six seven eight nine".split(), range(10), strict=True))
+_TEENS = dict(
+    zip(
+        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(),
+        range(10, 20),
+        strict=True,
+    )
+)
+_TENS = dict(
+    zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True)
+)
+_SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
+_IRREGULAR = {
+    "first": "one",
+    "second": "two",
+    "third": "three",
+    "fifth": "five",
+    "eighth": "eight",
+    "ninth": "nine",
+    "twelfth": "twelve",
+}
+_REWRITTEN = (
+    (re.compile(r"[\u2018\u2019\u02bc`]"), "'"),
+    (re.compile(r"(?<=\d),(?=\d{3}\b)"), ""),
+    (re.compile(r"\b([ap])\.\s?m\b\.?"), r"\1m"),
+    (re.compile(r"\$\s?(\d+(?:\.\d+)?)"), r"\1 dollars"),
+    (re.compile(r"%"), " percent "),
+    (re.compile(r"°\s?c\b"), " degrees celsius "),
+    (re.compile(r"°\s?f\b"), " degrees fahrenheit "),
+    (re.compile(r"°"), " degrees "),
+    (re.compile(r"&"), " and "),
+    (re.compile(r"(\d):00\b"), r"\1"),
+    (re.compile(r"(\d)(?:st|nd|rd)\b"), r"\1th"),  # of all ordinals, as of the words
+    (re.compile(r"\bo'clock\b"), " "),
+    (re.compile(r"\b(to)-(day|morrow|night)\b|\b(good)-(bye)\b"), r"\1\2\3\4"),
+    (re.compile(r"\b(col|fav|neighb)our"), r"\1or"),
+)
+_TOKEN = re.compile(r"\d+(?:\.\d+)?(?:th)?(?![^\W\d_])|\d+(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)*")
+_JOINS = re.compile(r"\s+|[-\u2010-\u2013:]")
+_LISTS = re.compile(r",\s*")
+_LONGEST_WHOLE = 2
+_FILLERS = frozenset("um uh er erm ah hm hmm mm mhm".split())
+_TWENTY, _HUNDRED = 20, 100
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    gap: str
+    """What stands before it."""
+
+    @property
+    def is_number(self) -> bool:
+        return self.text.isdecimal()
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text; numbers in figures."""
+    return [token.text for token in _joined(_in_figures(_tokens(text)))]
+
+
+def counted_words(text: str) -> list[str]:
+    """The same to count errors in: without fillers, and of long numbers every figure is a word."""
+    return [
+        part
+        for word in plain_words(text)
+        if word not in _FILLERS
+        for part in (word if word.isdecimal() and len(word) > _LONGEST_WHOLE else [word])
+    ]
+
+
+def mentions(text: str, phrase: str) -> bool:
+    """Whether the words of ``phrase`` stand in ``text``, side by side; ``scatter*``: also longer ones."""
+    given, wanted = plain_words(text), plain_words(phrase)
+    *whole, last = wanted
+    open_end = phrase.rstrip().endswith("*")
+    for at in range(len(given) - len(wanted) + 1):
+        final = given[at + len(whole)]
+        if given[at : at + len(whole)] == whole and (final.startswith(last) if open_end else final == last):
+            return True
+    return False
+
+
+def _tokens(text: str) -> list[_Token]:
+    text = text.casefold()
+    for pattern, replacement in _REWRITTEN:
+        text = pattern.sub(replacement, text)
+    tokens, done = [], 0
+    for match in _TOKEN.finditer(text):
+        tokens.append(_Token(match[0], text[done : match.start()]))
+        done = match.end()
+    return tokens
+
+
+def _in_figures(tokens: list[_Token]) -> list[_Token]:
+    """With figures for the words of numbers: "one hundred and five" is 105, "fourteenth" 14th."""
+    found: list[_Token] = []
+    at = 0
+    while at < len(tokens):
+        length, value = _number_at(tokens, at)
+        if length:
+            found.append(_Token(value, tokens[at].gap))
+        else:
+            found.append(tokens[at])
+        at += max(1, length)
+    return found
+
+
+def _number_at(tokens: list[_Token], at: int) -> tuple[int, str]:
+    """How many tokens the number at a place has, 0 if there is none, and its figures."""
+    number = _Number()
+    end = at
+    while end < len(tokens) and (end == at or _JOINS.fullmatch(tokens[end].gap)):
+        word, after = tokens[end].text, tokens[end + 1].text if end + 1 < len(tokens) else ""
+        linked = (word == "a" and end == at and after in _SCALES) or (
+            word == "and" and end > at and tokens[end - 1].text in _SCALES and (_value(after) or 0) > 0
+        )
+        if linked and word == "a":
+            number.add_word("one")
+        elif not linked and not number.add_word(_cardinal(word)):
+            break
+        end += 1
+        if not linked and _cardinal(word) != word:
+            return end - at, f"{number.value}th"
+    return end - at, str(number.value)
+
+
+class _Number:
+    """A number, word by word."""
+
+    def __init__(self) -> None:
+        self._total = 0  # of thousands and more
+        self._group = 0
+        self._least = 1_000  # what is added to the group has to be less
+        self._empty = True
+
+    @property
+    def value(self) -> int:
+        return self._total + self._group
+
+    def add_word(self, word: str) -> bool:
+        """Add a word, if it belongs to the number; returns whether it does."""
+        scale, value = _SCALES.get(word), _value(word)
+        if scale is not None and self._group:
+            if scale == _HUNDRED:
+                self._group, self._least = self._group * scale, scale
+            else:
+                self._total, self._group, self._least = self._total + self._group * scale, 0, 1_000
+            return True
+        if value is None or value >= self._least or (value == 0 and not self._empty):
+            return False
+        # After "twenty" a unit can follow, after a unit or a teen nothing.
+        self._group, self._least = self._group + value, 10 if value >= _TWENTY else 0
+        self._empty = False
+        return True
+
+
+def _cardinal(word: str) -> str:
+    """The number of an ordinal, "fourteen" for "fourteenth"; other words as they are."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    stem = word.removesuffix("th")
+    stem = stem[:-2] + "y" if stem.endswith("ie") else stem
+    return stem if stem in _SCALES or _value(stem) is not None else word
+
+
+def _value(word: str) -> int | None:
+    """Of a number below a hundred that is one word."""
+    for table in (_UNITS, _TEENS, _TENS):
+        if word in table:
+            return table[word]
+    return None
+
+
+def _joined(tokens: list[_Token]) -> list[_Token]:
+    """With numbers that follow each other as one, and "oh" between them as 0."""
+    joined: list[_Token] = []
+    for index, token in enumerate(tokens):
+        before = joined[-1] if joined else None
+        if before is not None and before.is_number:
+            following = tokens[index + 1] if index + 1 < len(tokens) else None
+            if token.text in ("oh", "o") and following is not None and following.is_number:
+                token = _Token("0", token.gap)  # noqa: PLW2901
+            single = len(token.text) == 1 and len(tokens[index - 1].text) == 1
+            if token.is_number and (_JOINS.fullmatch(token.gap) or (single and _LISTS.fullmatch(token.gap))):
+                joined[-1] = _Token(before.text + token.text, before.gap)
+                continue
+        joined.append(token)
+    return joined
 
 
 def word_errors(said: str, heard: str) -> tuple[int, int]:

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from parley_client.audio.files import read_speech, speech_span
 from parley_client.errors import AudioFileError
-from simulate.errors import ScenarioError
-from simulate.scenario import Caller, Exchange, Scenario
-from simulate.sentence import Filler, Insert, Pause, Sentence
+from simulate.scenario import Caller, Exchange, Filler, Insert, Pause, Scenario, ScenarioError, Sentence
 from simulate.sounds import BABBLE, Wave, loudness, make
 from simulate.voices import RATE, Line, Spoken
 
@@ -129,7 +127,7 @@ def put_between(
     """Cut a spoken sentence at its words and put the pieces between them.
 
     The sentence was spoken as a whole, so that every part keeps the melody that it has in it, as it is when
-    somebody hesitates.
+    a speaker hesitates.
 
     Returns:
         The sound, full scale 1, and where its pauses are (first sample, one past the last).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,72 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from simulate.ladder import Rung, held
+from simulate.caller import Job
+from simulate.scenario import Scenario
 from simulate.scores import Scores, Share, p50_p95
+
+LADDER_TAG = "ladder"
+"""Tag of the scenarios that run by default."""
+_EACH = 2
+"""Calls that each caller makes, at least."""
+_LOST = 0.05
+"""Highest share of missed turns, and of answers with gaps."""
 
 _CASES = 12
 _LONGEST = 240
+_PAUSED = "false cut-offs, turns with a pause inside"
+_ALOUD = "… in which the agent was heard"
+_HALTED = "… pauses by what was none"
+_LATENCY = "end of speech to first audio"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The scores of a number of calls at once."""
+
+    parallel: int
+    scores: Scores
+
+    def holds(self, latency_ms: tuple[float, float]) -> bool:
+        """Whether the answers came in time and whole."""
+        times, scores = p50_p95(self.scores.latency), self.scores
+        if times is None or scores.broken or scores.not_staged:
+            return False
+        fast = all(time <= limit for time, limit in zip(times, latency_ms, strict=True))
+        return fast and _few(scores.missed) and _few(scores.gaps)
+
+
+def parse_rungs(written: str) -> list[int]:
+    """Read ``1,2,4``.
+
+    Raises:
+        ValueError: not numbers from 1 on, each higher than the one before.
+    """
+    rungs = [int(part) for part in written.split(",")]
+    if rungs[0] < 1 or any(high <= low for low, high in itertools.pairwise(rungs)):
+        raise ValueError(written)
+    return rungs
+
+
+def jobs_of(scenarios: Sequence[Scenario], parallel: int) -> list[Job]:
+    """All scenarios in turn, and as many calls for each of the callers."""
+    rounds = max(_EACH, -(-len(scenarios) // parallel))
+    return [
+        Job(scenarios[number % len(scenarios)], number // len(scenarios))
+        for number in range(rounds * parallel)
+    ]
+
+
+def most_calls_held(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> int:
+    """The largest number of calls that holds; 0: none.
+
+    Fewer calls have fewer turns, so that a single late one may fail them.
+    """
+    return max((rung.parallel for rung in rungs if rung.holds(latency_ms)), default=0)
+
+
+def _few(share: Share) -> bool:
+    return share.share is not None and share.share <= _LOST
 
 
 @dataclass(frozen=True)
@@ -26,21 +88,17 @@ class Row:
     value: Callable[[Scores], Share | list[float] | str]
     goal: str = ""
     limits: tuple[float | None, ...] = ()
-    """What must not be exceeded: of a share (0-1), or of p50 and p95; None: no matter."""
+    """What must not be exceeded: of a share (0-1), or of p50 and p95; None: no limit."""
     rest: bool = False
-    """Told is how many do *not* count against the agent."""
+    """Whether the row shows the complement: those that do not count against the agent."""
 
 
-_PAUSED = "false cut-offs, turns with a pause inside"
-_ALOUD = "… in which the agent was heard"
-_HALTED = "… pauses by what was none"
-_LATENCY = "end of speech to first audio"
 ROWS = (
     Row(_PAUSED, lambda s: s.paused_cut_off, "≤ 5 %", (0.05,)),
     Row("false cut-offs, all spoken turns", lambda s: s.cut_off, "≤ 5 %", (0.05,)),
     Row(_ALOUD, lambda s: s.cut_off_aloud),
     Row("missed turns", lambda s: s.missed),
-    Row("answers that nobody wanted", lambda s: s.uncalled),
+    Row("unwanted answers", lambda s: s.uncalled),
     Row(_LATENCY, lambda s: s.latency),
     Row("detection of silence to first audio", lambda s: s.latency_from_detection),
     Row("… until the final text", lambda s: s.understood),
@@ -177,13 +235,13 @@ def print_ladder(console: Console, rungs: Sequence[Rung], latency_ms: tuple[floa
             "yes" if rung.holds(latency_ms) else "no",
         )
     console.print(table)
-    console.print(f"Calls at once that hold: {held(rungs, latency_ms)}")
+    console.print(f"Calls at once that hold: {most_calls_held(rungs, latency_ms)}")
 
 
 def ladder_summary(rungs: Sequence[Rung], latency_ms: tuple[float, float]) -> dict[str, Any]:
     """For JSON."""
     return {
-        "held": held(rungs, latency_ms),
+        "held": most_calls_held(rungs, latency_ms),
         "goal_ms": latency_ms,
         "rungs": {str(rung.parallel): summary(rung.scores) for rung in rungs},
     }

@@ -2,21 +2,213 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from parley import protocol
-from simulate.cues import Cue
-from simulate.sentence import Sentence
-from simulate.tool_scripts import ToolScript
+from parley_client.cli.demo_tools import DEMO_TOOLS
+from parley_client.tools import ToolOptions, ToolTable
+
+_CUE = re.compile(r"(idle|agent|caller)\+(\d{1,6})")
+FILLERS = frozenset(("um", "uh", "er", "hm", "well", "so"))
+LONGEST_PAUSE_MS = 10_000
+_SENTENCE_PART = re.compile(r"\[([^\[\]]*)\]|([^\s\[\]]+)")
+_DEMO = {tool.name: tool for tool in ToolTable(DEMO_TOOLS).definitions}
+DEMO_NAMES = tuple(_DEMO)
+_TIMEOUT_S = 120.0
+
+
+class ScenarioError(ValueError):
+    """A scenario is missing, not valid, or asks for something that is not there."""
+
+
+class RecordingNotFoundError(ScenarioError):
+    """A recording that is not part of the project has not been brought yet."""
+
+
+After = Literal["idle", "agent", "caller"]
+
+
+@dataclass(frozen=True)
+class Cue:
+    """A moment.
+
+    ``idle``: this long after both sides fell silent. ``agent``: when this much of the answer has been
+    heard. ``caller``: this long after the end of the exchange before, whatever the agent does.
+    """
+
+    after: After
+    ms: int
+
+
+def parse_cue(written: str) -> Cue:
+    """Read ``agent+1500``.
+
+    Raises:
+        ScenarioError: not such a moment.
+    """
+    match = _CUE.fullmatch(written)
+    if match is None:
+        raise ScenarioError(f"at = {written!r} is not idle+MS, agent+MS or caller+MS")
+    return Cue(cast("After", match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Silence inside a sentence."""
+
+    ms: int
+
+
+@dataclass(frozen=True)
+class Filler:
+    """A word that only fills a pause; it is spoken by itself."""
+
+    word: str
+
+
+@dataclass(frozen=True)
+class InnerSound:
+    """A sound of :mod:`simulate.sounds`."""
+
+    name: str
+
+
+Insert = Pause | Filler | InnerSound
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words, and what is put between them."""
+
+    words: tuple[str, ...]
+    inserts: tuple[tuple[int, Insert], ...] = ()
+    """Each with the index of the word that it comes before; the number of words: at the end."""
+
+    @property
+    def text(self) -> str:
+        """What is synthesised as one sentence."""
+        return " ".join(self.words)
+
+    @property
+    def pauses(self) -> tuple[int, ...]:
+        """Lengths of the silences between the sentence's first sound and its last (milliseconds)."""
+        return tuple(insert.ms for _, insert in self.inserts if isinstance(insert, Pause))
+
+
+def parse_sentence(written: str, sounds: frozenset[str]) -> Sentence:
+    """Read a sentence.
+
+    Args:
+        written: as above.
+        sounds: names of the sounds there are.
+
+    Raises:
+        ScenarioError: no words, or something in brackets that is none of the above.
+    """
+    words: list[str] = []
+    inserts: list[tuple[int, Insert]] = []
+    if _SENTENCE_PART.sub("", written).strip():
+        raise ScenarioError(f"{written!r}: a bracket is not closed")
+    for match in _SENTENCE_PART.finditer(written):
+        inner, word = match.groups()
+        if word is not None:
+            words.append(word)
+        else:
+            inserts.append((len(words), _insert(inner.strip(), written, sounds)))
+    if not words:
+        raise ScenarioError(f"{written!r}: no words")
+    if inserts and isinstance(inserts[0][1], Pause) and inserts[0][0] == 0:
+        raise ScenarioError(f"{written!r}: begins with a pause; say when it begins with `at` instead")
+    if inserts and isinstance(inserts[-1][1], Pause) and inserts[-1][0] == len(words):
+        raise ScenarioError(f"{written!r}: ends with a pause, which is not audible")
+    return Sentence(tuple(words), tuple(inserts))
+
+
+def _insert(inner: str, written: str, sounds: frozenset[str]) -> Insert:
+    if inner.isdecimal():
+        if not 0 < int(inner) <= LONGEST_PAUSE_MS:
+            raise ScenarioError(f"{written!r}: a pause has 1 to {LONGEST_PAUSE_MS} ms, not {inner}")
+        return Pause(int(inner))
+    if inner in FILLERS:
+        return Filler(inner)
+    if inner in sounds:
+        return InnerSound(inner)
+    known = ", ".join(sorted(FILLERS | sounds))
+    raise ScenarioError(f"{written!r}: [{inner}] is neither milliseconds nor one of {known}")
+
+
+_OUTPUTS: dict[str, Any] = {
+    "get_weather": {"temperature": 8, "sky": "foggy"},
+    "get_time": {"time": "15:52"},
+    "set_timer": {"ok": True},
+}
+
+
+class ToolScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool, and what becomes of every call of it."""
+
+    name: str
+    description: str = ""
+    """Empty: that of the client's sample tool of this name."""
+    parameters: dict[str, Any] | None = None
+    """JSON schema; None: that of the sample tool."""
+    output: Any = None
+    """None: the sample's."""
+    error: str | None = None
+    """The call fails with this."""
+    delay_ms: int = 0
+
+    @classmethod
+    def demo(cls, name: str) -> ToolScript:
+        """A sample tool, with an answer that never changes.
+
+        Raises:
+            ScenarioError: there is none of this name.
+        """
+        if name not in _DEMO:
+            raise ScenarioError(f"no tool {name!r}: give it a [[tool]], or take one of {', '.join(_DEMO)}")
+        return cls(name=name)
+
+    def options(self) -> ToolOptions:
+        """The definition for the language model.
+
+        Raises:
+            ScenarioError: the description or the parameters are missing.
+        """
+        sample = _DEMO.get(self.name)
+        description = self.description or (sample.description if sample else "")
+        parameters = self.parameters or (sample.parameters if sample else None)
+        if not description or parameters is None:
+            raise ScenarioError(f"tool {self.name!r} needs a description and parameters")
+        return ToolOptions(self.name, description, parameters, _TIMEOUT_S)
+
+    async def __call__(self, **_arguments: Any) -> Any:
+        """Behave."""
+        await asyncio.sleep(self.delay_ms / 1000)
+        if self.error is not None:
+            raise RuntimeError(self.error)
+        return _OUTPUTS.get(self.name) if self.output is None else self.output
+
+
+def make_table(scripts: tuple[ToolScript, ...]) -> ToolTable:
+    """The tools of one call."""
+    table = ToolTable()
+    for script in scripts:
+        # The table looks at what it is given; a bound method says by itself that it is asynchronous.
+        table.add(script.__call__, script.options())
+    return table
+
 
 Kind = Literal["say", "file", "backchannel", "sound", "text", "dtmf", "quiet"]
 Answered = bool | Literal["maybe"]
 Alternatives: TypeAlias = tuple[str, ...]
-"""Wordings of the same thing, of which one is enough."""
+"""Wordings of the same thing; one is enough."""
 
 
 class Background(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +277,7 @@ class Exchange:
 
     @property
     def is_turn(self) -> bool:
-        """Whether the caller wants to say something by it."""
+        """Whether it is an utterance of the caller."""
         return self.kind in ("say", "file", "text", "dtmf")
 
     @property

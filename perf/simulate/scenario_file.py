@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 
 from parley import protocol
-from simulate.casts import models_folder
-from simulate.cues import parse_cue
-from simulate.errors import RecordingNotFoundError, ScenarioError
-from simulate.plain_words import plain_words
+from simulate.matching import plain_words
 from simulate.scenario import (
+    DEMO_NAMES,
     Alternatives,
     Answered,
     Background,
@@ -23,11 +21,16 @@ from simulate.scenario import (
     Exchange,
     ExpectedCall,
     Kind,
+    RecordingNotFoundError,
     Scenario,
+    ScenarioError,
+    Sentence,
+    ToolScript,
+    parse_cue,
+    parse_sentence,
 )
-from simulate.sentence import Sentence, parse_sentence
 from simulate.sounds import LOOPS, SOUNDS
-from simulate.tool_scripts import DEMO_NAMES, ToolScript
+from simulate.voices import models_folder
 
 _TURNS = ("say", "file", "text", "dtmf")
 _LEAST_ECHO_MS = 50  # the microphone's chunk, and some
@@ -39,7 +42,7 @@ class _Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to come of an exchange; what is left out follows from its kind."""
 
     heard: list[str | list[str]] = []
-    """What the agent has to have understood; a list holds wordings of which one is enough."""
+    """What the agent has to understand; a list holds wordings, and one is enough."""
     tools: list[str] = []
     """Calls such as ``set_timer(minutes=10, label='tea')``, in their order."""
     answer: list[str | list[str]] = []
@@ -87,7 +90,7 @@ def load_scenarios(
 
     Args:
         paths: files and folders.
-        on_left_out: is told of those in folders that want recordings which have not been brought; None:
+        on_left_out: called for those in folders whose recordings have not been fetched; None:
             that is an error.
 
     Raises:

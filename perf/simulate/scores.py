@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from parley.protocol import TurnMetrics
-from parley_client.turns import percentile
-from simulate import history
-from simulate.commits import Answer, Commit, Reading, read
+from parley_client.cli.turns import percentile
 from simulate.log import Act, CallLog
 from simulate.matching import call_matches, lacking, word_errors
+from simulate.turns import Answer, Commit, Reading, check_history, read_turns
 
 _WORTH_STOPPING_MS = 700.0
-"""An answer that has less left when somebody speaks over it may as well end."""
+"""An answer that has less left when it is interrupted may as well end."""
 _SLACK_S = 0.1
 _AFTERMATH_S = 5.0
 _GAP_MS = 20.0
@@ -94,7 +93,7 @@ def score(logs: Iterable[CallLog]) -> Scores:
     """Score calls."""
     scores = Scores()
     for log in logs:
-        _score_call(scores, read(log))
+        _score_call(scores, read_turns(log))
     return scores
 
 
@@ -119,7 +118,7 @@ def _score_call(scores: Scores, reading: Reading) -> None:
             _score_act(scores, reading, act)
     for answer in reading.answers:
         _score_answer(scores, reading, answer)
-    for turn, problem in history.check(reading).items():
+    for turn, problem in check_history(reading).items():
         scores.history.note(f"{log.scenario.name}, turn {turn}: {problem}" if problem else "")
 
 
@@ -240,7 +239,7 @@ def _score_interruption(scores: Scores, reading: Reading, act: Act) -> None:
         elif sent_ms - act.over_ms >= _WORTH_STOPPING_MS:
             scores.missed_interruptions.note(f"{name}: the answer went on to its end")
     elif not act.exchange.is_turn:
-        # Whether it was stopped by this is told by `_score_answer`; here it only counts as exposed.
+        # `_score_answer` finds whether it was stopped by this; here it only counts as exposed.
         _wrongful(scores, reading.log).of += 1
         halted = [one for one in over.pauses if act.began_s <= one[0] <= act.ended_s + _SLACK_S]
         scores.halted.note(name if halted else "")
@@ -300,7 +299,7 @@ def _wrongful(scores: Scores, log: CallLog) -> Share:
 
 
 def _is_wrongful(answer: Answer, last: Act, at: float) -> bool:
-    """Whether an interruption at ``at`` is not what the caller wanted by the last act before it."""
+    """Whether the last act before an interruption at ``at`` was not meant to interrupt."""
     if not last.exchange.is_turn:
         return not last.exchange.interrupts
     if answer.act is last:

@@ -12,9 +12,9 @@ from parley.asr.checkpoint import Checkpoint
 from parley.asr.decoding.boosting import compile_phrases
 from parley.asr.decoding.words import text_of, words_of
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.recognizer import StreamingRecognizer
 from parley.asr.streaming.utterance import StreamingUtterance
+from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
 from streams.contract import serve
 
@@ -41,7 +41,7 @@ class ParleyRuntime:
         """See the interface."""
         for utterance, piece in zip(streams, pieces, strict=True):
             self._recognizer.write(utterance, piece)
-            utterance.hear(piece)
+            utterance.push(piece)
         self._recognize(streams)
 
     def close(self, stream: StreamingUtterance) -> str:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulate.cues import parse_cue
+from simulate.devices import Account, Entry
 from simulate.log import Act, CallLog, Halt, Sound
-from simulate.loudspeaker import Account, Entry
-from simulate.scenario import Alternatives, Caller, Exchange, ExpectedCall, Scenario
-from simulate.sentence import parse_sentence
+from simulate.scenario import (
+    Alternatives,
+    Caller,
+    Exchange,
+    ExpectedCall,
+    Scenario,
+    parse_cue,
+    parse_sentence,
+)
 from simulate.sounds import SOUNDS
 
 from parley import protocol

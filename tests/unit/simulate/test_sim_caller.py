@@ -4,15 +4,88 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_line import FakeLine
-from simulate.caller import Caller
-from simulate.commits import read
+from simulate.caller import Activity, Caller
+from simulate.log import Sound
 from simulate.rendering import Clip
 from simulate.scenario import Background, Scenario
 from simulate.scenario import Caller as Person
 from simulate.scores import score
+from simulate.turns import read_turns
 from tapes import said
 
 from parley import protocol
+
+
+def final(text: str = "hello") -> protocol.Transcript:
+    return protocol.Transcript(utterance=1, text=text, is_final=True, confidence=1.0)
+
+
+def decision(kind) -> protocol.TurnDecision:
+    return protocol.TurnDecision(utterance=1, decision=kind, reason="waited", text="hello")
+
+
+def test_a_turn_from_its_first_sound_to_its_end():
+    activity = Activity()
+    assert not activity.busy
+    activity.on_event(protocol.SpeechStarted(at_ms=0), 1.0)
+    assert activity.busy
+    activity.on_event(final(), 2.0)
+    assert not activity.busy
+    activity.on_event(decision("wait"), 2.1)
+    assert activity.busy
+    activity.on_event(decision("commit"), 2.5)
+    activity.on_event(protocol.AgentState(state="processing"), 2.5)
+    activity.on_event(protocol.ResponseText(turn=1, response_id="r1", text="Hi"), 2.6)
+    activity.on_event(Sound(1, "r1", 0, 100), 2.7)
+    activity.on_event(protocol.TurnMetrics(turn=1), 3.0)
+    assert activity.busy
+    activity.on_event(protocol.AgentState(state="listening"), 3.0)
+    assert not activity.busy
+    assert activity.idle_s(3.4) > 0.39
+    assert activity.answered(2.6, 2.9)
+    assert not activity.answered(2.6, 3.1)
+    assert activity.response_began("r1") == 2.7
+
+
+def test_a_turn_that_was_not_heard_answers_nothing():
+    activity = Activity()
+    activity.on_event(protocol.ResponseText(turn=1, response_id="r1", text="Hi"), 1.0)
+    activity.on_event(protocol.TurnMetrics(turn=1), 2.0)
+    assert not activity.busy
+    assert not activity.answered(0.0, 0.0)
+
+
+def test_an_answer_that_a_turn_interrupts_does_not_answer_it():
+    activity = Activity()
+    activity.on_event(Sound(1, "r1", 0, 100), 1.0)
+    activity.on_event(protocol.TurnMetrics(turn=1, interrupted=True), 2.5)
+    assert not activity.answered(2.0, 2.0)
+    activity.on_event(Sound(2, "r2", 0, 100), 3.0)
+    activity.on_event(protocol.TurnMetrics(turn=2), 4.0)
+    assert activity.answered(2.0, 2.0)
+
+
+def test_an_event_of_a_turn_that_is_over_does_not_open_it_again():
+    activity = Activity()
+    activity.on_event(protocol.TurnMetrics(turn=1), 1.0)
+    activity.on_event(protocol.ResponseDone(turn=1, response_id="r1", audio_ms=0), 1.1)
+    assert not activity.busy
+
+
+def test_a_user_who_goes_on_is_heard_until_the_next_final_text():
+    activity = Activity()
+    activity.on_event(decision("wait"), 1.0)
+    activity.on_event(decision("resume"), 1.2)
+    assert activity.busy
+    activity.on_event(final(), 2.0)
+    assert not activity.busy
+
+
+def test_something_else_may_keep_it_busy():
+    activity = Activity()
+    activity.extend_busy(5.0)
+    assert activity.idle_s(5.5) == 0.5
+
 
 STORY = "once upon a time there was a robot that lived in a big house by the sea and counted boats"
 
@@ -38,7 +111,7 @@ async def test_turns_follow_each_other_when_the_answer_was_heard():
     line = FakeLine("hello there")
     log = await hold(line, said("beep"), said("beep", "idle+1000"))
     first, second = log.acts
-    answers = read(log).answers
+    answers = read_turns(log).answers
     assert [answer.act for answer in answers] == [first, second]
     heard_s = answers[0].first_sound_s + 0.2
     assert second.began_s == pytest.approx(heard_s + 1.0, abs=0.06)
@@ -55,7 +128,7 @@ async def test_an_interruption_comes_when_so_much_was_heard():
     _, stop = log.acts
     assert stop.over == "r1"
     assert stop.over_ms == pytest.approx(700, abs=50)
-    assert read(log).answers[0].interruption is not None
+    assert read_turns(log).answers[0].interruption is not None
     assert log.ledger["r1"].heard_ms == pytest.approx(760, abs=60)
     scores = score([log])
     assert (scores.missed_interruptions.count, scores.missed_interruptions.of) == (0, 1)

@@ -2,15 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate.casts import ESPEAK, Marks
-from simulate.errors import ScenarioError
 from simulate.rendering import Studio, cut_point, lines, put_between
-from simulate.scenario import Caller
+from simulate.scenario import Caller, Pause, ScenarioError, parse_sentence
 from simulate.scenario_file import load_scenario
-from simulate.sentence import Pause, parse_sentence
 from simulate.sounds import LOOPS, SOUNDS, loudness, make
-from simulate.voices import RATE, Spoken, speak_all
-from simulate.worlds import TINY
+from simulate.voices import ESPEAK, RATE, TINY, Marks, Spoken, speak_all
 
 from parley_client.audio.files import read_speech
 

@@ -3,12 +3,11 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from simulate.commits import read
 from simulate.log import Act, Sound
 from simulate.report import print_cases, print_table, summary
-from simulate.scenario import Caller, Echo, ExpectedCall
+from simulate.scenario import Caller, Echo, ExpectedCall, ToolScript
 from simulate.scores import Scores, score
-from simulate.tool_scripts import ToolScript
+from simulate.turns import read_turns
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest, TurnMetrics
@@ -117,7 +116,7 @@ def test_without_decisions_every_final_text_is_a_commit():
     tape.interrupted(1, 2.5, "Sorry?")
     tape.heard("a story", 3.0, 3.3, 3.35)
     tape.speaks(2, 3.45, "Once upon a time.")
-    reading = read(tape.log)
+    reading = read_turns(tape.log)
     assert [commit.text for commit in reading.commits] == ["tell me", "a story"]
     assert score([tape.log]).cut_off.count == 1
 
@@ -277,7 +276,7 @@ def test_typed_text_is_answered_by_what_follows_it():
     story(tape)
     tape.log.acts.append(Act(said("What time is it?", kind="text"), 6.0, 6.0))
     tape.speaks(2, 6.3, "It's late.")
-    reading = read(tape.log)
+    reading = read_turns(tape.log)
     assert reading.answers[1].act is tape.log.acts[1]
     scores = score([tape.log])
     assert scores.missed.count == 0

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable
 from typing import TypeVar
 
 import grpc.aio
+import numpy as np
 from tritonclient.grpc import service_pb2
 
 from parley.errors import InferenceError
+from parley.inference import ModelRequest, SequenceFlags, text_tensor
+from parley.triton.grpc_client import to_message
 
 T = TypeVar("T")
 
 
-def rail_request(
+def recognizer_request(
     model: str, stream: str, audio: bytes, message: bytes = b"{}", *, start: bool = False, end: bool = False
 ) -> service_pb2.ModelInferRequest:
     """Make a request.
@@ -27,15 +29,11 @@ def rail_request(
         start: whether the stream begins.
         end: whether it ends.
     """
-    request = service_pb2.ModelInferRequest(model_name=model)
-    request.parameters["sequence_id"].string_param = stream
-    request.parameters["sequence_start"].bool_param = start
-    request.parameters["sequence_end"].bool_param = end
-    request.inputs.add(name="AUDIO", datatype="INT16", shape=[1, len(audio) // 2])
-    request.inputs.add(name="REQUEST", datatype="BYTES", shape=[1, 1])
-    request.raw_input_contents.append(audio)
-    request.raw_input_contents.append(struct.pack("<I", len(message)) + message)
-    return request
+    inputs = {
+        "AUDIO": np.frombuffer(audio, np.int16).reshape(1, -1),
+        "REQUEST": text_tensor(message, batched=True),
+    }
+    return to_message(ModelRequest(model, inputs, (), sequence=SequenceFlags(stream, start, end)))
 
 
 async def answered(call: Awaitable[T]) -> T:

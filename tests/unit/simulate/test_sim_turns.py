@@ -1,9 +1,8 @@
 import pytest
-from simulate import history
-from simulate.commits import read
-from simulate.loudspeaker import Entry
+from simulate.devices import Entry
 from simulate.matching import call_matches, word_errors
 from simulate.scenario import ExpectedCall
+from simulate.turns import check_history, plain_text_words, read_turns
 from tapes import Tape, said
 
 from parley.protocol import ToolRequest
@@ -12,7 +11,7 @@ TEXT = "Once upon a time there was a robot"
 
 
 def problem(tape: Tape) -> str:
-    return history.check(read(tape.log))[1]
+    return check_history(read_turns(tape.log))[1]
 
 
 def told(**options) -> Tape:
@@ -92,7 +91,7 @@ def test_what_fills_the_time_of_a_tool_is_not_remembered():
 
 
 def test_words():
-    assert history.words("It's 15:52, isn't it? “Yes”…") == ["it's", "15:52", "isn't", "it", "yes"]
+    assert plain_text_words("It's 15:52, isn't it? “Yes”…") == ["it's", "15:52", "isn't", "it", "yes"]
 
 
 def test_word_errors():

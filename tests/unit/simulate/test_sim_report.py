@@ -2,8 +2,7 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from simulate.ladder import Rung, held, jobs_of, parse_rungs
-from simulate.report import ladder_summary, print_ladder
+from simulate.report import Rung, jobs_of, ladder_summary, most_calls_held, parse_rungs, print_ladder
 from simulate.scores import Scores, Share
 from tapes import Tape
 
@@ -49,8 +48,8 @@ def test_a_rung_holds_if_answers_come_in_time_and_whole():
 
 def test_what_holds_is_told():
     rungs = [rung(1, [800.0]), rung(2, [600.0]), rung(3, [900.0]), rung(4, [950.0])]
-    assert held(rungs, GOAL) == 2
-    assert held(rungs[2:], GOAL) == 0
+    assert most_calls_held(rungs, GOAL) == 2
+    assert most_calls_held(rungs[2:], GOAL) == 0
     console = Console(record=True, width=120, file=StringIO())
     print_ladder(console, rungs, GOAL)
     text = console.export_text()

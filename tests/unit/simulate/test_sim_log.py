@@ -1,6 +1,6 @@
 """What a call looks like to whoever wrote its scenario."""
 
-from simulate.transcript import transcript
+from simulate.log import transcript
 from tapes import Tape, said
 
 from parley import protocol

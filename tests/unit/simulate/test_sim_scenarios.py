@@ -1,14 +1,98 @@
 from pathlib import Path
 
 import pytest
-from simulate.errors import RecordingNotFoundError, ScenarioError
-from simulate.ladder import TAG
-from simulate.scenario import ExpectedCall
+from simulate.report import LADDER_TAG
+from simulate.scenario import (
+    Cue,
+    ExpectedCall,
+    Filler,
+    InnerSound,
+    Pause,
+    RecordingNotFoundError,
+    ScenarioError,
+    ToolScript,
+    make_table,
+    parse_cue,
+    parse_sentence,
+)
 from simulate.scenario_file import load_scenario, load_scenarios, parse_call
-from simulate.tool_scripts import make_table
-from simulate.worlds import OPEN, TINY
+from simulate.sounds import SOUNDS
+from simulate.voices import OPEN, TINY
 
-from parley.protocol import BargeInOptions, TurnOptions
+from parley.protocol import BargeInOptions, ToolRequest, TurnOptions
+
+
+def test_words_and_what_is_between_them():
+    sentence = parse_sentence("set [700] a [um][300] timer [cough] now", SOUNDS)
+    assert sentence.text == "set a timer now"
+    assert sentence.inserts == (
+        (1, Pause(700)),
+        (2, Filler("um")),
+        (2, Pause(300)),
+        (3, InnerSound("cough")),
+    )
+    assert sentence.pauses == (700, 300)
+
+
+def test_a_filler_may_come_first():
+    assert parse_sentence("[um] [400] hello", SOUNDS).inserts == ((0, Filler("um")), (0, Pause(400)))
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("", "no words"),
+        ("[um]", "no words"),
+        ("[500] hello", "begins with a pause"),
+        ("hello [500]", "ends with a pause"),
+        ("hello [0] you", "1 to 10000"),
+        ("hello [99999] you", "1 to 10000"),
+        ("hello [wibble] you", "neither milliseconds"),
+        ("hello [500 you", "not closed"),
+    ],
+)
+def test_what_is_no_sentence_is_refused(written, why):
+    with pytest.raises(ScenarioError, match=why):
+        parse_sentence(written, SOUNDS)
+
+
+def test_cues():
+    assert parse_cue("agent+1500") == Cue("agent", 1500)
+    assert parse_cue("idle+0") == Cue("idle", 0)
+    for wrong in ("agent", "agent-5", "later+5", "agent+", "agent+1.5", ""):
+        with pytest.raises(ScenarioError, match="is not"):
+            parse_cue(wrong)
+
+
+def request(name: str) -> ToolRequest:
+    return ToolRequest(turn=1, call_id="c1", name=name, arguments={"city": "Paris"})
+
+
+async def test_tools_answer_as_the_scenario_says():
+    table = make_table(
+        (
+            ToolScript(name="get_weather"),
+            ToolScript(name="get_time", output={"time": "9:00"}),
+            ToolScript(name="set_timer", error="no bell"),
+        )
+    )
+    assert (await table.answer(request("get_weather"))).output == {"temperature": 8, "sky": "foggy"}
+    assert (await table.answer(request("get_time"))).output == {"time": "9:00"}
+    failed = await table.answer(request("set_timer"))
+    assert failed.is_error
+    assert failed.output == {"error": "no bell"}
+
+
+def test_the_model_is_told_of_the_samples_own_parameters():
+    (tool,) = make_table((ToolScript(name="get_weather", delay_ms=5),)).definitions
+    assert tool.description
+    assert set(tool.parameters["properties"]) == {"city", "day"}
+
+
+def test_a_tool_of_ones_own_needs_a_description():
+    with pytest.raises(ValueError, match="needs a description"):
+        make_table((ToolScript(name="get_price"),))
+
 
 HEAD = 'title = "A call"\n'
 
@@ -223,5 +307,5 @@ def test_the_scenarios_of_open_models(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("world", [TINY, OPEN])
 def test_every_profile_has_calls_for_the_ladder(world):
-    tagged = [path for path in world.scenarios.glob("*.toml") if f'"{TAG}"' in path.read_text()]
+    tagged = [path for path in world.scenarios.glob("*.toml") if f'"{LADDER_TAG}"' in path.read_text()]
     assert len(tagged) >= 3

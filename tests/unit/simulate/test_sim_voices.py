@@ -3,11 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate import kept_lines
-from simulate.casts import ESPEAK
-from simulate.errors import ScenarioError
-from simulate.kept_lines import KeptLines
-from simulate.voices import Line, Spoken
+from simulate import voices
+from simulate.scenario import ScenarioError
+from simulate.voices import ESPEAK, Line, LineCache, Spoken
 
 CAST = replace(ESPEAK, weights=("network",))
 LINES = [Line("hello", "woman-1"), Line("hello", "man-1"), Line("hello", "man-1", 0.9)]
@@ -27,16 +25,16 @@ def spoken(tmp_path, monkeypatch):
             line: Spoken(np.arange(4, dtype=np.int16), ((0, len(line.text)),), cast.marks) for line in lines
         }
 
-    monkeypatch.setattr(kept_lines, "speak_all", speak)
+    monkeypatch.setattr(voices, "speak_all", speak)
     return told
 
 
 def test_a_line_is_spoken_once(tmp_path, spoken):
-    kept = KeptLines(CAST, tmp_path / "lines")
+    kept = LineCache(CAST, tmp_path / "lines")
     assert kept.missing([*LINES, *LINES]) == LINES
     first = kept.speak(LINES)
     assert spoken == LINES
-    again = KeptLines(CAST, tmp_path / "lines")
+    again = LineCache(CAST, tmp_path / "lines")
     assert again.missing(LINES) == []
     second = again.speak(LINES)
     assert spoken == LINES
@@ -46,18 +44,18 @@ def test_a_line_is_spoken_once(tmp_path, spoken):
 
 
 def test_other_weights_or_voices_speak_it_again(tmp_path, spoken):
-    KeptLines(CAST, tmp_path / "lines").speak(LINES)
+    LineCache(CAST, tmp_path / "lines").speak(LINES)
     other = replace(CAST, voices={**CAST.voices, "man-1": "somebody"})
-    assert KeptLines(other, tmp_path / "lines").missing(LINES) == LINES[1:]
+    assert LineCache(other, tmp_path / "lines").missing(LINES) == LINES[1:]
     (tmp_path / "weights" / "network" / ".note").write_bytes(b"2")
-    assert KeptLines(CAST, tmp_path / "lines").missing(LINES) == []
+    assert LineCache(CAST, tmp_path / "lines").missing(LINES) == []
     (tmp_path / "weights" / "network" / "graph").write_bytes(b"2")
-    KeptLines(CAST, tmp_path / "lines").speak(LINES)
+    LineCache(CAST, tmp_path / "lines").speak(LINES)
     assert spoken == LINES + LINES
 
 
 def test_half_a_file_is_as_good_as_none(tmp_path, spoken):
-    kept = KeptLines(CAST, tmp_path / "lines")
+    kept = LineCache(CAST, tmp_path / "lines")
     kept.speak(LINES[:1])
     (path,) = (tmp_path / "lines").iterdir()
     path.write_bytes(path.read_bytes()[:50])
@@ -66,7 +64,7 @@ def test_half_a_file_is_as_good_as_none(tmp_path, spoken):
 
 
 def test_those_that_were_used_longest_ago_are_forgotten(tmp_path):
-    kept = KeptLines(CAST, tmp_path / "lines", most=2)
+    kept = LineCache(CAST, tmp_path / "lines", most=2)
     kept.speak(LINES[:2])
     for path in (tmp_path / "lines").iterdir():
         os.utime(path, (1, 1))
@@ -77,4 +75,4 @@ def test_those_that_were_used_longest_ago_are_forgotten(tmp_path):
 
 def test_weights_that_are_missing_are_named(tmp_path):
     with pytest.raises(ScenarioError, match=r"weights/other is missing; .*MODEL=other"):
-        KeptLines(replace(CAST, weights=("other",)), tmp_path / "lines")
+        LineCache(replace(CAST, weights=("other",)), tmp_path / "lines")

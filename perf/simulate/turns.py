@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 
 from parley import protocol
+from simulate.devices import Account, Entry
 from simulate.log import Act, CallLog, Sound
 
 _EARLY_S = 0.2
 """The agent may place speech so much before its first loud sample."""
 _LATE_S = 1.5
 """Speech that it places later than this after an act is none of the caller's."""
+
+TOLERANCE_MS = 30.0
+"""Caller and server hear of a stop at different times: so far may their places in the answer differ."""
+_ROUNDING_MS = 2.0
+_COMPARED = 3
+_LONGEST_FILLER = 8
+_WORD = re.compile(r"[^\W_]+(?:['\u2019.:-][^\W_]+)*")
 
 
 @dataclass
@@ -75,7 +84,7 @@ class Reading:
         return [answer for answer in self.answers if answer.act is act]
 
 
-def read(log: CallLog) -> Reading:
+def read_turns(log: CallLog) -> Reading:
     """Find the commits and answers of a call."""
     reader = _Reader(log)
     for at, event in log.events:
@@ -113,7 +122,7 @@ class _Reader:
             case protocol.AgentState(state="processing") if not self._judged:
                 self._commit_final()
             case _ if isinstance(getattr(event, "turn", None), int):
-                self._note_answer(at, event)
+                self._on_answer(at, event)
             case _:
                 pass
 
@@ -145,7 +154,7 @@ class _Reader:
         last = max(audible, key=lambda act: act.began_s, default=None)
         return last if last is not None and until <= last.ended_s + _LATE_S else None
 
-    def _note_answer(self, at: float, event: object) -> None:
+    def _on_answer(self, at: float, event: object) -> None:
         turn: int = event.turn  # type: ignore[attr-defined]
         if turn not in self.answers:
             if not self._judged:
@@ -184,3 +193,82 @@ class _Reader:
             act = self._typed.popleft()
             self._open = Commit(act.began_s, act, None, None, act.exchange.words)
             self.commits.append(self._open)
+
+
+def plain_text_words(text: str) -> list[str]:
+    """The words of a text, without what is around them."""
+    return _WORD.findall(text.casefold())
+
+
+def check_history(reading: Reading) -> dict[int, str]:
+    """For each answer that was heard, by turn: what is wrong about the memory of it; empty: nothing."""
+    ledger = reading.log.ledger
+    return {
+        answer.turn: _problem(answer, ledger[answer.response_id])
+        for answer in reading.answers
+        if answer.response_id in ledger and (answer.interruption or answer.done)
+    }
+
+
+def _problem(answer: Answer, account: Account) -> str:
+    judge = _interrupted if answer.interruption else _whole
+    return _gap(account.entries) or judge(answer, account)
+
+
+def _gap(entries: list[Entry]) -> str:
+    at = 0.0
+    for entry in entries:
+        if abs(entry.offset_ms - at) > _ROUNDING_MS:
+            return f"audio jumps from {at:.0f} to {entry.offset_ms:.0f} ms"
+        at = entry.offset_ms + entry.length_ms
+    return ""
+
+
+def _whole(answer: Answer, account: Account) -> str:
+    sent, written = _sent(account), plain_text_words(answer.text)
+    sent = sent[_filler_words(answer, sent) :]
+    if sent != written:
+        return f"remembers {' '.join(written)!r}, was sent {' '.join(sent)!r}"
+    unheard = sum(entry.length_ms for entry in account.entries) - account.heard_ms
+    return f"{unheard:.0f} ms of it were not heard" if unheard > _ROUNDING_MS else ""
+
+
+def _interrupted(answer: Answer, account: Account) -> str:
+    assert answer.interruption is not None
+    known = plain_text_words(answer.interruption[1].spoken_text)
+    sent = _sent(account)
+    filler = _filler_words(answer, sent)
+    sent = sent[filler:]
+    if known != sent[: len(known)]:
+        return f"remembers {' '.join(known)!r}, was sent {' '.join(sent)!r}"
+    played = account.heard_ms
+    least = _words_begun(account.entries, played - TOLERANCE_MS, whole_pieces=True) - 1 - filler
+    most = _words_begun(account.entries, played + TOLERANCE_MS, whole_pieces=False) - filler
+    if len(known) > most:
+        return f"remembers {' '.join(known[most:])!r}, which was not heard"
+    if len(known) < least:
+        return f"does not remember {' '.join(sent[len(known) : least])!r}, which was heard"
+    return ""
+
+
+def _sent(account: Account) -> list[str]:
+    return plain_text_words(" ".join(entry.text for entry in account.entries))
+
+
+def _filler_words(answer: Answer, sent: list[str]) -> int:
+    """How many words were spoken before the answer's own while a tool was at work: "one moment, please"."""
+    written = plain_text_words(answer.text)[:_COMPARED]
+    if not answer.tools or not written:
+        return 0
+    return next((at for at in range(_LONGEST_FILLER + 1) if sent[at : at + len(written)] == written), 0)
+
+
+def _words_begun(entries: list[Entry], until_ms: float, *, whole_pieces: bool) -> int:
+    """Words of the pieces that had begun, or were over, when so much had been played."""
+    at, count = 0.0, 0
+    for entry in entries:
+        if (at + entry.length_ms if whole_pieces else at) > until_ms:
+            break
+        count += len(plain_text_words(entry.text))
+        at += entry.length_ms
+    return count

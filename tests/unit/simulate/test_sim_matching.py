@@ -1,6 +1,5 @@
 import pytest
-from simulate.matching import lacking, word_errors
-from simulate.plain_words import counted_words, mentions, plain_words
+from simulate.matching import counted_words, lacking, mentions, plain_words, word_errors
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley_client.audio.playout import Heard, PlayoutClock
+from parley_client.events import AgentAudio
 from simulate.rendering import Clip
+from simulate.scenario import Echo
 from simulate.voices import RATE
 
 CHUNK_MS = 32
@@ -19,6 +22,9 @@ _ROOM_RMS = 8.0
 """Even a quiet room is not silent: -72 dB of full scale."""
 _ECHO_SECONDS = 12
 _FADE = RATE // 20
+
+_TAIL_S = 0.06
+_DECAY_S = 0.015
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Mixer:
         places = (first + np.arange(len(rest))) % len(self._echo)
         self._echo[places] += rest
 
-    def take(self) -> NDArray[np.int16]:
+    def next_chunk(self) -> NDArray[np.int16]:
         """The next chunk."""
         start, stop = self.sent, self.sent + _CHUNK
         mixed = self._rng.normal(0.0, _ROOM_RMS, _CHUNK)
@@ -99,7 +105,7 @@ class Microphone:
     Args:
         mixer: what is recorded.
         send: takes a chunk.
-        before: is called before each chunk with its time, so that the loudspeaker's echo is there.
+        before: called before each chunk, so that the loudspeaker's echo is there.
         clock: seconds, monotonic.
     """
 
@@ -131,4 +137,118 @@ class Microphone:
             await asyncio.sleep(max(0.0, due - self.now()))
             self.worst_late_s = max(self.worst_late_s, self.now() - due)
             self._before()
-            await self._send(self._mixer.take())
+            await self._send(self._mixer.next_chunk())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A piece of the agent's speech."""
+
+    offset_ms: float
+    """Where it begins in its response, as the server says."""
+    length_ms: float
+    text: str
+    """The words that begin in it."""
+
+
+@dataclass
+class Account:
+    """The received audio of a response, and how much of it was heard."""
+
+    entries: list[Entry] = field(default_factory=list)
+    heard_ms: float = 0.0
+
+
+class Loudspeaker:
+    """Plays pieces one after the other, halts and drops as the server says.
+
+    Args:
+        on_heard: called with every stretch that was heard.
+    """
+
+    def __init__(self, on_heard: Callable[[Heard], None] | None = None) -> None:
+        self._on_heard = on_heard
+        self._clock = PlayoutClock(self._note)
+        self._dropped: set[str] = set()
+        self.ledger: dict[str, Account] = {}
+        """By response."""
+        self.late: list[Entry] = []
+        """Pieces that came after their response had been interrupted."""
+
+    def push(self, audio: AgentAudio, now: float) -> None:
+        """A piece arrives and is queued behind the others."""
+        entry = Entry(audio.offset_ms, audio.duration_ms, audio.text)
+        if audio.response_id in self._dropped:
+            self.late.append(entry)
+        else:
+            self.ledger.setdefault(audio.response_id, Account()).entries.append(entry)
+            self._clock.push(audio, now)
+
+    def pause(self, response_id: str, now: float) -> None:
+        """Halt and keep what is queued."""
+        self._clock.pause(response_id, now)
+
+    def resume(self, response_id: str, now: float) -> None:
+        """Go on where it halted."""
+        self._clock.resume(response_id, now)
+
+    def interrupt(self, response_id: str, now: float) -> None:
+        """Drop what is queued of a response, and all of it that is still to come."""
+        self._dropped.add(response_id)
+        self._clock.interrupt(response_id, now)
+
+    def advance(self, now: float) -> None:
+        """Let time pass."""
+        self._clock.advance(now)
+
+    def _note(self, heard: Heard) -> None:
+        self.ledger[heard.response_id].heard_ms += 1000 * len(heard.samples) / heard.sample_rate
+        if self._on_heard is not None:
+            self._on_heard(heard)
+
+    @property
+    def halted(self) -> bool:
+        """Whether it waits for the server to decide."""
+        return self._clock.paused
+
+    def playing(self, now: float) -> str | None:
+        """The response that is being heard."""
+        return self._clock.playing(now)
+
+    def played_ms(self, response_id: str) -> float:
+        """How much of a response has been heard, as of the last call with a time."""
+        account = self.ledger.get(response_id)
+        return account.heard_ms if account else 0.0
+
+    def queued_ms(self, now: float) -> float:
+        """How much waits to be heard."""
+        self._clock.advance(now)
+        return 1000 * self._clock.queued_s(now)
+
+
+class EchoPath:
+    """Delays what is heard, makes it softer and lets a small room answer.
+
+    Args:
+        echo: how late and how soft.
+        mixer: of the microphone.
+    """
+
+    def __init__(self, echo: Echo, mixer: Mixer) -> None:
+        self._delay = round(echo.delay_ms * RATE / 1000)
+        self._mixer = mixer
+        rng = np.random.default_rng(7)
+        tail = rng.standard_normal(round(_TAIL_S * RATE)) * np.exp(
+            -np.arange(round(_TAIL_S * RATE)) / (_DECAY_S * RATE)
+        )
+        room = np.concatenate([[1.0], 0.08 * tail])
+        self._room = room / np.sqrt(np.sum(room**2)) * 10 ** (-echo.attenuation_db / 20)
+        self._at = 0
+
+    def heard(self, heard: Heard) -> None:
+        """Something left the loudspeaker, at the microphone's own rate."""
+        at = round(heard.at_s * RATE)
+        if abs(at - self._at) <= 2:  # it goes on; rounding must not open gaps
+            at = self._at
+        self._at = at + len(heard.samples)
+        self._mixer.add_echo(at + self._delay, np.convolve(heard.samples.astype(np.float64), self._room))
