@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from parley.tts.s3gen import checkpoint
-from parley.tts.s3gen.batch import AudioVoice
-from parley.tts.s3gen.past import Past
+from parley.tts.s3gen.flow import AudioVoice
+from parley.tts.s3gen.state import Past
 from parley.tts.s3gen.synthesizer import AudioSynthesizer, Job
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
 
@@ -54,7 +54,7 @@ def main() -> None:
         ("chunked", chunked, 1),
         ("crossfaded", replace(full, max_step=1), 1),
     ):
-        utterance = _Heard(voice, plan, seed=arguments.seed)
+        utterance = _RecordedUtterance(voice, plan, seed=arguments.seed)
         audio = speak(synthesizer, utterance, tokens, pieces)
         soundfile.write(arguments.out / f"{name}.wav", audio, RATE)
         mel = torch.cat(utterance.mels, dim=1)
@@ -65,16 +65,16 @@ def main() -> None:
         )
 
 
-class _Heard(AudioUtterance):
-    """An utterance that keeps its spectrogram."""
+class _RecordedUtterance(AudioUtterance):
+    """An utterance that stores its spectrogram."""
 
     def __init__(self, voice: AudioVoice, plan: Plan, *, seed: int) -> None:
         super().__init__(voice, plan, seed=seed, rate=RATE)
         self.mels: list[torch.Tensor] = []
 
-    def frames(self, mel: torch.Tensor, end: int, kept: Past | None = None) -> torch.Tensor:
+    def frames(self, mel: torch.Tensor, end: int, past: Past | None = None) -> torch.Tensor:
         """As of any utterance."""
-        self.mels.append(super().frames(mel, end, kept))
+        self.mels.append(super().frames(mel, end, past))
         return self.mels[-1]
 
 

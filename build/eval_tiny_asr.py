@@ -92,7 +92,7 @@ def _print_rate(name: str, rows: Sequence[Transcript]) -> None:
 
 
 def print_silence(recogniser: Recogniser, seed: int) -> None:
-    """What is written for segments in which nobody speaks."""
+    """What is written for segments without speech."""
     rng = np.random.default_rng(seed)
     written = recogniser.transcribe([silent(rng.uniform(0.3, 3), rng) for _ in range(SILENT_CLIPS)])
     texts = [text for text in written if text]

@@ -2,7 +2,7 @@
 
 Every clip goes through the code that serves, without a server, with each look-ahead: in pieces of 80 ms,
 silence before it and a flush at its end, as an utterance of its own.  Prints the word error rates; what
-is written where nobody speaks; how late words are written; and every mistake with the default
+is written where there is no speech; how late words are written; and every mistake with the default
 look-ahead.  Ends with status 1 where that look-ahead's word error rate on held-out sentences and voices
 is above the limit.
 
@@ -31,8 +31,8 @@ import onnx_asr
 
 from parley.asr.decoding.words import words_of
 from parley.asr.streaming import encoder as streaming_checkpoint
-from parley.asr.streaming.loading import load_recognizer
 from parley.asr.streaming.utterance import StreamingUtterance
+from parley.models.nemotron_streaming import load_recognizer
 from parley.runtime.onnx import open_session
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import SPLITS, make
@@ -163,7 +163,7 @@ def print_delays(
 
 
 def print_silence(recogniser: Recogniser, seed: int) -> None:
-    """What is written for segments in which nobody speaks."""
+    """What is written for segments without speech."""
     rng = np.random.default_rng(seed)
     texts = [recogniser.hear(silent(rng.uniform(0.3, 3), rng)).text for _ in range(SILENT_CLIPS)]
     some = [text for text in texts if text]

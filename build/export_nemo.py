@@ -23,8 +23,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_export import entries
-from nemo_export.entries import ROOT, Entry, ExportError
+from nemo_export import archive
+from nemo_export.archive import ROOT, Entry, ExportError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="MODEL", help="entries of the manifest; none: list them")
     parser.add_argument("--nemo", type=Path, metavar="FILE", help="the checkpoint, for a single MODEL")
-    parser.add_argument("--manifest", type=Path, default=entries.MANIFEST, metavar="FILE.toml")
+    parser.add_argument("--manifest", type=Path, default=archive.MANIFEST, metavar="FILE.toml")
     parser.add_argument(
         "--into", type=Path, default=ROOT / "models", metavar="DIR", help="folder of all weights"
     )
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=12, help="recordings to compare (default: %(default)s)")
     args = parser.parse_args(argv)
     try:
-        known = entries.load(args.manifest)
+        known = archive.load(args.manifest)
         if unknown := [name for name in args.names if name not in known]:
             parser.error(f"no {', '.join(unknown)}; there are {', '.join(known)}")
         if args.nemo and len(args.names) != 1:

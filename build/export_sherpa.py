@@ -2,7 +2,7 @@
 
     .venv-peers/bin/python build/export_sherpa.py models/tiny-nemotron-streaming out/sherpa --look-ahead 1
 
-sherpa-onnx wants the prediction and the joint network in two files, and the sizes of everything as
+sherpa-onnx needs the prediction and the joint network in two files, and the sizes of everything as
 metadata of the encoder (``online-transducer-nemo-model.cc``). The networks themselves stay as they
 are, but the encoder gets features as NeMo computes them: NeMo adds 2**-24 to every band's energy before the
 logarithm, while sherpa-onnx replaces energies below float's epsilon by it (``feature-fbank.cc``).

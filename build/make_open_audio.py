@@ -16,9 +16,8 @@ import soundfile
 import soxr
 
 from parley.runtime.parameters import Parameters
-from parley.tts.clauses.english import load_front_end
-from parley.tts.clauses.network import Stop
-from parley.tts.clauses.sound import trim
+from parley.tts.clauses.network import Stop, trim
+from parley.tts.english.pronouncer import load_front_end
 from parley.tts.kokoro.network import load_network
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -89,7 +89,7 @@ end                                    closed
 ```
 
 On `paused` the client stops its loudspeaker and keeps what it has not played, on `resumed` it plays on, on
-`interrupted` it drops all audio of that response. `playback` tells the server what was really heard, so
+`interrupted` it drops all audio of that response. `playback` reports to the server what was really heard, so
 that the agent remembers only that.
 """
 

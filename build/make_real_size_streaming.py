@@ -29,7 +29,7 @@ from omegaconf import OmegaConf
 from onnx import TensorProto, helper, numpy_helper
 
 from nemo_export import layout
-from nemo_export.entries import ROOT, Entry
+from nemo_export.archive import ROOT, Entry
 from tiny.asr_model import make_tokenizer
 from tiny.streaming_model import LOOK_AHEADS, streaming_configuration
 

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer, Qwen2ForCausalLM
 from qwen_gguf.conversion import find
 from qwen_gguf.source import ConversionError, Source
 from qwen_voice import adapter
-from qwen_voice.base import load_base
+from qwen_voice.adapter import load_base
 from qwen_voice.dialogues import Dialogues
 from qwen_voice.library import load_talk, load_tools
 from qwen_voice.packing import Packer, Row

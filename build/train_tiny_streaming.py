@@ -25,8 +25,7 @@ from tiny.asr_training import Budget, Recipe, Trainer
 from tiny.augment import Heard, clean, varied
 from tiny.corpus import SPLITS, make
 from tiny.speech import SAMPLE_RATE, Samples
-from tiny.streaming_check import check_export
-from tiny.streaming_export import export_streaming, round_weights
+from tiny.streaming_export import check_export, export_streaming, round_weights
 from tiny.streaming_model import HISTORY, USUAL, build_streaming, start_from_offline
 from tiny.transducer_loss import rnnt_loss
 

@@ -21,15 +21,15 @@ from chatterbox_export.entries import ConversionError, Entry
 from chatterbox_export.t3_reference import Reference
 from chatterbox_export.tensors import read
 from parley.tts.s3gen import checkpoint as s3gen_checkpoint
-from parley.tts.s3gen.batch import AudioVoice as FlowVoice
-from parley.tts.s3gen.hift import HOP
+from parley.tts.s3gen.flow import AudioVoice as FlowVoice
 from parley.tts.s3gen.synthesizer import AudioSynthesizer
 from parley.tts.s3gen.utterance import AudioUtterance, Plan
+from parley.tts.s3gen.vocoder import HOP
 from parley.tts.t3.checkpoint import read_shape
 from parley.tts.t3.prompt import PromptEncoder
+from parley.tts.t3.request import SPEECH_CODES, START_OF_SPEECH
 from parley.tts.t3.request import TokenVoice as T3Voice
-from parley.tts.t3.vocabulary import START_OF_SPEECH
-from parley.tts.voices.voice import SPEECH_CODES, Voice
+from parley.tts.voices.voice import Voice
 
 _RATE = 24_000
 _EXAGGERATION = 0.7
@@ -55,7 +55,7 @@ class Accuracy:
             ConversionError: a limit is exceeded.
         """
         allowed = asdict(entry.limits)
-        # NaN is no accuracy: ask for what is wanted.
+        # Written so that NaN fails.
         if wrong := [name for name, value in asdict(self).items() if not value <= allowed[name]]:
             raise ConversionError(
                 f"{entry.name} is too far from chatterbox-tts in {', '.join(wrong)}: {asdict(self)}, allowed "

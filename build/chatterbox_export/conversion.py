@@ -24,14 +24,14 @@ from parley.errors import ParleyError
 from parley.tts.t3.checkpoint import T3Shape, read_shape
 from parley.tts.t3.text import load_reader
 from parley.tts.voices.enrollment import checkpoint as enrollment_checkpoint
-from parley.tts.voices.kept import ObjectVoiceStore
 from parley.tts.voices.objects import FolderObjects
+from parley.tts.voices.store import VoiceStore
 from parley.tts.voices.voice import MAX_VOICE_BYTES, Voice
 
 MANIFEST = "manifest.json"
 VOICES = "voices"
 SOURCE = ".source.json"
-"""What ``scripts/fetch_models`` writes beside what it has brought."""
+"""The file that ``scripts/fetch_models`` writes next to its downloads."""
 _PACKAGES = ("torch", "safetensors", "transformers")
 _UPSTREAM = "chatterbox-tts"
 _Build: TypeAlias = Callable[[Mapping[str, Tensor]], nn.Module]
@@ -125,16 +125,16 @@ def _check(path: Path, tensors: Mapping[str, Tensor], build: _Build) -> None:
             model = build(tensors)
     except KeyError as error:
         raise ConversionError(f"{path} has tensors missing: {error.args[0]}") from error
-    wanted = {
+    expected = {
         name: tensor.shape
         for name, tensor in model.state_dict().items()
         if name in tensors or name not in upstream_models.OPTIONAL
     }
-    check_shapes(path, tensors, wanted)
+    check_shapes(path, tensors, expected)
 
 
 async def _keep(voice: Voice, folder: Path) -> None:
-    await ObjectVoiceStore(FolderObjects(folder, MAX_VOICE_BYTES)).put(voice)
+    await VoiceStore(FolderObjects(folder, MAX_VOICE_BYTES)).put(voice)
 
 
 def _describe(

@@ -13,12 +13,11 @@ from torch import Tensor
 from chatterbox_export.entries import CONDITIONALS, ConversionError, Entry
 from chatterbox_export.tensors import read_pickled
 from parley.errors import VoiceDamagedError
+from parley.tts.t3.request import SPEAKER_EMBEDDING_SIZE, TOKENS_PER_SECOND
 from parley.tts.voices.voice import (
     FRAMES_PER_TOKEN,
     MEL_BANDS,
     S3GEN_SPEAKER_SIZE,
-    T3_SPEAKER_SIZE,
-    TOKENS_PER_SECOND,
     Voice,
     VoiceDetails,
     write_voice,
@@ -62,7 +61,7 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
         t3["cond_prompt_speech_tokens"] = torch.zeros(1, 0, dtype=torch.int64)
     voice = Voice(
         VOICE_ID,
-        speaker_embedding=_tensor(path, t3, "t3.speaker_emb", (1, T3_SPEAKER_SIZE))[0],
+        speaker_embedding=_tensor(path, t3, "t3.speaker_emb", (1, SPEAKER_EMBEDDING_SIZE))[0],
         t3_prompt_tokens=_tensor(path, t3, "t3.cond_prompt_speech_tokens", (1, None), torch.int64)[0],
         speaker=_tensor(path, gen, "gen.embedding", (1, S3GEN_SPEAKER_SIZE))[0],
         prompt_tokens=tokens,
@@ -82,12 +81,12 @@ def read_default_voice(path: Path, entry: Entry, digest: str) -> Voice:
     return voice
 
 
-def _fields(path: Path, value: Any, where: str, wanted: set[str], known: set[str]) -> dict[str, Any]:
+def _fields(path: Path, value: Any, where: str, required: set[str], known: set[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConversionError(f"{path}: {where or 'it'} is no collection of fields")
-    if missing := sorted(wanted - set(value)):
+    if missing := sorted(required - set(value)):
         raise ConversionError(f"{path} lacks {', '.join(where + name for name in missing)}")
-    if unexpected := sorted(map(str, set(value) - wanted - known)):
+    if unexpected := sorted(map(str, set(value) - required - known)):
         raise ConversionError(
             f"{path} has unexpected fields: {', '.join(where + name for name in unexpected)}"
         )

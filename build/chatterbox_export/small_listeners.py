@@ -1,6 +1,6 @@
 """Shrunken random versions of the networks that make voices, with the published key names.
 
-They hear nothing that a person would, but different recordings give different voices.
+They recognise no speaker, but different recordings give different voices.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from parley.tts.voices.enrollment.speaker_encoder import SpeakerEncoder
-from parley.tts.voices.enrollment.speech_tokenizer import SpeechTokenizer
+from parley.tts.voices.enrollment.networks import SpeakerEncoder, SpeechTokenizer
 
 _DIGITS_SPREAD = 2.0  # all three values of each digit of a token come up
 
@@ -49,7 +48,7 @@ def small_listeners(
 
 
 def _fill(network: nn.Module, generator: torch.Generator) -> None:
-    """Random weights that keep the size of what passes through them."""
+    """Random weights that preserve the magnitude of their inputs."""
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.ndim > 1:

@@ -13,7 +13,7 @@ from chatterbox_export.small_s3gen import small_s3gen
 from chatterbox_export.small_t3 import write_small_t3
 from parley.tts.t3.checkpoint import Variant
 
-_DENSE_LAYERS = (12, 24, 16)  # upstream's code knows no other
+_DENSE_LAYERS = (12, 24, 16)  # upstream's code has no other
 
 
 def write_small_published(folder: Path, variant: Variant, *, seed: int = 0) -> Path:

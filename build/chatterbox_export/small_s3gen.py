@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from chatterbox_export.small_listeners import small_listeners
 from parley.tts.s3gen.checkpoint import FILES
-from parley.tts.s3gen.conformer import TokenEncoder
-from parley.tts.s3gen.estimator import HEAD_SIZE, Estimator
 from parley.tts.s3gen.flow import Flow
-from parley.tts.s3gen.hift import Vocoder
+from parley.tts.s3gen.networks import HEAD_SIZE, Estimator, TokenEncoder
+from parley.tts.s3gen.vocoder import Vocoder
 
 VOCABULARY = 6561
 _NORMALISED = re.compile(
@@ -94,14 +93,14 @@ def write_small_s3gen(
 
 
 def _fill(network: nn.Module, generator: torch.Generator, spread: float) -> None:
-    """Random weights that keep the size of what passes through them."""
+    """Random weights that preserve the magnitude of their inputs."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if parameter.ndim > 1:
                 fan_in = parameter[0].numel()
-                if re.search(r"\bups\.", name):  # [in, out, kernel]: each output hears kernel/rate inputs
+                if re.search(r"\bups\.", name):  # [in, out, kernel]: each output sees kernel/rate inputs
                     fan_in = 2 * parameter.shape[0]
-                # Sharp attention: else every frame hears the same average of all.
+                # Sharp attention: else every frame gets the same average of all.
                 factor = 1.3 if re.search(r"(to|linear)_[qk]\b", name) else 1.0
                 parameter.normal_(0.0, factor * spread / math.sqrt(fan_in), generator=generator)
             elif name.endswith("alpha") or ((".norm" in name or "_norm" in name) and name.endswith("weight")):

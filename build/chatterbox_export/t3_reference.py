@@ -7,7 +7,6 @@ parity tests check; tests hold the vLLM models against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,19 +26,7 @@ from transformers import (
 )
 
 from parley.tts.t3.checkpoint import T3Shape
-
-START, STOP = 6561, 6562
-
-
-@dataclass
-class Draw:
-    """How scores are made of logits; as :class:`parley.tts.t3.request.Drawing`."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+from parley.tts.t3.request import END_OF_SPEECH, START_OF_SPEECH, TokenSampling
 
 
 def greedy(scores: Tensor) -> int:
@@ -66,11 +53,11 @@ class Reference:
 
     @torch.inference_mode()
     def logits(self, prompt: Tensor, tokens: Sequence[int]) -> Tensor:
-        """What follows the prompt and each of some tokens, ``[n + 1, vocabulary]`` for each half of guidance.
+        """Logits after the prompt and after each token, ``[n + 1, vocabulary]`` for each half of guidance.
 
         Args:
             prompt: embeddings, as the engine gets them.
-            tokens: n of them, whatever the logits say.
+            tokens: n tokens, which need not be likely.
 
         Returns:
             ``[2, n + 1, vocabulary]``; ``[1, ...]`` for Turbo.
@@ -90,16 +77,21 @@ class Reference:
 
     @torch.inference_mode()
     def generate(
-        self, prompt: Tensor, weight: float, draw: Draw, count: int, choose: Callable[[Tensor], int] = greedy
+        self,
+        prompt: Tensor,
+        weight: float,
+        sampling: TokenSampling,
+        count: int,
+        choose: Callable[[Tensor], int] = greedy,
     ) -> tuple[list[int], float]:
         """Tokens up to and with the stop token, and the smallest margin of a greedy decision.
 
         Args:
             prompt: embeddings, as the engine gets them.
             weight: of guidance.
-            draw: how scores are made of logits.
+            sampling: without its seed.
             count: tokens at most.
-            choose: draws a token from scores [vocabulary].
+            choose: picks a token from scores [vocabulary].
         """
         rows = self._rows(prompt)
         output = self.model(inputs_embeds=rows, use_cache=True)
@@ -109,32 +101,32 @@ class Reference:
             logits = torch.nn.functional.linear(output.last_hidden_state[:, -1], self.head, self.bias)
             if self.shape.guided:
                 logits = logits[:1] + weight * (logits[:1] - logits[1:2])
-            scores = self.scores(tokens, logits, draw)[0]
+            scores = self.scores(tokens, logits, sampling)[0]
             best = scores.topk(2).values
             margin = min(margin, float(best[0] - best[1]))
             tokens.append(choose(scores))
-            if tokens[-1] == STOP:
+            if tokens[-1] == END_OF_SPEECH:
                 break
             fed = self._fed(tokens[-1], step).expand(len(rows), 1, -1)
             output = self.model(inputs_embeds=fed, past_key_values=output.past_key_values, use_cache=True)
         return tokens, margin
 
-    def scores(self, tokens: Sequence[int], logits: Tensor, draw: Draw) -> Tensor:
-        """Logits ``[1, vocabulary]`` as upstream changes them before it draws."""
-        penalty = RepetitionPenaltyLogitsProcessor(draw.repetition_penalty)
-        warm = [TemperatureLogitsWarper(draw.temperature)] if draw.temperature not in (0, 1) else []
+    def scores(self, tokens: Sequence[int], logits: Tensor, sampling: TokenSampling) -> Tensor:
+        """Logits ``[1, vocabulary]`` as upstream changes them before sampling."""
+        penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+        warm = [TemperatureLogitsWarper(sampling.temperature)] if sampling.temperature not in (0, 1) else []
         if self.shape.guided:
-            seen = [START, *tokens]
+            seen = [START_OF_SPEECH, *tokens]
             chain = [penalty, *warm]
-            if draw.temperature:
-                chain += [MinPLogitsWarper(draw.min_p), TopPLogitsWarper(draw.top_p)]
+            if sampling.temperature:
+                chain += [MinPLogitsWarper(sampling.min_p), TopPLogitsWarper(sampling.top_p)]
         else:
-            seen = tokens or [START]
+            seen = tokens or [START_OF_SPEECH]
             chain = list(warm)
-            if draw.temperature and draw.top_k:
-                chain.append(TopKLogitsWarper(draw.top_k))
-            if draw.temperature and draw.top_p < 1:
-                chain.append(TopPLogitsWarper(draw.top_p))
+            if sampling.temperature and sampling.top_k:
+                chain.append(TopKLogitsWarper(sampling.top_k))
+            if sampling.temperature and sampling.top_p < 1:
+                chain.append(TopPLogitsWarper(sampling.top_p))
             chain.append(penalty)
         return LogitsProcessorList(chain)(torch.tensor([seen]), logits)
 

@@ -58,7 +58,7 @@ def write(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str, Sequence[int]]) -> None:
+def check_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]]) -> None:
     """Compare with what must be there.
 
     Raises:
@@ -67,14 +67,14 @@ def check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str,
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     wrong = [
         f"{name} is {list(found[name])} and must be {list(shape)}"
-        for name, shape in wanted.items()
+        for name, shape in expected.items()
         if name in found and found[name] != tuple(shape)
     ]
     problems = [
         f"{kind}: {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' * (len(names) > _NAMED)}"
         for kind, names in (
-            ("missing", sorted(set(wanted) - set(found))),
-            ("unexpected", sorted(set(found) - set(wanted))),
+            ("missing", sorted(set(expected) - set(found))),
+            ("unexpected", sorted(set(found) - set(expected))),
             ("of another shape", wrong),
         )
         if names

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from unittest import mock
 from torch import Tensor, nn
 
 from chatterbox_export import upstream
+from parley.tts.s3gen.checkpoint import count_layers
 from parley.tts.t3.checkpoint import T3Shape
 
 OPTIONAL = ("tokenizer._mel_filters", "tokenizer.window")
@@ -33,7 +33,7 @@ def t3(shape: T3Shape, tensors: Tensors) -> Any:
     """``T3`` without weights.
 
     Raises:
-        KeyError: a tensor that tells a size is missing; it is named.
+        KeyError: a tensor that has a size is missing; it is named.
     """
     upstream.make_importable()
     sizes, config, conditioning, model = (
@@ -88,7 +88,7 @@ def s3gen(tensors: Tensors) -> Any:
     """``S3Token2Wav`` without weights: tokenizer, speaker encoder, flow and vocoder.
 
     Raises:
-        KeyError: a tensor that tells a size is missing; it is named.
+        KeyError: a tensor that has a size is missing; it is named.
     """
     upstream.make_importable()
     module, encoder, tokenizer = (
@@ -98,12 +98,12 @@ def s3gen(tensors: Tensors) -> Any:
     width = len(tensors["flow.encoder.after_norm.weight"])
     inner = len(tensors[f"{_ESTIMATOR}down_blocks.0.1.0.attn1.to_q.weight"])
     growth = len(tensors[f"{_X_VECTOR}block1.tdnnd1.cam_layer.linear_local.weight"])
-    hears, bands, _ = tensors["tokenizer.encoder.conv1.weight"].shape
-    listening = tokenizer.ModelConfig(
+    state, bands, _ = tensors["tokenizer.encoder.conv1.weight"].shape
+    token_config = tokenizer.ModelConfig(
         n_mels=bands,
-        n_audio_state=hears,
-        n_audio_head=hears // _HEAD_SIZE,
-        n_audio_layer=_count(tensors, r"tokenizer\.encoder\.blocks\.(\d+)\."),
+        n_audio_state=state,
+        n_audio_head=state // _HEAD_SIZE,
+        n_audio_layer=count_layers(tensors, r"tokenizer\.encoder\.blocks\.(\d+)\."),
     )
     replaced = (
         (encoder, "PreLookaheadLayer", {"channels": width}),
@@ -116,7 +116,7 @@ def s3gen(tensors: Tensors) -> Any:
                 "output_size": width,
                 "attention_heads": len(tensors[f"{_FLOW}self_attn.pos_bias_u"]),
                 "linear_units": len(tensors[f"{_FLOW}feed_forward.w_1.bias"]),
-                "num_blocks": _count(tensors, r"flow\.encoder\.encoders\.(\d+)\."),
+                "num_blocks": count_layers(tensors, r"flow\.encoder\.encoders\.(\d+)\."),
             },
         ),
         (
@@ -125,8 +125,8 @@ def s3gen(tensors: Tensors) -> Any:
             {
                 "channels": [len(tensors[f"{_ESTIMATOR}final_proj.weight"][0])],
                 "num_heads": inner // _HEAD_SIZE,
-                "n_blocks": _count(tensors, r"flow\.decoder\.estimator\.down_blocks\.0\.1\.(\d+)\."),
-                "num_mid_blocks": _count(tensors, r"flow\.decoder\.estimator\.mid_blocks\.(\d+)\."),
+                "n_blocks": count_layers(tensors, r"flow\.decoder\.estimator\.down_blocks\.0\.1\.(\d+)\."),
+                "num_mid_blocks": count_layers(tensors, r"flow\.decoder\.estimator\.mid_blocks\.(\d+)\."),
             },
         ),
         (
@@ -145,16 +145,16 @@ def s3gen(tensors: Tensors) -> Any:
             "CAMPPlus",
             {"growth_rate": growth, "init_channels": len(tensors[f"{_X_VECTOR}tdnn.linear.weight"])},
         ),
-        (module, "S3Tokenizer", {"config": listening}),
+        (module, "S3Tokenizer", {"config": token_config}),
     )
     with (
         _replaced(*replaced),
-        mock.patch.object(tokenizer.S3TokenizerV2.__init__, "__defaults__", (listening,)),
+        mock.patch.object(tokenizer.S3TokenizerV2.__init__, "__defaults__", (token_config,)),
     ):
         # Its tokenizer hands the sizes on to the spectrogram only; the network takes a default.
         model = module.S3Token2Wav(meanflow=f"{_ESTIMATOR}time_embed_mixer.weight" in tensors)
     layers = model.flow.encoder.up_encoders
-    model.flow.encoder.up_encoders = layers[: _count(tensors, r"flow\.encoder\.up_encoders\.(\d+)\.")]
+    model.flow.encoder.up_encoders = layers[: count_layers(tensors, r"flow\.encoder\.up_encoders\.(\d+)\.")]
     return model
 
 
@@ -178,8 +178,3 @@ def _replaced(*changes: tuple[Any, str, dict[str, Any]]) -> Iterator[None]:
 
 def _make(kind: Any, own: Mapping[str, Any], *values: Any, **options: Any) -> Any:
     return kind(*values, **{**options, **own})
-
-
-def _count(tensors: Tensors, pattern: str) -> int:
-    numbers = [int(match[1]) for name in tensors if (match := re.match(pattern, name))]
-    return 1 + max(numbers, default=-1)

@@ -13,7 +13,7 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from numpy.typing import NDArray
 
-from nemo_export.entries import Entry, Limits
+from nemo_export.archive import Entry, Limits
 from nemo_export.layout import use_look_ahead
 from parley.asr import checkpoint
 from parley.asr.decoding.greedy import TransducerDecoder

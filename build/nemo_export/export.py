@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-# Its two lines at every start are about the telemetry of trainings, which nobody has asked for.
+# Its two lines at every start are about the telemetry of trainings, which is not needed here.
 logging.getLogger("nv_one_logger").setLevel(logging.ERROR)
 
 from nemo.collections.asr.models import ASRModel  # noqa: E402
@@ -23,7 +23,7 @@ from numpy.typing import NDArray  # noqa: E402
 
 from nemo_export import accuracy, archive, layout  # noqa: E402
 from nemo_export.accuracy import Accuracy, Heard  # noqa: E402
-from nemo_export.entries import Entry, ExportError, Precision  # noqa: E402
+from nemo_export.archive import Entry, ExportError, Precision  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The files of an export: what the models load, and what says where it comes from."""
+"""The files of an export: their layout, precision and origin."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import hashlib
 import json
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import ml_dtypes
+import numpy as np
 import onnx
 from nemo.collections.asr.models import ASRModel
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from nemo_export import chunks, graphs, precision
-from nemo_export.entries import Entry, ExportError, Precision
+from nemo_export import chunks, graphs
+from nemo_export.archive import Entry, ExportError, Precision
 
+Half = Literal["fp16", "bf16"]
+_TYPES = {"fp16": (TensorProto.FLOAT16, np.float16), "bf16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16)}
+# ONNX Runtime has convolutions in fp16 for GPUs, but not in bf16.
+_OPERATORS = {"fp16": {"MatMul", "Gemm", "Conv"}, "bf16": {"MatMul", "Gemm"}}
 ENCODER = "encoder-model.onnx"
 DECODER = "decoder_joint-model.onnx"
 WEIGHTS = "encoder.weights"
@@ -24,6 +33,80 @@ MANIFEST = "manifest.json"
 _SILENCE = round(math.log(2**-24), 4)
 """Log-mel energy of silence."""
 _PACKAGES = ("nemo_toolkit", "torch", "onnx", "onnxruntime")
+
+
+def to_int8(path: Path) -> onnx.ModelProto:
+    """The graph at ``path`` with matrix products in eight bits.
+
+    Weights are rounded to signed integers, activations when the graph runs. Convolutions stay as
+    they are: quantised they are slower than in single precision.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "int8.onnx"
+        quantize_dynamic(
+            path,
+            out,
+            op_types_to_quantize=["MatMul"],
+            weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+        )
+        return graphs.read(out)
+
+
+def to_half(model: onnx.ModelProto, half: Half, *, emulate: bool = False) -> onnx.ModelProto:
+    """Make products with weights in half precision; ``model`` is changed and returned.
+
+    Args:
+        model: in single precision.
+        half: the type.
+        emulate: round to the type, but compute in single precision, which is what a GPU does inside
+            of a product. CPUs can run this, and not all of them the other.
+    """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    uses = Counter(name for node in model.graph.node for name in node.input)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        own = [name for name in node.input[1:] if name in weights]
+        if node.op_type in _OPERATORS[half] and own:
+            # A weight that others use too stays as it is, and is rounded on its way in.
+            stored = {name for name in own if uses[name] == 1}
+            for name in stored:
+                _round(weights[name], _TYPES[half][1])
+            nodes += _around(node, stored, _TYPES[half][0], emulate=emulate)
+        else:
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def _around(node: onnx.NodeProto, stored: set[str], kind: int, *, emulate: bool) -> list[onnx.NodeProto]:
+    """A product between casts: into half precision before it, and out of it after it."""
+    before: list[onnx.NodeProto] = []
+
+    def cast(source: str, target: str, to: int) -> onnx.NodeProto:
+        return helper.make_node("Cast", [source], [target], to=to)
+
+    for index, name in enumerate(node.input):
+        source = name
+        if name not in stored:
+            source = f"{node.name}.{index}.half"
+            before.append(cast(name, source, kind))
+        if emulate:
+            before.append(cast(source, f"{node.name}.{index}.single", TensorProto.FLOAT))
+            source = f"{node.name}.{index}.single"
+        node.input[index] = source
+    output = node.output[0]
+    node.output[0] = f"{output}.half"
+    if not emulate:
+        return [*before, node, cast(f"{output}.half", output, TensorProto.FLOAT)]
+    rounded = cast(f"{output}.half", f"{output}.rounded", kind)
+    return [*before, node, rounded, cast(f"{output}.rounded", output, TensorProto.FLOAT)]
+
+
+def _round(tensor: onnx.TensorProto, dtype: type) -> None:
+    values = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), tensor.name))
 
 
 def encoder_files(entry: Entry) -> dict[int, str]:
@@ -79,14 +162,14 @@ def convert(entry: Entry, fp32: Path, folder: Path, to: Precision, *, emulate: b
         fp32: folder of the export in single precision.
         folder: where to.
         to: the precision.
-        emulate: as in :func:`nemo_export.precision.to_half`.
+        emulate: as in :func:`nemo_export.layout.to_half`.
     """
 
     def converted(name: str) -> onnx.ModelProto:
         if to == "int8":
-            return precision.to_int8(fp32 / name)
+            return to_int8(fp32 / name)
         assert to != "fp32"
-        return precision.to_half(graphs.read(fp32 / name), to, emulate=emulate)
+        return to_half(graphs.read(fp32 / name), to, emulate=emulate)
 
     for name in ("vocab.txt", "config.json"):
         (folder / name).write_bytes((fp32 / name).read_bytes())

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from qwen_gguf import vocabulary, weights
-from qwen_gguf.adapter import CONFIG, WEIGHTS, Adapter
 from qwen_gguf.source import ConversionError, Shape, Source
+from qwen_gguf.weights import CONFIG, WEIGHTS, Adapter
 
 VERSION = 2
 """Of what is written: a folder of another version is made again."""

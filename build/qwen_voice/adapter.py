@@ -10,10 +10,36 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from qwen_gguf.adapter import CONFIG, WEIGHTS, factor_names
+from qwen_gguf import vocabulary, weights
+from qwen_gguf.source import ConversionError, Source
+from qwen_gguf.weights import CONFIG, WEIGHTS, factor_names
 
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def load_base(source: Source, tokens: Path) -> Qwen2ForCausalLM:
+    """The network in bfloat16, with the vocabulary that is served.
+
+    Args:
+        source: the published file.
+        tokens: folder that was made of it, with the tokenizer and the configuration.
+
+    Raises:
+        ConversionError: the folder has another vocabulary.
+    """
+    rows = vocabulary.choose(source.vocabulary(), english=True).rows
+    config = Qwen2Config.from_pretrained(tokens, attn_implementation="sdpa")
+    if config.vocab_size != len(rows):
+        raise ConversionError(f"{tokens} has another vocabulary")
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config)
+    read = {name: tensor.to(torch.bfloat16) for name, tensor in weights.tensors(source, rows)}
+    model.load_state_dict(read, assign=True)
+    # The rotation table is no weight: it is computed, and on the device "meta" it was not.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    return model
 
 
 class AdaptedLinear(nn.Module):

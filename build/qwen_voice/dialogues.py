@@ -18,7 +18,7 @@ from qwen_voice.slots import Value
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _UNSPOKEN = re.compile(r'["\n\r*#_`<>|{}\[\]\\]')
-"""What the grammar of answers does not allow (parley.llm.python_calls.grammar)."""
+"""What the grammar of answers does not allow (parley.llm.python_calls.format)."""
 _MOST_TOOLS = 5
 _FILLERS = ("Um, ", "Okay, ", "So, ", "Right, ", "Well, ", "Hey, ", "Uh, ", "Hi, ", "Yes, ", "And ")
 _CORRECTIONS = ("No, ", "Sorry, ", "Sorry, I meant ", "Wait, ", "Actually, ", "Hmm, ")

@@ -24,7 +24,7 @@ class Argument:
     required: bool
 
     def typed(self, value: Any) -> Any:
-        """The value as the schema wants it: a year is a text in one tool and a number in another."""
+        """The value as the schema requires it: a year is a text in one tool and a number in another."""
         if self.schema["type"] == "string":
             return str(value)
         return int(value) if self.schema["type"] == "integer" else value

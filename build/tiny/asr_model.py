@@ -67,7 +67,7 @@ def make_tokenizer(texts: Iterable[str], folder: Path) -> sentencepiece.Sentence
         pieces = [tokenizer.id_to_piece(token) for token in range(VOCABULARY)]
         (folder / "vocab.txt").write_text(
             "\n".join(pieces), encoding="utf-8"
-        )  # NeMo wants it beside the model.
+        )  # NeMo needs it beside the model.
     return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 

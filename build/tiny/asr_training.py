@@ -18,24 +18,62 @@ import sentencepiece
 import torch
 from nemo.collections.asr.models import EncDecRNNTBPEModel
 
-from tiny.asr_model import ENCODER_WIDTH, FEATURES, SILENCE
+from tiny.asr_model import ENCODER_WIDTH, FEATURES, FRAME, SILENCE
 from tiny.augment import Heard, clean, silent, varied
 from tiny.corpus import Clips
-from tiny.flat_start import frame_labels, token_lengths
 from tiny.speech import SAMPLE_RATE, Samples
 
+_WORD_START = "\u2581"
+_WORD_START_LENGTH = 0.3
 BATCH = 16
 WARM_UP_STEPS = 200
 PEAK_RATE = 1.2e-3
 CTC_SHARE = 0.3
 SILENT_SHARE = 0.03
-"""Share of training clips that are replaced by a segment in which nobody speaks."""
-
+"""Share of training clips that are replaced by a segment without speech."""
 _REPORT_EVERY = 100
 _SAVE_EVERY = 500
 _TRIAL = 64
 _FREQUENCY_MASK = 12
 _TIME_MASK = 0.05
+
+
+def token_lengths(tokenizer: sentencepiece.SentencePieceProcessor) -> npt.NDArray[np.float64]:
+    """How long each token is likely to sound, ``[V]``: its letters, and a little for a word boundary."""
+    pieces = [tokenizer.id_to_piece(token) for token in range(tokenizer.vocab_size())]
+    return np.array(
+        [
+            len(piece.lstrip(_WORD_START)) + _WORD_START_LENGTH * piece.startswith(_WORD_START)
+            for piece in pieces
+        ]
+    )
+
+
+def frame_labels(
+    tokens: Sequence[int],
+    span: tuple[int, int],
+    frames: int,
+    blank: int,
+    lengths: npt.NDArray[np.float64],
+) -> npt.NDArray[np.int64]:
+    """The label of each encoder frame: ``tokens`` over the speech, ``blank`` around it.
+
+    Args:
+        tokens: Token ids of the clip.
+        span: First and last sample of speech.
+        frames: Number of labels to return.
+        blank: Label of frames without speech.
+        lengths: :func:`token_lengths`.
+    """
+    labels = np.full(frames, blank, dtype=np.int64)
+    if not tokens:
+        return labels
+    centres = (np.arange(frames) + 0.5) * FRAME
+    ends = np.cumsum(lengths[list(tokens)])
+    progress = (centres - span[0]) / (span[1] - span[0]) * ends[-1]
+    voiced = (progress >= 0) & (progress < ends[-1])
+    labels[voiced] = np.asarray(tokens)[np.searchsorted(ends, progress[voiced], side="right")]
+    return labels
 
 
 @dataclass(frozen=True)

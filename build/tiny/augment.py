@@ -58,7 +58,7 @@ def worn(heard: Heard, rng: np.random.Generator) -> Heard:
 
 
 def silent(seconds: float, rng: np.random.Generator) -> Heard:
-    """A segment in which nobody speaks: digital silence, or noise from -80 to -30 dBFS, perhaps a breath."""
+    """A segment without speech: digital silence, or noise from -80 to -30 dBFS, perhaps a breath."""
     length = round(seconds * SAMPLE_RATE)
     audio = np.zeros(length, np.float32)
     if rng.random() < 0.85:

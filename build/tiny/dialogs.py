@@ -8,9 +8,9 @@ oldest turns:
 - A place without a tool of its own ("and in london") asks the last city tool again, with the
   same day; without one, it asks for the weather. A corrected city does the same.
 - A corrected duration starts the last timer again, with the same label.
-- Anything unknown is refused, and the refusal tells what is possible (:data:`FALLBACK`). Without
-  tools it tells nothing, and what needs a tool is refused too (:data:`REFUSAL`). With a part of
-  the tools nobody asks for the others: a server answers a call of a missing tool with an error.
+- Anything unknown is refused, and the refusal lists what is possible (:data:`FALLBACK`). Without
+  tools it lists nothing, and what needs a tool is refused too (:data:`REFUSAL`). With a part of
+  the tools the model must not call the others: a server answers a call of a missing tool with an error.
 - An assistant message that ends with "…" was interrupted; "can you repeat that" then brings
   the whole message.
 - What the user says before any answer is heard is joined to the user message before it; it may
@@ -28,14 +28,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tiny import callers, domain, words
-from tiny.domain import Utterance
+from tiny.domain import DAYS, NAMES, ONES, TENS, Utterance, number_words
 from tiny.settings import PROPERTIES, Message, Setting
-from tiny.surface import capitalised, misheard, typed
+from tiny.words import misspell
 
+_NUMBERS = {number_words(n): n for n in range(70)}
+_NUMBER = re.compile(rf"\b(?:{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})\b")
+_QUESTION = re.compile(
+    r"(?:what|how|who|will|is|do|does|can|where|when|why|and|sorry what|\w+ in .* what's|on \w+ in)\b"
+)
+_PRONOUN = re.compile(r"\bi\b")
+_LOST = frozenset(("a", "the", "please", "is", "it", "me", "now", "like", "will", "you"))
+_WEEKDAYS = DAYS[3:]
+_PROPER_NOUN = re.compile(rf"\b(?:{'|'.join((*_WEEKDAYS, *NAMES))})\b")
 Split = Literal["train", "test"]
 _Maker = Callable[[random.Random], Utterance]
-
-
 REFUSAL = "Sorry, I can't help with that."
 FALLBACK = f"{REFUSAL} I can tell you the weather and the time, and set timers."
 TOOL_FAILED = "Sorry, that did not work. Please try again."
@@ -44,11 +51,54 @@ HOW_LONG = "For how many minutes?"
 NAME_UNKNOWN = "You have not told me your name yet."
 NOTHING_SAID = "I have not said anything yet."
 STOPPED = "Okay."
-
 SKIES = ("sunny", "cloudy", "rainy", "windy", "foggy", "snowy")
 _ERRORS = ("timeout", "not found", "service unavailable", "unknown city", "no such city", "too many timers")
 # What needs an earlier turn is rare and hard, so training sees more of it than the test does.
 _LOOKS_BACK = frozenset(("_follow_up", "_correct_city", "other_day", "correct_minutes", "repeat", "ask_name"))
+_OWN_TOOL = {"weather": "get_weather", "time": "get_time", "timer": "set_timer"}
+
+
+def capitalised(name: str) -> str:
+    """``san felipe`` as it is written in arguments and answers: ``San Felipe``."""
+    return " ".join(word[:1].upper() + word[1:] for word in name.split(" "))
+
+
+def typed(utterance: Utterance, rng: random.Random) -> str:
+    """Write an utterance as a person types it: capitals, digits and punctuation."""
+    text = utterance.text
+    if utterance.intent == "phone_number":
+        kind, digits = str(utterance.slots["kind"]), str(utterance.slots["digits"])
+        text = f"my {kind} is {digits.replace(' ', '') if rng.random() < 0.7 else digits}"
+    else:
+        text = _NUMBER.sub(lambda match: str(_NUMBERS[match.group()]), text)
+    question = bool(_QUESTION.match(text)) and utterance.intent not in ("correct_city", "correct_minutes")
+    if rng.random() < 0.7:
+        for slot in ("city", "name"):
+            value = str(utterance.slots.get(slot, ""))
+            if value:
+                text = re.sub(rf"\b{re.escape(value)}\b", capitalised(value), text)
+        text = _PROPER_NOUN.sub(lambda match: capitalised(match.group()), text)
+    text = _PRONOUN.sub("I", text)
+    text = text[:1].upper() + text[1:]
+    if rng.random() < 0.85:
+        text += "?" if question else rng.choice((".", ".", ".", "!")) if len(text.split()) < 4 else "."
+    return text
+
+
+def misheard(utterance: Utterance, rng: random.Random) -> str:
+    """Write an utterance with one word lost or misspelt, but never a slot's."""
+    kept = {word for value in utterance.slots.values() for word in str(value).split()}
+    kept |= set(ONES) | set(TENS.values()) | {"hour", "half", "quarter", "weather", "time", "timer", "not"}
+    words = utterance.text.split()
+    candidates = [i for i, word in enumerate(words) if word not in kept and len(word) > 1]
+    if not candidates or len(words) < 4:
+        return utterance.text
+    at = rng.choice(candidates)
+    if words[at] in _LOST:
+        del words[at]
+    elif len(words[at]) > 3:
+        words[at] = misspell(words[at], rng)
+    return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -105,7 +155,6 @@ def _timer_answer(arguments: dict[str, Any], _result: dict[str, Any]) -> str:
     return f"Okay, {minutes}{label}, starting now."
 
 
-_OWN_TOOL = {"weather": "get_weather", "time": "get_time", "timer": "set_timer"}
 _ANSWERS = {"get_weather": _weather_answer, "get_time": _time_answer, "set_timer": _timer_answer}
 
 

@@ -102,7 +102,7 @@ def _layer(inputs: int, outputs: int, stride: tuple[int, int]) -> list[nn.Module
 class Probability(nn.Module):
     """The network as it is used.
 
-    To cut somebody off is worse than to wait: what the network takes for 70 % becomes 50 %.
+    To cut a speaker off is worse than to wait: what the network takes for 70 % becomes 50 %.
     """
 
     def __init__(self, network: TurnNet) -> None:

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from nemo_export import archive
-from nemo_export.entries import ExportError
+from nemo_export.archive import ExportError
 
 
 def write(path, members, mode="w"):

@@ -14,12 +14,12 @@ from transformers import AutoTokenizer
 
 import train_qwen_voice
 from convert_qwen_gguf import main as convert
+from parley.llm.python_calls.format import CallStream
 from parley.llm.python_calls.functions import as_functions
-from parley.llm.python_calls.reading import CallStream
 from parley.llm.replies import ParsedCall, TextPiece
 from qwen_gguf.source import Source
 from qwen_voice import adapter
-from qwen_voice.base import load_base
+from qwen_voice.adapter import load_base
 from qwen_voice.dialogues import Dialogues, assistant
 from qwen_voice.library import load_talk, load_tools
 from qwen_voice.packing import Packer
