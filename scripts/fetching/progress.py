@@ -1,4 +1,4 @@
-"""What the person at the terminal sees of a download."""
+"""Progress of downloads in the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTERVAL_LOG_S = 10.0
 
 
 class Progress:
-    """A line for each file; on a terminal it is rewritten, in a log it comes every ten seconds."""
+    """A line for each file: rewritten in a terminal, repeated every ten seconds in a log."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._out = sys.stderr if stream is None else stream
@@ -23,13 +23,13 @@ class Progress:
         self._began = self._shown = 0.0
 
     def begin(self, name: str, size: int = 0) -> None:
-        """A file begins; a size of 0 is not known."""
+        """Start a file; a size of 0 is unknown."""
         self._name, self._size, self._first = name, size, -1
         self._there = 0
         self._began = self._shown = time.monotonic()
 
     def arrived(self, there: int) -> None:
-        """So many bytes of it are there."""
+        """Show the present length of the file."""
         if self._first < 0:
             self._first = there
         self._there = there
@@ -39,11 +39,11 @@ class Progress:
             self._line(self._state(there, now), keep=False)
 
     def note(self, text: str) -> None:
-        """Say something in between."""
+        """Print a line between those of files."""
         self._line(f"  {text}", keep=True)
 
     def end(self, *, fetched: bool) -> None:
-        """The file is there."""
+        """The file is complete."""
         how = f"in {time.monotonic() - self._began:.1f} s" if fetched else "was there"
         self._line(f"{self._name}  {size_text(self._size or self._there)}  {how}", keep=True)
 
@@ -64,7 +64,7 @@ class Progress:
 
 
 def size_text(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

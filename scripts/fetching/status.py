@@ -1,4 +1,4 @@
-"""What there is of the weights, as a list for people or as JSON."""
+"""The state of all weights, as a list for people or as JSON."""
 
 from __future__ import annotations
 
@@ -11,43 +11,35 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fetching.made import INCLUDED, is_made
 from fetching.manifest import ROOT, Included, Installed, Made, Pinned, Published, Weights
-from fetching.placing import Placed
+from fetching.placed import INCLUDED, Placed, is_made
 from fetching.progress import size_text
 
 
 @dataclass(frozen=True)
 class State:
-    """What there is of an entry."""
+    """The state of an entry."""
 
     name: str
     about: str
     publisher: str
     licence: str
     size: int
-    """Bytes: of what belongs to it if that is known, else of what is there."""
+    """Bytes: of the whole entry if that is known, else of its present files."""
     on_disk: int
-    """Bytes that are there."""
+    """Present bytes."""
     where: str
-    """A folder or a file; empty: nothing is there."""
+    """A folder or a file; empty: it is absent."""
     where_short: str
-    """The same for people."""
+    """The same, relative to the checkout."""
     there: bool
-    """Whether it can be used."""
+    """Whether it is usable."""
     state: str
     """In words."""
 
 
 def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew: bool) -> State:
-    """Look at what is there.
-
-    Args:
-        entry: of the manifest.
-        entries: all of it.
-        models: folder of all weights.
-        anew: read every file, whatever was noted when it was read last.
-    """
+    """Examine an entry; ``anew``: every file is read, whatever was recorded before."""
     folder = models / entry.name
     match entry:
         case Pinned():
@@ -79,13 +71,7 @@ def state_of(entry: Weights, entries: dict[str, Weights], models: Path, *, anew:
 
 
 def with_sources(chosen: Sequence[Weights], entries: dict[str, Weights], models: Path) -> list[Weights]:
-    """What is chosen, and the sources of what is made: those that are there, and those still needed.
-
-    Args:
-        chosen: of the manifest.
-        entries: all of it.
-        models: folder of all weights.
-    """
+    """The chosen entries, and the sources of made ones that are present or still needed."""
     found: list[Weights] = []
     for entry in chosen:
         if isinstance(entry, Made):
@@ -99,7 +85,7 @@ def with_sources(chosen: Sequence[Weights], entries: dict[str, Weights], models:
 
 
 def show(states: Sequence[State], *, as_json: bool) -> None:
-    """Print what there is."""
+    """Print the states."""
     if as_json:
         for state in states:
             print(json.dumps(asdict(state)))
@@ -146,7 +132,7 @@ def _size(path: Path) -> int:
 
 
 def _installed(entry: Installed) -> Path | None:
-    """Where an installed package keeps the file; nothing of the package is imported."""
+    """A package's file; nothing of the package is imported."""
     package = importlib.util.find_spec(entry.package)
     if package is None or not package.submodule_search_locations:
         return None
@@ -155,7 +141,7 @@ def _installed(entry: Installed) -> Path | None:
 
 
 def _verdict(entry: Installed, file: Path | None) -> str:
-    """Whether the file is as its package's record says; empty: it is not, or not there."""
+    """The state of an installed file by its package's record; empty: wrong or absent."""
     if file is None:
         return ""
     if file.is_dir():

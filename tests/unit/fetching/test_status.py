@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from archive_makers import make_installable
 from fetching import main as fetching_main
 from fetching import manifest
-from fetching.bringing import prerequisites
-from fetching.made import INCLUDED
+from fetching.fetch import prerequisites
 from fetching.main import main
 from fetching.manifest import FetchError, Included, Installed, Made, Pinned, Published
+from fetching.placed import INCLUDED
 from fetching.status import state_of
 
 ROOT = Path(__file__).parents[3]

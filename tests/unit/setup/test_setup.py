@@ -13,21 +13,23 @@ from types import SimpleNamespace
 import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
+LOCKS = SCRIPTS.parent / "build" / "requirements"
 sys.path.insert(0, str(SCRIPTS))
 
-from provision import (  # noqa: E402
-    environments,
-    main,
-    programs,
-    system,
-    tools,
-)
-from provision.console import Progress, SetupError  # noqa: E402
+from provision import environments, main, system  # noqa: E402
+from provision import uv as uv_module  # noqa: E402
 from provision.environments import EXPORT, SERVE, TALK  # noqa: E402
-from provision.interpreter import MANAGED, candidates, choose, probe  # noqa: E402
-from provision.sources import parse_pip_config, uv_environment, uv_options  # noqa: E402
-from provision.system import Library, check_system  # noqa: E402
-from provision.tools import Uv, run_quietly  # noqa: E402
+from provision.system import (  # noqa: E402
+    MANAGED,
+    Library,
+    Progress,
+    SetupError,
+    candidates,
+    check_system,
+    choose,
+    probe,
+)
+from provision.uv import Uv, parse_pip_config, run_quietly, uv_environment, uv_options  # noqa: E402
 
 
 @pytest.fixture
@@ -114,21 +116,23 @@ def test_pips_sources_are_handed_on_to_uv():
     )
 
 
-def test_what_a_person_told_uv_wins():
+def test_uvs_own_configuration_wins():
     options = uv_options(parse_pip_config(PIP_CONFIG), {"UV_DEFAULT_INDEX": "https://mine/simple"})
     assert not [option for option in options if "index" in option]
 
 
-def test_no_index_is_respected():
-    assert uv_options({"no-index": "true", "find-links": "/w", "index-url": "x"}, {}) == [
-        "--find-links",
-        "/w",
-        "--no-index",
-    ]
-
-
-def test_nothing_configured_means_no_options():
-    assert uv_options(parse_pip_config(""), {}) == []
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({}, []),
+        (
+            {"no-index": "true", "find-links": "/w", "index-url": "x"},
+            ["--find-links", "/w", "--no-index"],
+        ),
+    ],
+)
+def test_sources_without_an_index(config, options):
+    assert uv_options(config, {}) == options
 
 
 @pytest.mark.parametrize("value", ["not quoted", "'half", "f(x)"])
@@ -144,29 +148,17 @@ def test_a_program_that_hangs_is_given_up():
 
 @pytest.fixture
 def uv_that(tmp_path):
-    """uv with a program in its place."""
+    """A Uv whose program writes down its arguments and then runs a line of shell."""
 
     def make(script):
         uv = Uv(tmp_path)
         uv.program = str(tmp_path / "uv")
-        Path(uv.program).write_text(f"#!/bin/sh\n{script}\n")
+        Path(uv.program).write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{script}\n')
         Path(uv.program).chmod(0o755)
+        uv._sources |= {"main": [], "all": ["--index", "more"]}
         return uv
 
     return make
-
-
-def test_uvs_list_of_packages_is_not_shown_but_its_progress_is(uv_that, capsys):
-    said = [
-        "Resolved 2 packages",
-        "Downloading a (1GiB)",
-        "Installed 2 packages",
-        " + a==1",
-        " - b==1",
-        " ~ c==1",
-    ]
-    uv_that("\n".join(f"echo '{line}' >&2" for line in said)).run("pip", "install", "a")
-    assert capsys.readouterr().err.splitlines() == [f"      {line}" for line in said[:3]]
 
 
 def test_what_uv_complains_of_is_shown(uv_that, capsys):
@@ -176,7 +168,7 @@ def test_what_uv_complains_of_is_shown(uv_that, capsys):
 
 
 def test_a_uv_that_hangs_is_given_up(uv_that, monkeypatch):
-    monkeypatch.setattr(tools, "_DOWNLOAD_S", 0.1)
+    monkeypatch.setattr(uv_module, "_DOWNLOAD_S", 0.1)
     with pytest.raises(SetupError, match="did not end within"):
         uv_that("exec sleep 60").run("pip", "install", "a")
 
@@ -233,36 +225,25 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def uv_that_records(folder, script):
-    """A Uv whose program writes down its arguments and then runs a line of shell."""
-    uv = Uv(folder)
-    program = folder / "uv"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')
-    program.chmod(0o755)
-    uv.program = str(program)
-    uv._sources |= {"main": [], "all": ["--index", "more"]}
-    return uv
-
-
-def test_packages_come_from_the_main_index_first(tmp_path):
-    uv_that_records(tmp_path, "true").install("-r", "lock.txt")
+def test_packages_come_from_the_main_index_first(uv_that, tmp_path):
+    uv_that("true").install("-r", "lock.txt")
     assert (tmp_path / "calls").read_text().splitlines() == ["pip install -r lock.txt"]
 
 
-def test_packages_that_the_main_index_lacks_come_from_the_others(tmp_path):
-    uv_that_records(tmp_path, 'test "$5" = --index').install("-r", "lock.txt")
+def test_packages_that_the_main_index_lacks_come_from_the_others(uv_that, tmp_path):
+    uv_that('test "$5" = --index').install("-r", "lock.txt")
     assert (tmp_path / "calls").read_text().splitlines() == [
         "pip install -r lock.txt",
         "pip install -r lock.txt --index more",
     ]
 
 
-def test_packages_that_nobody_has(tmp_path):
+def test_packages_that_no_index_has(uv_that):
     with pytest.raises(SetupError, match="status 1"):
-        uv_that_records(tmp_path, "false").install("-r", "lock.txt")
+        uv_that("false").install("-r", "lock.txt")
 
 
-def test_only_large_packages_are_told_of_while_they_come(tmp_path, capsys):
+def test_of_single_packages_only_large_ones_are_shown(uv_that, tmp_path, capsys):
     said = """Resolved 90 packages in 1ms
 Downloading scipy (36.5MiB)
 Downloading torch (186.3MiB)
@@ -270,10 +251,12 @@ Downloading torch (186.3MiB)
    Building espeak
       Built espeak
  + scipy==1.16
+ - numpy==1.25
+ ~ parley==0.1
 Installed 90 packages in 2ms
 error: no disk"""
     (tmp_path / "said").write_text(said)
-    uv_that_records(tmp_path, f"cat {tmp_path / 'said'} >&2").install("-r", "lock.txt")
+    uv_that(f"cat {tmp_path / 'said'} >&2").install("-r", "lock.txt")
     assert [line.strip() for line in capsys.readouterr().err.splitlines()] == [
         "Resolved 90 packages in 1ms",
         "Downloading torch (186.3MiB)",
@@ -437,7 +420,7 @@ def test_an_index_that_does_not_say_how_large_torch_is_still_gives_it(
 ):
     monkeypatch.setattr(far_from_pytorch, "wheel_sizes", (500_000_000, None))
     environments.make(checkout, HARMLESS, Progress(6))
-    assert "2 packages; the package index does not say how large" in capsys.readouterr().err
+    assert "2 packages; the package index gives no sizes" in capsys.readouterr().err
     assert environments.is_ready(checkout, HARMLESS)
 
 
@@ -463,18 +446,17 @@ wheels = [{ url = "u/cublas.whl" }]
 """
 
 
-def test_sizes_are_what_the_index_says(tmp_path):
+def test_sizes_come_from_the_index(uv_that, tmp_path):
     (tmp_path / "said").write_text(PYLOCK)
-    uv = uv_that_records(tmp_path, f"cat {tmp_path / 'said'}")
+    uv = uv_that(f"cat {tmp_path / 'said'}")
     assert uv.sizes(tmp_path / "torch-cuda.txt", Path(sys.executable)) == [526_600_000, None]
     with pytest.raises(SetupError, match=r"has not all of torch-cuda\.txt"):
-        uv_that_records(tmp_path, "exit 2").sizes(tmp_path / "torch-cuda.txt", Path(sys.executable))
+        uv_that("exit 2").sizes(tmp_path / "torch-cuda.txt", Path(sys.executable))
 
 
 def test_the_locks_of_torch_have_one_version():
-    folder = SCRIPTS.parent / "build" / "requirements"
-    (pin,) = re.findall(r"^torch==\S+", (folder / "torch.txt").read_text(), re.MULTILINE)
-    locked = (folder / "torch-cuda.txt").read_text()
+    (pin,) = re.findall(r"^torch==\S+", (LOCKS / "torch.txt").read_text(), re.MULTILINE)
+    locked = (LOCKS / "torch-cuda.txt").read_text()
     assert f"\n{pin} \\\n" in locked
     assert not re.search(r"^triton==", locked, re.MULTILINE), "vLLM does not import on a CPU beside it"
 
@@ -521,8 +503,12 @@ def test_a_failure_is_one_line_and_a_status(checkout, uv, monkeypatch, capsys):
     assert "error: uv failed" in capsys.readouterr().err
 
 
+def locked_versions(name):
+    return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (LOCKS / name).read_text(), re.MULTILINE))
+
+
 def test_locks_name_no_host_and_no_folder():
-    for path in (SCRIPTS.parent / "build" / "requirements").iterdir():
+    for path in LOCKS.iterdir():
         found = re.findall(
             r"(?:https?|file)://\S+|(?<![\w.])/(?:work|home|root|opt|tmp)\S*", path.read_text()
         )
@@ -530,40 +516,24 @@ def test_locks_name_no_host_and_no_folder():
 
 
 @pytest.mark.parametrize(
-    "lock",
-    [
-        "serve.txt",
-        "networks.txt",
-        "dev.txt",
-        "talk.txt",
-        "export.txt",
-        "chatterbox.txt",
-        "peers.txt",
-        "kernels.txt",
-        "torch-cuda.txt",
-    ],
+    "lock", "serve networks dev talk export chatterbox peers kernels torch-cuda frameworks".split()
 )
 def test_every_locked_package_has_one_version_and_a_hash(lock):
-    text = (SCRIPTS.parent / "build" / "requirements" / lock).read_text()
+    text = (LOCKS / f"{lock}.txt").read_text()
     packages = re.findall(r"^([a-z0-9.-]+)==(\S+)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE)
     starts = re.findall(r"^[a-z0-9]", text, re.MULTILINE)
     assert len(packages) == len(starts) == len({name for name, _, _ in packages})
 
 
 def test_what_must_stay_apart_is_not_in_the_serving_lock():
-    folder = SCRIPTS.parent / "build" / "requirements"
-    locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (folder / "serve.txt").read_text(), re.MULTILINE))
+    locked = locked_versions("serve.txt")
     assert not {"torch", "torchvision", "torchaudio", "torchcodec", "triton"} & set(locked)
     assert locked["numpy"].startswith("1."), "the stub of Triton 24.10 reads arrays of numpy 2 as empty"
 
 
 def test_the_development_lock_agrees_with_the_serving_lock():
-    folder = SCRIPTS.parent / "build" / "requirements"
-    serve, dev, talk = (
-        dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (folder / name).read_text(), re.MULTILINE))
-        for name in ("serve.txt", "dev.txt", "talk.txt")
-    )
-    for other in (dev, talk):
+    serve = locked_versions("serve.txt")
+    for other in map(locked_versions, ("dev.txt", "talk.txt")):
         assert {name: version for name, version in other.items() if serve.get(name, version) != version} == {}
 
 
@@ -581,8 +551,8 @@ def machine(tmp_path, monkeypatch):
             path.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("PARLEY_BROWSER", raising=False)
-        monkeypatch.setattr(programs.os, "geteuid", lambda: 0 if root else 1000)
-        monkeypatch.setattr(programs, "loads", lambda soname: library or (tmp_path / soname).exists())
+        monkeypatch.setattr(main.os, "geteuid", lambda: 0 if root else 1000)
+        monkeypatch.setattr(main, "loads", lambda soname: library or (tmp_path / soname).exists())
         return tmp_path
 
     return make
@@ -593,31 +563,31 @@ INSTALLING = "echo '#!/bin/sh' > {0}/chromium; /bin/chmod +x {0}/chromium"
 
 def test_a_browser_that_is_there_is_found(machine):
     folder = machine(google_chrome="exit 0")
-    programs.provide_browser()
-    assert programs.find_browser() == str(folder / "google-chrome")
+    main.provide_browser()
+    assert main.find_browser() == str(folder / "google-chrome")
 
 
 def test_a_named_browser_comes_first(machine, monkeypatch):
     machine(chromium="exit 0")
     monkeypatch.setenv("PARLEY_BROWSER", "/opt/chrome")
-    assert programs.find_browser() == "/opt/chrome"
+    assert main.find_browser() == "/opt/chrome"
 
 
 def test_root_gets_the_browser_installed(machine, tmp_path):
     machine(apt_get=INSTALLING.format(tmp_path))
-    programs.provide_browser()
-    assert programs.find_browser() == str(tmp_path / "chromium")
+    main.provide_browser()
+    assert main.find_browser() == str(tmp_path / "chromium")
 
 
 def test_lists_of_packages_are_fetched_where_they_are_missing(machine, tmp_path):
     updated = tmp_path / "updated"
     lines = f'test "$1" = update && exec /usr/bin/touch {updated}\ntest -e {updated} || exit 100\n'
     machine(apt_get=lines + INSTALLING.format(tmp_path))
-    programs.provide_browser()
+    main.provide_browser()
     assert updated.exists()
 
 
-def test_others_are_told_how_to_install_the_browser(machine, capsys):
+def test_without_root_the_command_that_installs_the_browser_is_named(machine, capsys):
     machine(root=False, apt_get="exit 0")
     assert main.main(["--browser"]) == 1
     assert "sudo apt-get install chromium" in capsys.readouterr().err
@@ -625,20 +595,21 @@ def test_others_are_told_how_to_install_the_browser(machine, capsys):
 
 def test_what_drives_the_browser_is_installed_too(machine, tmp_path):
     machine(library=False, chromium="exit 0", apt_get=f'echo "$@" > {tmp_path}/libatomic.so.1')
-    programs.provide_browser()
+    main.provide_browser()
     assert (tmp_path / "libatomic.so.1").read_text().split()[-1] == "libatomic1"
 
 
-def test_what_cannot_be_found_afterwards_is_told(machine):
+def test_a_program_that_is_absent_after_its_installation_is_an_error(machine):
     machine(library=False, apt_get="exit 0")
     with pytest.raises(SetupError, match="chromium and libatomic1 were installed"):
-        programs.provide_browser()
+        main.provide_browser()
 
 
-def test_what_apt_says_is_passed_on(machine):
+@pytest.mark.parametrize("program", ["browser", "redis"])
+def test_the_output_of_a_failed_apt_get_is_shown(machine, capsys, program):
     machine(apt_get="echo no space left >&2; exit 100")
-    with pytest.raises(SetupError, match="no space left"):
-        programs.provide_browser()
+    assert main.main([f"--{program}"]) == 1
+    assert "no space left" in capsys.readouterr().err
 
 
 REDIS = "echo '#!/bin/sh' > {0}/redis-server; /bin/chmod +x {0}/redis-server"
@@ -658,12 +629,6 @@ def test_redis_that_is_there_or_cannot_be_installed_is_left_alone(machine, capsy
     machine(root=root, **lines)
     assert main.main(["--redis"]) == 0
     assert capsys.readouterr().err == ""
-
-
-def test_redis_that_apt_cannot_install_is_an_error(machine, capsys):
-    machine(apt_get="echo no space left >&2; exit 100")
-    assert main.main(["--redis"]) == 1
-    assert "no space left" in capsys.readouterr().err
 
 
 # --- continuous integration -------------------------------------------------------------------

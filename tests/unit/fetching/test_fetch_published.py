@@ -6,6 +6,7 @@ import datetime as dt
 import fcntl
 import io
 import json
+import shutil
 import sys
 import time
 from email.utils import format_datetime
@@ -18,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_hub
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import main as fetching_main
 from fetching import manifest
+from fetching.fetch import fetch_published
 from fetching.hub import Hub, Patience, base_address
-from fetching.main import fetch, main
+from fetching.main import main
 from fetching.manifest import FetchError, Published, RemoteFile, Snapshot
 from fetching.progress import Progress
 
@@ -58,10 +59,10 @@ class Person:
             timeout_s=5,
             sleep=self.sleeps.append,
         ) as hub:
-            return fetch(hub, weights, self.models, Progress(io.StringIO()), record=False)
+            return fetch_published(hub, weights, self.models, Progress(io.StringIO()), record=False)
 
     def asked(self, name="encoder-model.onnx"):
-        """Which parts of a file were asked for."""
+        """The ranges that were requested of a file."""
         return [wanted for file, wanted in self.remote.requests if file == name]
 
     def leftovers(self):
@@ -119,21 +120,19 @@ def test_an_earlier_run_is_resumed(person):
     assert person.leftovers() == []
 
 
-def test_a_hub_that_cannot_resume_sends_all_again(person):
-    person.remote.faults = [breaks_after(1_000_000), fake_hub.ignores_range]
+@pytest.mark.parametrize(
+    ("fault", "requests"),
+    [
+        (fake_hub.ignores_range, [None, "bytes=1000000-"]),
+        (fake_hub.resumes_elsewhere, [None, "bytes=1000000-", None]),
+        (status(416), [None, "bytes=1000000-", None]),
+    ],
+    ids=["sends all again", "resumes elsewhere", "rejects the offset"],
+)
+def test_a_hub_that_does_not_resume_properly(person, fault, requests):
+    person.remote.faults = [breaks_after(1_000_000), fault]
     assert whole(person.fetch())
-
-
-def test_a_hub_that_resumes_at_another_place_is_not_believed(person):
-    person.remote.faults = [breaks_after(1_000_000), fake_hub.resumes_elsewhere]
-    assert whole(person.fetch())
-    assert person.asked() == [None, "bytes=1000000-", None]
-
-
-def test_a_place_that_the_hub_does_not_know_is_forgotten(person):
-    person.remote.faults = [breaks_after(1_000_000), status(416)]
-    assert whole(person.fetch())
-    assert person.asked() == [None, "bytes=1000000-", None]
+    assert person.asked() == requests
 
 
 def test_wrong_bytes_are_fetched_once_more(person):
@@ -141,28 +140,24 @@ def test_wrong_bytes_are_fetched_once_more(person):
     assert whole(person.fetch())
 
 
-def test_wrong_bytes_twice_are_refused_and_leave_nothing(person):
-    person.remote.faults = [fake_hub.spoiled, fake_hub.spoiled]
-    with pytest.raises(FetchError, match="checksum"):
-        person.fetch()
-    assert not (person.models / "model/encoder-model.onnx").exists()
-    assert person.leftovers() == []
-
-
-def test_small_files_are_checked_too(person):
-    person.remote.faults = [fake_hub.proper, fake_hub.spoiled, fake_hub.spoiled]
-    with pytest.raises(FetchError, match="vocab"):
-        person.fetch()
-
-
-def test_more_bytes_than_announced_are_refused(person):
-    person.remote.faults = [fake_hub.too_long]
-    with pytest.raises(FetchError, match="longer"):
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ([fake_hub.spoiled, fake_hub.spoiled], "encoder-model.onnx has a wrong checksum, twice"),
+        ([fake_hub.proper, fake_hub.spoiled, fake_hub.spoiled], "vocab.txt has a wrong checksum, twice"),
+        ([fake_hub.too_long], "longer than"),
+        ([status(503)] * 9, "given up after 4 attempts"),
+    ],
+    ids=["wrong", "wrong small file", "too long", "busy for good"],
+)
+def test_what_never_comes_right_is_refused_and_leaves_nothing(person, faults, words):
+    person.remote.faults = faults
+    with pytest.raises(FetchError, match=words):
         person.fetch()
     assert person.leftovers() == []
 
 
-def test_the_lock_counts_more_than_what_the_hub_says(person):
+def test_the_lock_overrides_the_hubs_checksums(person):
     pinned = Snapshot(COMMIT, (RemoteFile("encoder-model.onnx", len(BIG), sha256="0" * 64),))
     with pytest.raises(FetchError, match="checksum"):
         person.fetch(pinned=pinned)
@@ -177,7 +172,7 @@ def test_a_busy_hub_is_asked_again(person, code):
     assert person.sleeps[2] > 0
 
 
-def test_the_hub_says_how_long_to_wait(person):
+def test_the_hubs_retry_after_is_kept(person):
     later = format_datetime(dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30), usegmt=True)
     person.remote.faults = [status(429, Retry_After="17"), status(429, Retry_After=later)]
     assert whole(person.fetch())
@@ -196,12 +191,6 @@ def test_the_time_limit_ends_a_download_that_goes_on(person):
     person.remote.faults = [breaks_after(1_000)]
     person.deadline_s = 0.0
     with pytest.raises(FetchError, match="time limit"):
-        person.fetch()
-
-
-def test_a_hub_that_never_recovers_is_given_up(person):
-    person.remote.faults = [status(503)] * 9
-    with pytest.raises(FetchError, match="given up after 4 attempts"):
         person.fetch()
 
 
@@ -234,8 +223,9 @@ def test_a_listing_in_pages_is_read_to_its_end(person):
     assert whole(person.fetch())
 
 
-def test_a_listing_that_is_no_json_is_asked_for_again(person):
-    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b"<html>")]
+@pytest.mark.parametrize("answer", [b"<html>", b"[" * 100_000], ids=["no JSON", "nested without end"])
+def test_a_listing_that_is_no_json_is_asked_for_again(person, answer):
+    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, answer)]
     assert whole(person.fetch())
 
 
@@ -244,11 +234,6 @@ def test_an_answer_without_end_is_not_read_to_it(person, monkeypatch):
     person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b" " * 1_001)]
     with pytest.raises(FetchError, match="more than 1000 bytes"):
         person.fetch()
-
-
-def test_an_answer_that_is_nested_without_end_is_asked_for_again(person):
-    person.remote.api_faults = [lambda handler, _: fake_hub.send(handler, b"[" * 100_000)]
-    assert whole(person.fetch())
 
 
 def test_a_missing_file_is_named(person):
@@ -278,8 +263,8 @@ def test_the_token_stays_with_the_hub(person):
 
 
 def test_too_little_room_is_found_out_before(person, monkeypatch):
-    usage = fetching_main.shutil.disk_usage("/")
-    monkeypatch.setattr(fetching_main.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
     with pytest.raises(FetchError, match="free space"):
         person.fetch()
     assert person.remote.requests == []
@@ -287,17 +272,20 @@ def test_too_little_room_is_found_out_before(person, monkeypatch):
 
 def test_what_has_come_needs_no_room_again(person, monkeypatch):
     person.fetch()
-    usage = fetching_main.shutil.disk_usage("/")
-    monkeypatch.setattr(fetching_main.shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
     person.fetch()
 
 
 def test_two_downloads_keep_out_of_each_others_way(person):
     (person.models / "model").mkdir(parents=True)
-    with (person.models / "model/.fetch.lock").open("w") as lock:
+    person.deadline_s = 0.0
+    with (person.models / "model/.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(FetchError, match="another download"):
+        with pytest.raises(FetchError, match="another process still works in"):
             person.fetch()
+    assert person.notes == []
+    assert person.remote.requests == []
 
 
 def test_a_hub_that_cannot_be_reached_is_named_with_the_variables(person):
@@ -325,15 +313,11 @@ class TestCommand:
         run.models, run.lock, run.entries = tmp_path / "models", lock, entries
         return run
 
-    def test_it_lists_what_there_is(self, run, capsys):
-        assert run() == 0
-        assert "a model" in capsys.readouterr().out
-
-    def test_its_list_has_columns(self, run, capsys):
+    def test_it_lists_what_there_is_in_columns(self, run, capsys):
         long = "x" * 60
         with run.entries.open("a") as file:
             file.write(f'[weights."{long}"]\nrepository = "r"\ninclude = []\nabout="a model"\n')
-        run()
+        assert run() == 0
         assert len({line.index("a model") for line in capsys.readouterr().out.splitlines()}) == 1
 
     def test_it_fetches_into_the_models_folder(self, run):

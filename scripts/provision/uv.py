@@ -1,7 +1,11 @@
-"""uv: found, or installed into a small environment of its own."""
+"""uv: installed into a small environment of its own, and run with the machine's package sources.
+
+uv does not read pip's configuration, so that is translated into options and variables.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -11,17 +15,20 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from provision.console import SetupError
-from provision.sources import read_pip_config, uv_environment, uv_options
+from provision.system import SetupError
 
 UV_VERSION = "0.13.8"
 _PACKAGE = re.compile(r" [-+~] \S| *(Downloading|Downloaded|Building|Built|Updating|Updated) ")
 """A line of uv about one package of many."""
 _LARGE = re.compile(r" *Downloading \S+ \((\d{3,}\.\dMiB|[\d.]+GiB)\)")
-"""The line of a package that takes so long that somebody may wonder what is going on."""
+"""The line of a package whose download takes long."""
 # Seconds. Downloads have deadlines of their own; these are for what hangs all the same.
 _QUICK_S = 300.0
 _DOWNLOAD_S = 3600.0
+
+_SECTIONS = ("global", "install", ":env:")
+"""Sections of pip's configuration, the weakest first."""
+_UV_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 
 
 class Uv:
@@ -36,7 +43,7 @@ class Uv:
         self._environment: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Install uv, unless that was done before, and read pip's configuration.
+        """Install uv, unless it is there, and read pip's configuration.
 
         Raises:
             SetupError: neither venv nor pip works on this machine.
@@ -70,7 +77,7 @@ class Uv:
         Args:
             arguments: of uv.
             sources: package sources to add: ``none``, ``all``, or ``main`` (the main index only).
-            folder: where to run it; None: the checkout.
+            folder: its working directory; None: the checkout.
 
         Raises:
             SetupError: it failed; its own message has been shown.
@@ -86,10 +93,10 @@ class Uv:
             )
 
     def sizes(self, lock: Path, python: Path) -> list[int | None]:
-        """How large each wheel of a lock is (bytes), from its index; None where the index does not say.
+        """Bytes of each wheel of a lock; None where the index gives no size.
 
         Raises:
-            SetupError: the index has not what is locked.
+            SetupError: the index lacks a package of the lock.
         """
         command = [self.program, "pip", "compile", "--quiet", "--no-deps", "--python", str(python), str(lock)]
         done = run_quietly(
@@ -103,7 +110,7 @@ class Uv:
         return [int(size[1]) if size else None for size in found]
 
     def folders_filled(self, python: Path) -> list[Path]:
-        """Where an interpreter's packages are written: its environment, and uv's cache on another disk."""
+        """Folders that an installation fills: the environment, and uv's cache if that is on another disk."""
         cache = Path(self._environment["UV_CACHE_DIR"])
         cache.mkdir(parents=True, exist_ok=True)
         home = python.parents[1]
@@ -126,13 +133,13 @@ class Uv:
             self.run("pip", "install", *arguments, sources="all")
 
     def try_pip(self, python: Path, *arguments: str) -> bool:
-        """Install with pip into another environment, quietly; False if that did not work."""
+        """Install with pip into another environment, without output; returns whether it succeeded."""
         command = [*self.pip, "--python", str(python), "install", "--disable-pip-version-check", *arguments]
         return run_quietly(command, _DOWNLOAD_S).returncode == 0
 
 
 def _run_readably(command: list[str], environment: dict[str, str], folder: Path) -> int | None:
-    """Run uv and show what it says, but of single packages the large ones only; None if it hangs."""
+    """Run uv with its output, but of single packages the large ones only; None if it hangs."""
     process = subprocess.Popen(
         command, env=environment, cwd=folder, stderr=subprocess.PIPE, text=True, errors="replace"
     )
@@ -161,12 +168,7 @@ def _run_readably(command: list[str], environment: dict[str, str], folder: Path)
 def run_quietly(
     command: list[str], limit_s: float, more: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program and keep what it prints.
-
-    Args:
-        command: the program and its arguments.
-        limit_s: how long it may take (seconds).
-        more: environment variables that it gets besides those of this process.
+    """Run a program and capture its output; ``more``: additional environment variables.
 
     Raises:
         SetupError: it did not end within ``limit_s`` seconds.
@@ -184,3 +186,80 @@ def run_quietly(
 def _last_lines(finished: subprocess.CompletedProcess[str], count: int = 5) -> str:
     lines = (finished.stdout + finished.stderr).strip().splitlines()
     return "\n".join(f"    {line}" for line in lines[-count:])
+
+
+def read_pip_config(pip: list[str]) -> dict[str, str]:
+    """The options of pip itself, from its files and from PIP_* variables."""
+    try:
+        answer = subprocess.run(
+            [*pip, "config", "list"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError("pip config list did not end within 60 s.") from error
+    return parse_pip_config(answer.stdout)
+
+
+def parse_pip_config(text: str) -> dict[str, str]:
+    """Parse the output of ``pip config list``: ``section.option='value'`` per line.
+
+    Raises:
+        SetupError: a value is not quoted as pip quotes it.
+    """
+    sections: dict[str, dict[str, str]] = {name: {} for name in _SECTIONS}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        section, _, option = key.rpartition(".")
+        if separator and section in sections:
+            sections[section][option] = _unquote(value, line)
+    merged: dict[str, str] = {}
+    for section in _SECTIONS:
+        merged.update(sections[section])
+    return merged
+
+
+def _unquote(value: str, line: str) -> str:
+    try:
+        return str(ast.literal_eval(value))
+    except (ValueError, SyntaxError) as error:
+        raise SetupError(f"pip's configuration cannot be understood: {line}") from error
+
+
+def uv_options(config: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """Pip's package sources as options of ``uv pip``.
+
+    Index options are left out where uv itself is configured.
+    """
+    options: list[str] = []
+    for place in config.get("find-links", "").split():
+        options += ["--find-links", place]
+    for host in config.get("trusted-host", "").split():
+        options += ["--allow-insecure-host", host]
+    if any(environment.get(name) for name in _UV_INDEX_VARIABLES):
+        return options
+    if config.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return [*options, "--no-index"]
+    for url in config.get("extra-index-url", "").split():
+        options += ["--index", url]
+    if config.get("index-url"):
+        options += ["--default-index", config["index-url"]]
+    if "--index" in options:
+        # pip takes the best version from any index; uv would stop at the first that has the name.
+        options += ["--index-strategy", "unsafe-best-match"]
+    return options
+
+
+def uv_environment(config: Mapping[str, str], environment: Mapping[str, str], root: Path) -> dict[str, str]:
+    """The environment for uv: pip's certificates and proxy, and a cache inside the checkout."""
+    found = dict(environment)
+    found.setdefault("UV_CACHE_DIR", str(root / ".cache" / "uv"))
+    found.setdefault("UV_PYTHON_INSTALL_DIR", str(root / ".cache" / "python"))
+    if config.get("cert"):
+        found.setdefault("SSL_CERT_FILE", config["cert"])
+    if config.get("proxy"):
+        found.setdefault("ALL_PROXY", config["proxy"])
+    if config.get("default-timeout") or config.get("timeout"):
+        found.setdefault("UV_HTTP_TIMEOUT", config.get("timeout") or config["default-timeout"])
+    # A stray virtual environment must not be mistaken for the target.
+    found.pop("VIRTUAL_ENV", None)
+    found.pop("PYTHONPATH", None)
+    return found

@@ -1,0 +1,99 @@
+"""The folders of entries below ``models/``, and checks of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from fetching.hub import matches
+from fetching.manifest import ROOT, Made, Pinned, PinnedFile
+
+RECORD = ".weights.json"
+"""In an entry's folder: the checksum of each file, and its size and time when it was checked."""
+
+INCLUDED = ROOT / "models"
+"""Folder of included entries; it does not depend on where all others are."""
+NOTE = ".source.json"
+"""In a made folder: its origin (``sha256``, ``adapter``), the program's version (``converter``), and
+checksums of its files (``files``).
+"""
+
+
+class Placed:
+    """The folder of a pinned entry. A checked file is not read again until it changes."""
+
+    def __init__(self, models: Path, entry: Pinned) -> None:
+        self.folder = models / entry.name
+        self.entry = entry
+        self._record = self._read()
+
+    def target(self, file: PinnedFile) -> Path:
+        """Path of a file."""
+        return self.folder / file.name
+
+    def missing(self, *, anew: bool = False) -> list[PinnedFile]:
+        """Files that are absent or wrong; ``anew``: all files are read, whatever the record contains."""
+        missing = [file for file in self.entry.files if not self._is_right(file, anew=anew)]
+        self._write()
+        return missing
+
+    def _is_right(self, file: PinnedFile, *, anew: bool) -> bool:
+        target = self.target(file)
+        if not target.is_file():
+            self._record.pop(file.name, None)  # another file that comes there may have the same time
+            return False
+        stat = target.stat()
+        seen = [file.sha256, stat.st_size, stat.st_mtime_ns]
+        if self._record.get(file.name) == seen and not anew:
+            return True
+        if stat.st_size == file.size and matches(target, file.remote):
+            self._record[file.name] = seen
+            return True
+        self._record.pop(file.name, None)
+        return False
+
+    def _read(self) -> dict[str, list[object]]:
+        try:
+            found = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self) -> None:
+        """Write the record where possible: a folder may be shared and read-only."""
+        if self.folder.is_dir() and self._record != self._read():
+            try:
+                (self.folder / RECORD).write_text(json.dumps(self._record, indent=1) + "\n", encoding="utf-8")
+            except OSError:
+                return
+
+
+def is_made(models: Path, entry: Made, source: Pinned, *, anew: bool = False) -> bool:
+    """Whether an entry's folder was made of the very file that the manifest names.
+
+    ``anew``: its files are read too and compared with its note.
+    """
+    folder = models / entry.name
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        files: dict[str, str] = note["files"]
+        if note["sha256"] != source.files[0].sha256 or note["converter"] != entry.version or not files:
+            return False
+        adapter: dict[str, str] = note["adapter"]
+        if bool(adapter) != bool(entry.adapter) or not _are(INCLUDED / entry.adapter, adapter):
+            return False
+        if not anew:
+            return all((folder / name).is_file() for name in files)
+        return _are(folder, files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _are(folder: Path, files: dict[str, str]) -> bool:
+    return all(_digest(folder / name) == known for name, known in files.items())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
